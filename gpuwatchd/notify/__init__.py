@@ -1,0 +1,7 @@
+"""How people are told; one file per channel."""
+
+NOTIFIERS: dict[str, str] = {
+    "desktop": "gpuwatchd.notify.desktop:DesktopNotifier",
+    "email": "gpuwatchd.notify.email:EmailNotifier",
+    "command": "gpuwatchd.notify.command:CommandNotifier",
+}

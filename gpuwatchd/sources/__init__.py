@@ -1,0 +1,7 @@
+"""Where readings come from; one file per source."""
+
+SOURCES: dict[str, str] = {
+    "nvml": "gpuwatchd.sources.nvml:NvmlSource",
+    "replay": "gpuwatchd.sources.replay:ReplaySource",
+    "simulate": "gpuwatchd.sources.simulate:SimulateSource",
+}

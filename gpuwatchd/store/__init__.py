@@ -1,0 +1,1 @@
+"""The history and the live state: everything that outlives a tick."""

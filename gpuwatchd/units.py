@@ -1,0 +1,271 @@
+"""Quantities as people write them: the only place that formats or parses them.
+
+Sizes are MiB and GiB (binary), rates MB/min (decimal), times ``0h 47m``. Unknown is ``?``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+
+_SIZE_UNITS: dict[str, int] = {
+    "": 1,
+    "B": 1,
+    "K": 1024,
+    "KB": 10**3,
+    "KIB": 1024,
+    "M": 1024**2,
+    "MB": 10**6,
+    "MIB": 1024**2,
+    "G": 1024**3,
+    "GB": 10**9,
+    "GIB": 1024**3,
+    "T": 1024**4,
+    "TB": 10**12,
+    "TIB": 1024**4,
+}
+_DURATION_UNITS: dict[str, float] = {
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]*\.?[0-9]+)\s*(ms|min|s|m|h|d|w)\s*", re.ASCII)
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+_SPARKS_ASCII = "_.-:=+*#"
+
+
+def parse_size(text: str) -> int:
+    """Return a size in bytes.
+
+    Decimal and binary units are different: ``1GB`` is 10**9, ``1GiB`` (and ``1G``) is 2**30.
+
+    Raises
+    ------
+    ValueError
+        When the text is not a size.
+
+    Examples
+    --------
+    >>> parse_size("24GiB"), parse_size("1 GB"), parse_size("4096")
+    (25769803776, 1000000000, 4096)
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _SIZE_UNITS.get(match.group(2).upper()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{text!r} is not a size; write for example 512MiB or 24GiB")
+    return round(float(match.group(1)) * factor)
+
+
+def parse_duration(text: str) -> float:
+    """Return a duration in seconds from ``90s 15m 2h 7d 1h30m``; a bare number is seconds.
+
+    Raises
+    ------
+    ValueError
+        When the text is not a duration.
+
+    Examples
+    --------
+    >>> parse_duration("1h30m"), parse_duration("90s"), parse_duration("2.5")
+    (5400.0, 90.0, 2.5)
+    """
+    stripped = text.strip()
+    try:
+        seconds = float(stripped)
+    except ValueError:
+        pass
+    else:
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
+    position, total = 0, 0.0
+    while position < len(stripped):
+        match = _DURATION_PART.match(stripped, position)
+        if match is None:
+            break
+        total += float(match.group(1)) * _DURATION_UNITS[match.group(2)]
+        position = match.end()
+    if not stripped or position < len(stripped):
+        raise ValueError(f"{text!r} is not a duration; write for example 90s, 15m, 2h or 1h30m")
+    return total
+
+
+def size(value_bytes: float | None) -> str:
+    """Return bytes as people read them.
+
+    Examples
+    --------
+    >>> size(25769803776), size(1572864), size(None), size(0)
+    ('24.0 GiB', '2 MiB', '?', '0 MiB')
+    """
+    if value_bytes is None or not math.isfinite(value_bytes):
+        return "?"
+    magnitude = abs(value_bytes)
+    if magnitude >= 1024**4:
+        return f"{value_bytes / 1024**4:.2f} TiB"
+    if magnitude >= 1024**3:
+        return f"{value_bytes / 1024**3:.1f} GiB"
+    return f"{value_bytes / 1024**2:.0f} MiB"
+
+
+def rate(value_bytes_per_s: float | None) -> str:
+    """Return a growth rate in MB/min (decimal, as the documents of the trade do).
+
+    Examples
+    --------
+    >>> rate(206667.0), rate(-20_000_000), rate(None)
+    ('12.4 MB/min', '-1,200 MB/min', '?')
+    """
+    if value_bytes_per_s is None or not math.isfinite(value_bytes_per_s):
+        return "?"
+    per_min = value_bytes_per_s * 60 / 1e6
+    if abs(per_min) >= 1000:
+        return f"{per_min:,.0f} MB/min"
+    if abs(per_min) >= 100:
+        return f"{per_min:.0f} MB/min"
+    if 0 < abs(per_min) < 0.095:
+        return f"{per_min:.2g} MB/min"
+    return f"{per_min:.1f} MB/min"
+
+
+def duration(value_s: float | None) -> str:
+    """Return a time span as ``0h 47m``; under two minutes in seconds; over two days in days.
+
+    Examples
+    --------
+    >>> duration(2820), duration(45), duration(300000), duration(None)
+    ('0h 47m', '45s', '3d 11h', '?')
+    """
+    if value_s is None or not math.isfinite(value_s):
+        return "?"
+    if value_s < 120:
+        return f"{value_s:.0f}s"
+    minutes = round(value_s / 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        days, hours = divmod(hours, 24)
+        return f"{days}d {hours}h"
+    return f"{hours}h {minutes:02d}m"
+
+
+def short_duration(value_s: float) -> str:
+    """Return a duration as the configuration writes it.
+
+    Examples
+    --------
+    >>> short_duration(1800), short_duration(5), short_duration(5400), short_duration(0.5)
+    ('30m', '5s', '90m', '0.5s')
+    """
+    for factor, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "m")):
+        if value_s >= factor and value_s % factor == 0:
+            return f"{value_s / factor:.0f}{unit}"
+    return f"{value_s:g}s"
+
+
+def percent(share: float | None) -> str:
+    """Return a share 0-1 as a percentage.
+
+    Examples
+    --------
+    >>> percent(0.914), percent(None)
+    ('91%', '?')
+    """
+    if share is None or not math.isfinite(share):
+        return "?"
+    return f"{share * 100:.0f}%"
+
+
+def instant(at_s: float | None) -> str | None:
+    """Return an instant as RFC 3339 in UTC with ``Z``; None stays None.
+
+    Examples
+    --------
+    >>> instant(0.5)
+    '1970-01-01T00:00:00.500Z'
+    """
+    if at_s is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(at_s, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock(at_s: float, *, now_s: float | None = None) -> str:
+    """Return an instant in local time for people; with the date when it is not today.
+
+    Parameters
+    ----------
+    at_s
+        The instant, epoch seconds.
+    now_s
+        What "today" is, epoch seconds; without it the date is always shown.
+    """
+    moment = datetime.fromtimestamp(at_s).astimezone()
+    if now_s is not None:
+        today = datetime.fromtimestamp(now_s).astimezone()
+        if moment.date() == today.date():
+            return moment.strftime("%H:%M")
+    return moment.strftime("%Y-%m-%d %H:%M")
+
+
+def parse_instant(text: str, *, now_s: float) -> float:
+    """Return epoch seconds from ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago".
+
+    A time without a zone is local.
+
+    Raises
+    ------
+    ValueError
+        When the text is none of these.
+
+    Examples
+    --------
+    >>> parse_instant("2h", now_s=10_000.0)
+    2800.0
+    >>> parse_instant("1970-01-01T01:00:00Z", now_s=0.0)
+    3600.0
+    """
+    stripped = text.strip()
+    if stripped in {"today", "yesterday"}:
+        midnight = (
+            datetime.fromtimestamp(now_s)
+            .astimezone()
+            .replace(hour=0, minute=0, second=0, microsecond=0)
+        )
+        return midnight.timestamp() - (86400.0 if stripped == "yesterday" else 0.0)
+    try:
+        return now_s - parse_duration(stripped)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a time; write 2h, today, yesterday or 2026-11-21T08:00"
+        ) from None
+    return moment.timestamp() if moment.tzinfo else moment.astimezone().timestamp()
+
+
+def spark(values: list[float | None], *, low: float, high: float, ascii_only: bool = False) -> str:
+    """Return one character per value on the scale low-high; a gap is a space.
+
+    Examples
+    --------
+    >>> spark([0, 5, None, 10], low=0, high=10, ascii_only=True)
+    '_= #'
+    """
+    marks = _SPARKS_ASCII if ascii_only else _SPARKS
+    span = max(high - low, 1e-9)
+    top = len(marks) - 1
+    return "".join(
+        " " if value is None else marks[min(top, max(0, round((value - low) / span * top)))]
+        for value in values
+    )
