@@ -108,7 +108,7 @@ class PolicySection(Section, frozen=True, kw_only=True):
     """``[policy]``: when people are told, and how often."""
 
     channels: tuple[str, ...] = ("desktop",)
-    """Channels in order; the next one is used where one fails."""
+    """Every one of them gets every notice, so that one that fails never silences an alert."""
     confirm: Annotated[int, Meta(ge=1)] = 3
     """Evaluations in a row before a finding opens."""
     cooldown: Seconds = Seconds(1800)

@@ -252,12 +252,24 @@ class Alert(Value, frozen=True, kw_only=True):
     firing_at_s: float | None = None
     resolved_at_s: float | None = None
     confirmations: int = 0
+    """Evaluations in a row that support at least a watch."""
+    held_since_s: float | None = None
+    """Since when they have."""
+    alert_confirmations: int = 0
+    """Evaluations in a row that support an alert."""
+    alert_since_s: float | None = None
     clears: int = 0
+    """Evaluations in a row that support nothing."""
+    clear_since_s: float | None = None
     notices: int = 0
     last_notice_at_s: float | None = None
     next_notice_at_s: float | None = None
     title: str = ""
     """Who it is about, in words that outlive it: "GPU 0 (A100): python[4711] of alice"."""
+    ended: str = ""
+    """Why it was resolved, in words."""
+    held_back: str = ""
+    """Why no notice went out although one was due; empty when none was held back."""
 
 
 class Decision(Value, frozen=True, kw_only=True):

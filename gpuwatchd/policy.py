@@ -1,0 +1,294 @@
+"""Findings + rules + past alerts -> decisions: when people are told, and why not.
+
+Pure: the state comes in as an :class:`~gpuwatchd.model.Alert` and goes out as a new one; the store
+keeps it, so that a restart, a crash or a reboot changes nothing. The life of an alert::
+
+    pending -> watch -> firing -> resolved
+          \\------------/   \\-> resolved
+
+A finding opens as a *watch* (shown, not sent) when several evaluations in a row support it, and
+*fires* when they support an alert for a time that is weighed against the time that is left: with
+20 h to out-of-memory minutes of certainty are free, with 20 min they are not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.model import Alert, Decision, Finding, NoticeKind, Severity, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
+_HOUR_S = 3600.0
+
+
+class Rules(Value, frozen=True, kw_only=True):
+    """What ``[policy]`` says, in seconds."""
+
+    channels: tuple[str, ...] = ("desktop",)
+    confirm: int = 3
+    cooldown_s: float = 1800.0
+    flap_hold_s: float = 30.0
+    clear_after: int = 3
+    repeat_s: tuple[float, ...] = (3600.0, 7200.0, 14400.0, 28800.0, 86400.0)
+    recovered: bool = True
+    max_per_hour: int = 20
+
+
+class Outcome(Value, frozen=True, kw_only=True):
+    """What one evaluation did to one alert."""
+
+    alert: Alert | None
+    """None when there is nothing to remember."""
+    changed: bool
+    """Whether its state changed (not merely its numbers)."""
+
+
+def _clip(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
+
+
+def watch_hold_s(finding: Finding) -> float:
+    """Return how long the evidence must last before a watch opens."""
+    left = finding.eta.mid_s if finding.eta is not None else _HOUR_S
+    return _clip(0.02 * left, 20.0, 180.0)
+
+
+def alert_hold_s(finding: Finding) -> float:
+    """Return how long the evidence must last before an alert fires.
+
+    A twentieth of the time that is left, between one and five minutes: the shorter the time, the
+    dearer each minute of certainty.
+    """
+    left = finding.eta.mid_s if finding.eta is not None else 2 * _HOUR_S
+    return _clip(0.05 * left, 60.0, 300.0)
+
+
+def clear_hold_s(alert: Alert) -> float:
+    """Return how long the evidence must be absent before an alert is resolved.
+
+    In proportion to the age of the growth: a staircase that rises every ten minutes has not
+    recovered because it stood still for three.
+    """
+    onset = alert.finding.onset_at_s
+    age = alert.finding.judged_at_s - onset if onset is not None else 0.0
+    if alert.state == "firing":
+        return _clip(0.25 * age, 300.0, 3600.0)
+    return _clip(0.1 * age, 60.0, 900.0)
+
+
+def evaluate(
+    finding: Finding, alert: Alert | None, rules: Rules, *, now_s: float, title: str
+) -> Outcome:
+    """Return the alert after one evaluation of its subject.
+
+    Parameters
+    ----------
+    finding
+        The judgement of this instant.
+    alert
+        The open alert of the same subject, if there is one.
+    now_s
+        Time on the clock that the finding was judged on.
+    title
+        Who it is about.
+    """
+    if finding.tier == "none":
+        return _without_evidence(finding, alert, rules, now_s)
+    if alert is None:
+        alert = Alert(
+            key=f"leak:{finding.subject.id}",
+            kind="leak",
+            subject=finding.subject,
+            state="pending",
+            severity=finding.severity,
+            finding=finding,
+            opened_at_s=now_s,
+            changed_at_s=now_s,
+            title=title,
+        )
+    strong = finding.tier == "alert"
+    grown = msgspec.structs.replace(
+        alert,
+        finding=finding,
+        confirmations=alert.confirmations + 1,
+        held_since_s=now_s if alert.held_since_s is None else alert.held_since_s,
+        alert_confirmations=alert.alert_confirmations + 1 if strong else 0,
+        alert_since_s=(now_s if alert.alert_since_s is None else alert.alert_since_s)
+        if strong
+        else None,
+        clears=0,
+        clear_since_s=None,
+    )
+    return _promote(grown, rules, now_s)
+
+
+def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
+    finding = alert.finding
+    held = now_s - (alert.held_since_s if alert.held_since_s is not None else now_s)
+    strong = now_s - (alert.alert_since_s if alert.alert_since_s is not None else now_s)
+    if (
+        alert.state != "firing"
+        and alert.alert_confirmations >= rules.confirm
+        and strong >= alert_hold_s(finding)
+    ):
+        fired = msgspec.structs.replace(
+            alert,
+            state="firing",
+            severity=finding.severity,
+            watch_at_s=now_s if alert.watch_at_s is None else alert.watch_at_s,
+            firing_at_s=now_s,
+            changed_at_s=now_s,
+            next_notice_at_s=now_s + rules.flap_hold_s,
+        )
+        return Outcome(alert=fired, changed=True)
+    if (
+        alert.state == "pending"
+        and alert.confirmations >= rules.confirm
+        and held >= watch_hold_s(finding)
+    ):
+        watched = msgspec.structs.replace(
+            alert, state="watch", severity=finding.severity, watch_at_s=now_s, changed_at_s=now_s
+        )
+        return Outcome(alert=watched, changed=True)
+    if alert.state == "firing" and _RANK[finding.severity] > _RANK[alert.severity]:
+        # An escalation is news: it passes the cool-down.
+        told = alert.notices > 0
+        worse = msgspec.structs.replace(
+            alert,
+            severity=finding.severity,
+            changed_at_s=now_s,
+            next_notice_at_s=now_s if told else alert.next_notice_at_s,
+        )
+        return Outcome(alert=worse, changed=True)
+    return Outcome(alert=alert, changed=False)
+
+
+def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s: float) -> Outcome:
+    if alert is None or alert.state == "pending":
+        return Outcome(alert=None, changed=False)
+    if finding.pattern == "unknown":
+        # Missing data is not health: an alert is never resolved by silence.
+        return Outcome(alert=alert, changed=False)
+    since = now_s if alert.clear_since_s is None else alert.clear_since_s
+    cleared = msgspec.structs.replace(
+        alert,
+        clears=alert.clears + 1,
+        clear_since_s=since,
+        confirmations=0,
+        held_since_s=None,
+        alert_confirmations=0,
+        alert_since_s=None,
+    )
+    if cleared.clears < rules.clear_after or now_s - since < clear_hold_s(alert):
+        return Outcome(alert=cleared, changed=False)
+    return Outcome(alert=_resolve(cleared, "it stopped growing", rules, now_s), changed=True)
+
+
+def ended(alert: Alert, why: str, rules: Rules, *, now_s: float) -> Outcome:
+    """Return the alert after its subject has gone (the process ended, the memory came back)."""
+    if alert.state == "pending":
+        return Outcome(alert=None, changed=False)
+    return Outcome(alert=_resolve(alert, why, rules, now_s), changed=True)
+
+
+def _resolve(alert: Alert, why: str, rules: Rules, now_s: float) -> Alert:
+    tell = rules.recovered and alert.notices > 0
+    return msgspec.structs.replace(
+        alert,
+        state="resolved",
+        resolved_at_s=now_s,
+        changed_at_s=now_s,
+        ended=why,
+        next_notice_at_s=now_s if tell else None,
+    )
+
+
+def notice_due(alert: Alert, now_s: float) -> NoticeKind | None:
+    """Return which notice this alert owes now, None when none."""
+    if alert.next_notice_at_s is None or now_s < alert.next_notice_at_s:
+        return None
+    if alert.state == "resolved":
+        return "resolved"
+    if alert.state != "firing":
+        return None
+    if alert.notices == 0:
+        return "firing"
+    return "escalated" if alert.next_notice_at_s == alert.changed_at_s else "repeat"
+
+
+def announce(
+    alerts: Iterable[Alert], rules: Rules, *, now_s: float, sent_at_s: Sequence[float]
+) -> tuple[list[Alert], list[Decision]]:
+    """Return the alerts with their notices booked, and what is to be sent or held.
+
+    Parameters
+    ----------
+    alerts
+        Open alerts and those just resolved.
+    sent_at_s
+        When messages went out lately, for the limit per hour.
+
+    Returns
+    -------
+    alerts, decisions
+        Only the alerts that changed; one decision per channel, or one hold with its reason.
+    """
+    changed: list[Alert] = []
+    decisions: list[Decision] = []
+    recent = sum(1 for at in sent_at_s if now_s - at < _HOUR_S)
+    for alert in alerts:
+        notice = notice_due(alert, now_s)
+        if notice is None:
+            continue
+        if recent >= rules.max_per_hour:
+            why = f"{rules.max_per_hour} messages went out within the hour"
+            if alert.held_back != why:
+                decisions.append(_decision(alert, notice, now_s, kind="hold", reason=why))
+                changed.append(msgspec.structs.replace(alert, held_back=why))
+            continue
+        recent += 1
+        changed.append(_booked(alert, rules, now_s))
+        decisions += [
+            _decision(alert, notice, now_s, kind="notify", target=channel, reason=notice)
+            for channel in rules.channels
+        ]
+    return changed, decisions
+
+
+def _booked(alert: Alert, rules: Rules, now_s: float) -> Alert:
+    following: float | None = None
+    if alert.state == "firing" and rules.repeat_s:
+        step = rules.repeat_s[min(alert.notices, len(rules.repeat_s) - 1)]
+        following = now_s + max(step, rules.cooldown_s)
+    return msgspec.structs.replace(
+        alert,
+        notices=alert.notices + 1,
+        last_notice_at_s=now_s,
+        next_notice_at_s=following,
+        held_back="",
+    )
+
+
+def _decision(  # noqa: PLR0913 - one argument per fact
+    alert: Alert,
+    notice: NoticeKind,
+    now_s: float,
+    *,
+    kind: str,
+    reason: str,
+    target: str = "",
+) -> Decision:
+    return Decision(
+        finding_id=alert.finding.id,
+        alert_key=alert.key,
+        kind="hold" if kind == "hold" else "notify",
+        target=target,
+        notice=notice,
+        reason=reason,
+        at_s=now_s,
+    )

@@ -1,0 +1,143 @@
+"""The recent past of one subject, in memory: what the detectors look at.
+
+Points are kept in cells of a few seconds, at most two per cell (its lowest and its highest), so
+that a fast sampling rate costs no more memory than a slow one and neither the retained floor nor
+a peak is lost.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import FloatArray
+
+CELL_S = 5.0
+
+
+class Ring:
+    """Points (t, bytes) of one subject over at most ``span_s`` seconds.
+
+    Parameters
+    ----------
+    span_s
+        How far back points are kept; older ones are dropped now and then.
+    cell_s
+        Width of a cell; all points are kept while they are at least this far apart.
+    """
+
+    __slots__ = (
+        "_cell", "_high", "_last", "_low", "_max", "_min", "_span_s", "_t", "_v", "cell_s", "count",
+    )  # fmt: skip
+
+    def __init__(self, span_s: float, *, cell_s: float = CELL_S) -> None:
+        self.cell_s = cell_s
+        self._span_s = span_s
+        self._t = array("d")
+        self._v = array("d")
+        self._cell = -1
+        self._low = self._high = self._last = (0.0, 0.0)
+        self._min = self._max = 0.0
+        self.count = 0
+        """Samples ever added since the last ``clear``."""
+
+    def __len__(self) -> int:
+        return len(self._t) + (0 if self._cell < 0 else 1)
+
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """The newest point, None when there is none."""
+        return None if self._cell < 0 else self._last
+
+    def add(self, t_s: float, value: float) -> None:
+        """Append a point; one that is not newer than the last is ignored."""
+        cell = int(t_s / self.cell_s)
+        if cell == self._cell:
+            if t_s <= self._last[0]:
+                return
+            self._last = (t_s, value)
+            if value < self._min:
+                self._min, self._low = value, self._last
+            elif value > self._max:
+                self._max, self._high = value, self._last
+        elif cell > self._cell:
+            self._close_cell()
+            self._cell = cell
+            self._last = self._low = self._high = (t_s, value)
+            self._min = self._max = value
+        else:
+            return
+        self.count += 1
+
+    def _close_cell(self) -> None:
+        if self._cell < 0:
+            return
+        first, second = sorted((self._low, self._high))
+        self._t.append(first[0])
+        self._v.append(first[1])
+        if second != first:
+            self._t.append(second[0])
+            self._v.append(second[1])
+        oldest = self._last[0] - self._span_s
+        # Dropping from the front moves the whole array: once in 512 points is cheap.
+        if len(self._t) % 512 == 0 and self._t[0] < oldest:
+            keep = next(i for i, t in enumerate(self._t) if t >= oldest)
+            del self._t[:keep]
+            del self._v[:keep]
+
+    def clear(self) -> None:
+        """Forget everything (another process, a driver reset, a clock that cannot be trusted)."""
+        self.__init__(self._span_s, cell_s=self.cell_s)  # type: ignore[misc]
+
+    def window(self) -> tuple[FloatArray, FloatArray]:
+        """Return copies of times and values, (n,) each, times strictly ascending."""
+        import numpy as np  # noqa: PLC0415 - numpy is loaded when something is judged first
+
+        tail = sorted({self._low, self._high, self._last}) if self._cell >= 0 else []
+        t = np.concatenate([np.frombuffer(self._t), [p[0] for p in tail]])
+        v = np.concatenate([np.frombuffer(self._v), [p[1] for p in tail]])
+        start = int(np.searchsorted(t, t[-1] - self._span_s)) if t.size else 0
+        return t[start:], v[start:]
+
+    def recent(self, count: int, step_s: float) -> tuple[int | None, ...]:
+        """Return up to ``count`` values, oldest first, ``step_s`` apart; a gap is None."""
+        if self._cell < 0:
+            return ()
+        now = self._last[0]
+        out: list[int | None] = []
+        position = len(self._t) - 1
+        for back in range(count):
+            upper = now - back * step_s
+            if back == 0:
+                out.append(int(self._last[1]))
+                continue
+            while position >= 0 and self._t[position] > upper:
+                position -= 1
+            if position < 0:
+                break
+            fresh = self._t[position] > upper - 2 * max(step_s, self.cell_s)
+            out.append(int(self._v[position]) if fresh else None)
+        return tuple(reversed(out))
+
+
+def thin(
+    t_s: FloatArray, values: FloatArray, *, cell_s: float = CELL_S
+) -> tuple[FloatArray, FloatArray]:
+    """Return the points that a :class:`Ring` would keep of a whole recording, in one go.
+
+    Parameters
+    ----------
+    t_s, values
+        (n,) ascending times and their values.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    if t_s.size < 3 or float(np.median(np.diff(t_s))) >= cell_s:
+        return t_s, values
+    cell = (t_s / cell_s).astype(np.int64)
+    order = np.lexsort((values, cell))
+    first = np.r_[True, np.diff(cell[order]) != 0]
+    last = np.r_[first[1:], True]
+    keep = np.unique(np.r_[order[first], order[last]])
+    return t_s[keep], values[keep]
