@@ -1,10 +1,10 @@
-"""Findings + rules + past alerts -> decisions: when people are told, and why not.
+r"""Findings + rules + past alerts -> decisions: when people are told, and why not.
 
 Pure: the state comes in as an :class:`~gpuwatchd.model.Alert` and goes out as a new one; the store
 keeps it, so that a restart, a crash or a reboot changes nothing. The life of an alert::
 
     pending -> watch -> firing -> resolved
-          \\------------/   \\-> resolved
+          \------------/   \-> resolved
 
 A finding opens as a *watch* (shown, not sent) when several evaluations in a row support it, and
 *fires* when they support an alert for a time that is weighed against the time that is left: with
@@ -82,7 +82,13 @@ def clear_hold_s(alert: Alert) -> float:
 
 
 def evaluate(
-    finding: Finding, alert: Alert | None, rules: Rules, *, now_s: float, title: str
+    finding: Finding,
+    alert: Alert | None,
+    rules: Rules,
+    *,
+    now_s: float,
+    title: str,
+    told_at_s: float | None = None,
 ) -> Outcome:
     """Return the alert after one evaluation of its subject.
 
@@ -96,6 +102,8 @@ def evaluate(
         Time on the clock that the finding was judged on.
     title
         Who it is about.
+    told_at_s
+        When an earlier alert of the same subject was last told, for the cool-down.
     """
     if finding.tier == "none":
         return _without_evidence(finding, alert, rules, now_s)
@@ -109,6 +117,7 @@ def evaluate(
             finding=finding,
             opened_at_s=now_s,
             changed_at_s=now_s,
+            last_notice_at_s=told_at_s,
             title=title,
         )
     strong = finding.tier == "alert"
@@ -143,7 +152,7 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
             watch_at_s=now_s if alert.watch_at_s is None else alert.watch_at_s,
             firing_at_s=now_s,
             changed_at_s=now_s,
-            next_notice_at_s=now_s + rules.flap_hold_s,
+            next_notice_at_s=_first_notice_s(alert, rules, now_s),
         )
         return Outcome(alert=fired, changed=True)
     if (
@@ -166,6 +175,14 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
         )
         return Outcome(alert=worse, changed=True)
     return Outcome(alert=alert, changed=False)
+
+
+def _first_notice_s(alert: Alert, rules: Rules, now_s: float) -> float:
+    held = now_s + rules.flap_hold_s
+    if alert.last_notice_at_s is None:
+        return held
+    # A subject that comes back within the cool-down was told about a moment ago.
+    return max(held, alert.last_notice_at_s + rules.cooldown_s)
 
 
 def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s: float) -> Outcome:
@@ -274,7 +291,7 @@ def _booked(alert: Alert, rules: Rules, now_s: float) -> Alert:
     )
 
 
-def _decision(  # noqa: PLR0913 - one argument per fact
+def _decision(
     alert: Alert,
     notice: NoticeKind,
     now_s: float,

@@ -50,6 +50,11 @@ class Ring:
         """The newest point, None when there is none."""
         return None if self._cell < 0 else self._last
 
+    @property
+    def first_s(self) -> float:
+        """Time of the oldest point; 0 when there is none."""
+        return self._t[0] if self._t else self._low[0]
+
     def add(self, t_s: float, value: float) -> None:
         """Append a point; one that is not newer than the last is ignored."""
         cell = int(t_s / self.cell_s)

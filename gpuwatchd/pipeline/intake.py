@@ -1,0 +1,309 @@
+"""From samples to tracks: who is there, what they hold, who has gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import policy
+from gpuwatchd.model import Alert, ProcessInfo, ProcessKey, ProcessUse, Sample, Subject
+from gpuwatchd.pipeline.tracks import Room, Track, Watcher
+from gpuwatchd.store.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.host import Host
+    from gpuwatchd.model import Device, DeviceReading
+
+Past = tuple[str, ProcessKey | None, list[tuple[float, float]]]
+
+CLOCK_STEP_S = 2.0
+UNATTRIBUTED_GRACE_S = 300.0
+"""A device is judged as a whole only when its processes have been unknown for this long."""
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """One device as last seen."""
+
+    device: Device
+    reading: DeviceReading | None
+    room: Room
+    processes: dict[ProcessKey, Track]
+    others: list[Track]
+    """The device's own track, then that of its unattributed memory."""
+    taken_s: float = 0.0
+    faults: tuple[str, ...] = ()
+    source: str = ""
+
+
+def device_title(device: Device) -> str:
+    """Return "GPU 0 (A100-SXM4-80GB)".
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Device
+    >>> device_title(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
+    ...                     memory_total_bytes=None))
+    'GPU 0 (A100-SXM4-80GB)'
+    """
+    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    index = "?" if device.index is None else str(device.index)
+    kind = "MIG" if device.parent_uid else "GPU"
+    return f"{kind} {index} ({name})" if name else f"{kind} {index}"
+
+
+def process_title(device: Device, info: ProcessInfo) -> str:
+    """Return "GPU 0 (A100): python[4711] of alice"."""
+    owner = f" of {info.user}" if info.user else ""
+    return f"{device_title(device)}: {info.name or 'process'}[{info.key.pid}]{owner}"
+
+
+class Intake:
+    """Feeds samples into the watcher's tracks.
+
+    Parameters
+    ----------
+    watcher
+        Whose tracks are fed.
+    host
+        Looks up pids that a source names without knowing them; None where sources know.
+    """
+
+    def __init__(self, watcher: Watcher, host: Host | None) -> None:
+        self.watcher = watcher
+        self.devices: dict[str, Seen] = {}
+        self.infos: dict[ProcessKey, ProcessInfo] = {}
+        self.wall_step_s: float | None = None
+        """How far the wall clock jumped before the last sample; None when it did not."""
+        self._host = host
+        self._offsets: dict[str, float] = {}
+        self._past: dict[tuple[str, ProcessKey | None], list[tuple[float, float]]] = {}
+        self._adopted: dict[str, Alert] = {}
+        self._span_s = watcher.config.detection.analysis_window_hours * 3600.0
+
+    def refill(self, past: Iterable[Past]) -> None:
+        """Remember points of an earlier run, for the tracks that will appear."""
+        self._past = {(uid, key): points for uid, key, points in past}
+
+    def adopt(self, alert: Alert) -> None:
+        """Remember an open alert of an earlier run, for the track that will appear."""
+        self._adopted[alert.subject.id] = alert
+
+    def stamp(self, source: str, sample: Sample) -> float:
+        """Return the sample's time on the detectors' clock.
+
+        Epoch seconds at the first sample, monotonic from then on: a stepped wall clock bends no
+        series.
+        """
+        difference = sample.taken_at_s - sample.taken_mono_s
+        offset = self._offsets.setdefault(source, difference)
+        step = difference - offset
+        self.wall_step_s = step if abs(step) > CLOCK_STEP_S else None
+        if self.wall_step_s is not None:
+            # Remembered, so that one step is told once; the series keep the first offset.
+            self._offsets[f"{source}/told"] = self._offsets.get(f"{source}/told", 0.0)
+            if abs(step - self._offsets[f"{source}/told"]) <= CLOCK_STEP_S:
+                self.wall_step_s = None
+            else:
+                self._offsets[f"{source}/told"] = step
+        return sample.taken_mono_s + offset
+
+    def take(
+        self, source: str, sample: Sample, devices: Sequence[Device], now_s: float
+    ) -> list[Alert]:
+        """Feed one sample; return alerts that ended because their process is gone."""
+        for info in sample.processes:
+            self.infos[info.key] = info
+        by_uid = {device.uid: device for device in devices}
+        faults: dict[str, list[str]] = {}
+        for fault in sample.faults:
+            if fault.device_uid is not None:
+                faults.setdefault(fault.device_uid, []).append(f"{fault.where}: {fault.why}")
+        parents = {device.parent_uid for device in devices if device.parent_uid}
+        known = self._lookup(sample)
+        changed: list[Alert] = []
+        for raw in sample.readings:
+            device = by_uid.get(raw.device_uid)
+            if device is None:
+                continue
+            reading = self._resolve(raw, known)
+            seen = self._seen(device, reading, source)
+            seen.taken_s = now_s
+            seen.faults = tuple(faults.get(device.uid, ()))
+            self._room(seen, reading, now_s)
+            self._feed(seen, reading, now_s)
+            if device.uid in parents:
+                # The parent of MIG instances is for display; its instances are judged.
+                seen.others.clear()
+            changed += self._farewell(seen, reading, now_s)
+        return changed
+
+    def judged(self, now_s: float) -> list[Track]:
+        """Return the tracks that are due for a judgement now."""
+        due = self.watcher.due
+        return [track for track in self._judgeable(now_s) if due(track, now_s)]
+
+    def _judgeable(self, now_s: float) -> Iterable[Track]:
+        for seen in self.devices.values():
+            yield from seen.processes.values()
+            known = seen.room.attributed_at_s
+            for track in seen.others:
+                owned = known is not None and now_s - known < UNATTRIBUTED_GRACE_S
+                # While every process is known they are judged, and what none of them owns.
+                if track.subject.unattributed == owned:
+                    yield track
+
+    def _lookup(self, sample: Sample) -> dict[int, ProcessInfo]:
+        if self._host is None:
+            return {}
+        pids = {
+            use.key.pid
+            for reading in sample.readings
+            for use in reading.uses or ()
+            if use.key.started_at_s is None
+        }
+        return self._host.look(pids) if pids else {}
+
+    def _resolve(self, reading: DeviceReading, known: dict[int, ProcessInfo]) -> DeviceReading:
+        if not reading.uses or (not known and self._host is None):
+            for use in reading.uses or ():
+                self.infos.setdefault(use.key, ProcessInfo(key=use.key, name=""))
+            return reading
+        uses = tuple(self._named(use, known) for use in reading.uses)
+        return msgspec.structs.replace(reading, uses=uses)
+
+    def _named(self, use: ProcessUse, known: dict[int, ProcessInfo]) -> ProcessUse:
+        info = known.get(use.key.pid)
+        if info is None:
+            if use.key not in self.infos:
+                gone = self._host.gone(use.key.pid) if self._host is not None else None
+                name = f"gone, was {gone.name}" if gone is not None else "gone"
+                self.infos[use.key] = ProcessInfo(
+                    key=use.key, name=name, user=gone.user if gone is not None else None
+                )
+            return use
+        if self.infos.get(info.key) is not info:
+            self.infos[info.key] = info
+        if info.key == use.key:
+            return use
+        return ProcessUse(key=info.key, used_bytes=use.used_bytes, kind=use.kind)
+
+    def _seen(self, device: Device, reading: DeviceReading, source: str) -> Seen:
+        seen = self.devices.get(device.uid)
+        if seen is None:
+            room = Room()
+            seen = Seen(
+                device=device, reading=reading, room=room, processes={}, others=[], source=source
+            )
+            self.devices[device.uid] = seen
+            seen.others = [
+                self._track(seen, Subject(device_uid=device.uid), device_title(device)),
+                self._track(
+                    seen,
+                    Subject(device_uid=device.uid, unattributed=True),
+                    f"{device_title(device)}: memory that no listed process owns",
+                ),
+            ]
+        seen.device, seen.reading = device, reading
+        return seen
+
+    def _track(self, seen: Seen, subject: Subject, title: str) -> Track:
+        ring = Ring(self._span_s)
+        for t_s, value in (
+            self._past.pop((subject.device_uid, subject.process), ())
+            if (not subject.unattributed)
+            else ()
+        ):
+            ring.add(t_s, value)
+        track = Track(subject=subject, device=seen.device, window=ring, room=seen.room, title=title)
+        track.alert = self._adopted.pop(subject.id, None)
+        self.watcher.tracks[subject.id] = track
+        return track
+
+    @staticmethod
+    def _room(seen: Seen, reading: DeviceReading, now_s: float) -> None:
+        room = seen.room
+        room.total_bytes = reading.total_bytes or seen.device.memory_total_bytes
+        room.free_bytes = reading.free_bytes
+        room.used_bytes = reading.used_bytes
+        room.util_pct = reading.util_pct
+        if reading.uses is not None and all(u.used_bytes is not None for u in reading.uses):
+            room.attributed_at_s = now_s
+
+    def _feed(self, seen: Seen, reading: DeviceReading, now_s: float) -> None:
+        used = reading.used_bytes
+        if used is not None and seen.others:
+            _ring(seen.others[0]).add(now_s, used)
+        if reading.uses is None:
+            return
+        owned = 0
+        for use in reading.uses:
+            if use.used_bytes is None:
+                continue
+            owned += use.used_bytes
+            track = seen.processes.get(use.key)
+            if track is None:
+                track = self._process_track(seen, use.key)
+            track.seen_s = now_s
+            _ring(track).add(now_s, use.used_bytes)
+        complete = seen.room.attributed_at_s == now_s
+        if used is not None and complete and len(seen.others) > 1:
+            # Shared memory can make the sum exceed the total: there is then nothing unowned.
+            _ring(seen.others[1]).add(now_s, max(0, used - owned))
+
+    def _process_track(self, seen: Seen, key: ProcessKey) -> Track:
+        info = self.infos.get(key) or ProcessInfo(key=key, name="")
+        subject = Subject(device_uid=seen.device.uid, process=key)
+        track = self._track(seen, subject, process_title(seen.device, info))
+        seen.processes[key] = track
+        return track
+
+    def _farewell(self, seen: Seen, reading: DeviceReading, now_s: float) -> list[Alert]:
+        if reading.uses is None or reading.state != "ok":
+            return []
+        present = {use.key for use in reading.uses}
+        changed: list[Alert] = []
+        for key in [key for key in seen.processes if key not in present]:
+            track = seen.processes.pop(key)
+            self.watcher.tracks.pop(track.subject.id, None)
+            alert = self.watcher.end(track, "its process has ended", now_s)
+            if alert is not None:
+                changed.append(alert)
+            if not any(key in other.processes for other in self.devices.values()):
+                self.infos.pop(key, None)
+        for key, track in seen.processes.items():
+            # A framework is known only after its libraries have been loaded.
+            track.framework = self.infos[key].framework
+        return changed + self._orphaned(seen.device.uid, present, now_s)
+
+    def _orphaned(self, uid: str, present: set[ProcessKey], now_s: float) -> list[Alert]:
+        gone = [
+            alert
+            for alert in self._adopted.values()
+            if alert.subject.device_uid == uid
+            and alert.subject.process is not None
+            and alert.subject.process not in present
+        ]
+        changed: list[Alert] = []
+        for alert in gone:
+            del self._adopted[alert.subject.id]
+            outcome = policy.ended(
+                alert,
+                "its process ended while nobody watched",
+                self.watcher.rules,
+                now_s=now_s,
+            )
+            if outcome.alert is not None:
+                changed.append(outcome.alert)
+        return changed
+
+    def unplaced(self) -> Iterable[Alert]:
+        """Return open alerts of an earlier run whose subject has not appeared yet."""
+        return self._adopted.values()
+
+
+def _ring(track: Track) -> Ring:
+    assert isinstance(track.window, Ring)  # noqa: S101 - live tracks have rings
+    return track.window

@@ -1,0 +1,141 @@
+"""What people are told: every wording of an alert, in one place.
+
+Facts first, then the judgement with its strength, then what to do, then the command. Plain text;
+each channel escapes for its own sink.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from gpuwatchd import text, units
+from gpuwatchd.model import Message
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Alert, EtaRange, Finding, NoticeKind
+
+SUBJECT_CHARS = 78
+_STRENGTHS = ((0.95, "confirmed"), (0.75, "likely"), (0.0, "possible"))
+_LEADS: dict[NoticeKind, str] = {
+    "firing": "",
+    "escalated": "Worse: ",
+    "repeat": "Still: ",
+    "resolved": "Over: ",
+    "test": "Test: ",
+}
+
+
+def strength(confidence: float) -> str:
+    """Return the word for a confidence.
+
+    Examples
+    --------
+    >>> strength(0.97), strength(0.8)
+    ('confirmed', 'likely')
+    """
+    return next(word for floor, word in _STRENGTHS if confidence >= floor)
+
+
+def eta_words(eta: EtaRange | None) -> str:
+    """Return the time to out-of-memory with its interval, "unknown" without one.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import EtaRange
+    >>> eta_words(EtaRange(low_s=2340, mid_s=2820, high_s=3720))
+    '0h 47m (0h 39m - 1h 02m)'
+    """
+    if eta is None:
+        return "unknown"
+    high = units.duration(eta.high_s) if eta.high_s is not None else "open"
+    return f"{units.duration(eta.mid_s)} ({units.duration(eta.low_s)} - {high})"
+
+
+def growth_line(finding: Finding) -> str:
+    """Return "grows 12.4 MB/min (gradual, likely, 91%)"."""
+    rate = units.rate(finding.rate_bytes_per_s)
+    sure = f"{strength(finding.confidence)}, {units.percent(finding.confidence)}"
+    return f"grows {rate} ({finding.pattern}, {sure})"
+
+
+def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
+    """Return an id that is the same however often the same message is tried."""
+    seed = f"{alert.key}|{alert.opened_at_s:.3f}|{notice}|{number}"
+    return f"{hashlib.sha256(seed.encode()).hexdigest()[:24]}@gpuwatchd"
+
+
+def compose(alert: Alert, notice: NoticeKind, *, now_s: float) -> Message:
+    """Return the message of one notice.
+
+    Parameters
+    ----------
+    alert
+        With its notice already booked (``notices`` counts it).
+    now_s
+        For clock times.
+    """
+    finding = alert.finding
+    what = _recovered(alert) if notice == "resolved" else growth_line(finding)
+    target = finding.subject.process
+    command = f"gpuwatchctl predict --pid {target.pid}" if target else "gpuwatchctl status"
+    full_in = "" if notice == "resolved" else f"Full in {eta_words(finding.eta)}."
+    body = f"{alert.title} {what}. {full_in}".strip()
+    if finding.reason and notice != "resolved":
+        body = f"{body}\n{finding.reason[:1].upper()}{finding.reason[1:]}."
+    first = message_id(alert, "firing", 1)
+    own = message_id(alert, notice, alert.notices)
+    return Message(
+        id=own,
+        notice=notice,
+        severity="info" if notice == "resolved" else alert.severity,
+        subject=_subject(alert, notice),
+        body=body.replace("..", "."),
+        facts=_facts(alert, now_s),
+        command=command,
+        thread=first if own != first else None,
+        finding=finding,
+    )
+
+
+def _recovered(alert: Alert) -> str:
+    lasted = units.duration(
+        (alert.resolved_at_s or alert.changed_at_s) - (alert.firing_at_s or alert.opened_at_s)
+    )
+    return f"no longer grows: {alert.ended or 'it is over'} (alert lasted {lasted})"
+
+
+def _subject(alert: Alert, notice: NoticeKind) -> str:
+    finding = alert.finding
+    if notice == "resolved":
+        tail = "recovered"
+    elif finding.eta is not None:
+        tail = f"memory leak, full in {units.duration(finding.eta.mid_s)}"
+    else:
+        tail = f"memory leak, {units.rate(finding.rate_bytes_per_s)}"
+    room = SUBJECT_CHARS - len(tail) - len(_LEADS[notice]) - 2
+    return f"{_LEADS[notice]}{text.cut(alert.title, room)}: {tail}"
+
+
+def _facts(alert: Alert, now_s: float) -> dict[str, str]:
+    finding = alert.finding
+    facts = {
+        "Who": alert.title,
+        "Pattern": finding.pattern,
+        "Growth": units.rate(finding.rate_bytes_per_s),
+        "Confidence": f"{units.percent(finding.confidence)} ({strength(finding.confidence)})",
+    }
+    if finding.r_squared is not None:
+        facts["R²"] = f"{finding.r_squared:.3f}"
+    if finding.onset_at_s is not None:
+        facts["Since"] = units.clock(finding.onset_at_s, now_s=now_s)
+    if finding.growth_bytes is not None:
+        facts["Grown by"] = units.size(finding.growth_bytes)
+    if finding.eta is not None and alert.state != "resolved":
+        facts["Full in"] = eta_words(finding.eta)
+        facts["Full at"] = units.clock(finding.judged_at_s + finding.eta.mid_s, now_s=now_s)
+    if finding.framework:
+        facts["Framework"] = finding.framework
+    if alert.state == "resolved":
+        facts["Over"] = alert.ended or "it is over"
+    return facts

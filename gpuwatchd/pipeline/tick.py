@@ -1,0 +1,401 @@
+"""One tick: every source read, every subject that is due judged, everybody told who must be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from gpuwatchd import __version__, policy
+from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.model import Alert, Decision, Delivery, Fault, Finding, Sample
+from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.intake import Intake
+from gpuwatchd.pipeline.state import live_device
+from gpuwatchd.pipeline.tracks import Watcher, rules_of
+from gpuwatchd.pipeline.workers import SourceWorker
+from gpuwatchd.store import live
+from gpuwatchd.store.live import LiveState
+from gpuwatchd.store.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from gpuwatchd.config import Config
+    from gpuwatchd.host import Host
+    from gpuwatchd.model import Device
+    from gpuwatchd.ports import Source
+    from gpuwatchd.store.writer import History
+
+log = logging.getLogger("gpuwatchd")
+
+T = TypeVar("T")
+_LOG_AGAIN_S = 60.0
+_RSS_EVERY_TICKS = 12
+
+
+class Courier(Protocol):
+    """Who carries messages to the channels, in threads of its own."""
+
+    def submit(self, delivery: Delivery) -> bool:
+        """Take a delivery; never blocks. False when its queue is full."""
+
+    def results(self) -> list[Delivery]:
+        """Return the attempts that have ended since the last call."""
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tick saw and did."""
+
+    samples: tuple[Sample, ...]
+    findings: dict[str, Finding]
+    """Subject id -> its newest judgement, before hysteresis."""
+    alerts: tuple[Alert, ...]
+    """All alerts that are open now (watch and firing)."""
+    changes: tuple[Alert, ...]
+    """Alerts whose state changed in this tick."""
+    decisions: tuple[Decision, ...]
+    state: LiveState
+
+    @property
+    def sample(self) -> Sample | None:
+        """The first source's sample."""
+        return self.samples[0] if self.samples else None
+
+
+class Pipeline:
+    """The main job.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    sources
+        Read every tick, each in its own thread.
+    host
+        Looks processes up; None where the sources know them themselves.
+    history
+        Where samples and alerts are kept; None keeps nothing.
+    runtime_dir
+        Where the live state is written each tick; None writes none.
+    courier
+        Carries messages; None tells nobody.
+    fresh
+        Makes a source anew by name, for one whose thread is stuck in a driver.
+    wall, mono
+        Clocks, for what has no sample to take its time from.
+    """
+
+    def __init__(  # noqa: PLR0913 - the one place where everything meets
+        self,
+        *,
+        config: Config,
+        sources: Sequence[Source],
+        host: Host | None = None,
+        history: History | None = None,
+        runtime_dir: Path | None = None,
+        courier: Courier | None = None,
+        fresh: Callable[[str], Source] | None = None,
+        wall: Callable[[], float] = time.time,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.watcher = Watcher(config)
+        self.intake = Intake(self.watcher, host)
+        self.workers = [
+            SourceWorker(
+                source,
+                deadline_s=config.daemon.source_deadline,
+                fresh=_maker(fresh, source.name) if fresh is not None else None,
+            )
+            for source in sources
+        ]
+        self.history = history
+        self.runtime_dir = runtime_dir
+        self.courier = courier
+        self.extra_problems: tuple[str, ...] = ()
+        """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
+        self.answered = 0
+        """Sources that answered in the last tick."""
+        self._host = host
+        self._wall = wall
+        self._mono = mono
+        self._started_at_s = wall()
+        self._ticks = 0
+        self._rss_bytes: int | None = None
+        self._sent_at_s: deque[float] = deque(maxlen=1000)
+        self._owing: dict[str, Alert] = {}
+        self._undelivered: dict[str, str] = {}
+        self._retries: dict[tuple[str, str], Delivery] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._faults: tuple[Fault, ...] = ()
+
+    def reconfigure(self, config: Config) -> None:
+        """Take over new settings; sources and channels stay as they are."""
+        self.config = config
+        self.watcher.config = config
+        self.watcher.rules = rules_of(config.policy)
+
+    def resume(self) -> None:
+        """Take up what the history knows: recent points, open alerts, undelivered messages."""
+        self._guard("history", self._resume)
+
+    def _resume(self) -> None:
+        if self.history is None:
+            return
+        span_s = self.config.detection.analysis_window_hours * 3600.0
+        self.intake.refill(self.history.recent_series(self._wall() - span_s))
+        for alert in self.history.open_alerts():
+            self.intake.adopt(alert)
+        for delivery in self.history.pending_deliveries():
+            self._retries[delivery.message.id, delivery.channel] = delivery
+
+    def tick(self) -> Tick:
+        """Do the whole job once. Never raises: what fails is a fault, logged and shown."""
+        samples: list[Sample] = []
+        faults: list[Fault] = []
+        changes: list[Alert] = []
+        now_s = self._wall()
+        for worker in self.workers:
+            answer = worker.read(self._mono())
+            if isinstance(answer, Sample):
+                samples.append(answer)
+                now_s, ended = self._take(worker.source, answer)
+                changes += ended
+            elif answer is not None:
+                faults.append(answer)
+        self.answered = len(samples)
+        self._faults = (*faults, *(f for sample in samples for f in sample.faults))
+        due = self.intake.judged(now_s)
+        if due:
+            changes += self._guard("detectors", lambda: self.watcher.judge(due, now_s)) or []
+        decisions = self._guard("policy", lambda: self._announce(changes, now_s)) or []
+        self._guard("outbox", self._collect)
+        self._guard("history", self._flush)
+        self._ticks += 1
+        state = self._state(now_s if samples else self._wall())
+        if self.runtime_dir is not None:
+            directory = self.runtime_dir
+            self._guard("live state", lambda: live.write(directory, state))
+        return Tick(
+            samples=tuple(samples),
+            findings={
+                key: track.finding
+                for key, track in self.watcher.tracks.items()
+                if track.finding is not None
+            },
+            alerts=state.alerts,
+            changes=tuple(changes),
+            decisions=tuple(decisions),
+            state=state,
+        )
+
+    def _take(self, source: Source, sample: Sample) -> tuple[float, list[Alert]]:
+        devices = tuple(source.devices())
+        now_s = self.intake.stamp(source.name, sample)
+        step_s = self.intake.wall_step_s
+        ended = self._guard(
+            f"{source.name} intake", lambda: self.intake.take(source.name, sample, devices, now_s)
+        )
+        if self.history is not None:
+            self._guard("history", lambda: self._record(sample, devices, step_s))
+        return now_s, ended or []
+
+    def _record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:
+        if self.history is None:
+            return
+        if step_s is not None:
+            log.warning("clock stepped by_s=%.1f", step_s)
+            self.history.segment("clock-step", wall_step_s=step_s)
+        resolved = msgspec.structs.replace(
+            sample,
+            readings=tuple(
+                seen.reading
+                for device in devices
+                if (seen := self.intake.devices.get(device.uid)) is not None
+                and seen.reading is not None
+                and any(r.device_uid == device.uid for r in sample.readings)
+            ),
+        )
+        self.history.record(resolved, devices, self.intake.infos)
+
+    def _flush(self) -> None:
+        if self.history is not None:
+            self.history.flush_due(self._wall())
+
+    def _announce(self, changes: list[Alert], now_s: float) -> list[Decision]:
+        open_alerts = {
+            track.alert.key: track
+            for track in self.watcher.tracks.values()
+            if track.alert is not None and track.alert.state != "pending"
+        }
+        for alert in changes:
+            if alert.state == "resolved":
+                self._owing[alert.key] = alert
+        candidates = [t.alert for t in open_alerts.values() if t.alert is not None]
+        booked, decisions = policy.announce(
+            [*candidates, *self._owing.values()],
+            self.watcher.rules,
+            now_s=now_s,
+            sent_at_s=self._sent_at_s,
+        )
+        newest = {alert.key: alert for alert in changes}
+        for alert in booked:
+            newest[alert.key] = alert
+            if alert.key in open_alerts and alert.state != "resolved":
+                open_alerts[alert.key].alert = alert
+        deliveries = self._deliveries(booked, decisions, now_s)
+        for alert in changes:
+            log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
+        if self.history is not None and (newest or deliveries):
+            deliveries = self.history.apply(list(newest.values()), deliveries)
+        for delivery in deliveries:
+            self._send(delivery)
+        self._owing = {
+            k: a
+            for k, a in self._owing.items()
+            if k not in {b.key for b in booked} and a.next_notice_at_s is not None
+        }
+        return decisions
+
+    def _deliveries(
+        self, booked: list[Alert], decisions: list[Decision], now_s: float
+    ) -> list[Delivery]:
+        by_key = {alert.key: alert for alert in booked}
+        out: list[Delivery] = []
+        told: set[str] = set()
+        for decision in decisions:
+            if decision.kind != "notify":
+                log.info("held back key=%s reason=%r", decision.alert_key, decision.reason)
+                continue
+            alert = by_key[decision.alert_key]
+            if alert.key not in told:
+                told.add(alert.key)
+                self._sent_at_s.append(now_s)
+            out.append(
+                Delivery(
+                    alert_key=alert.key,
+                    channel=decision.target,
+                    message=messages.compose(alert, decision.notice, now_s=now_s),
+                    state="pending",
+                    attempts=0,
+                    created_at_s=self._wall(),
+                    next_try_at_s=self._wall(),
+                )
+            )
+        return out
+
+    def _send(self, delivery: Delivery) -> None:
+        if self.courier is None:
+            return
+        if not self.courier.submit(delivery):
+            self._retries[delivery.message.id, delivery.channel] = delivery
+
+    def _collect(self) -> None:
+        if self.courier is None:
+            return
+        for done in self.courier.results():
+            key = (done.message.id, done.channel)
+            self._retries.pop(key, None)
+            if done.state == "sent":
+                self._undelivered.pop(done.channel, None)
+            else:
+                self._undelivered[done.channel] = done.error or "unknown error"
+                log.warning(
+                    "delivery %s channel=%s attempts=%d error=%r",
+                    done.state, done.channel, done.attempts, done.error,
+                )  # fmt: skip
+                if done.state == "pending":
+                    self._retries[key] = done
+            if self.history is not None:
+                self.history.update_delivery(done)
+        now_s = self._wall()
+        for key, waiting in list(self._retries.items()):
+            if (waiting.next_try_at_s or 0.0) <= now_s and self.courier.submit(waiting):
+                del self._retries[key]
+
+    def _guard(self, where: str, work: Callable[[], T]) -> T | None:
+        """Run one part; what it raises is told once a minute, and the tick goes on."""
+        try:
+            result = work()
+        except Exception as error:
+            why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
+            at_s = self._mono()
+            if self._failed.get(where, ("", -_LOG_AGAIN_S))[1] <= at_s - _LOG_AGAIN_S:
+                known = isinstance(error, GpuwatchdError)
+                log.log(
+                    logging.ERROR, "failed part=%s error=%r", where, str(error), exc_info=not known
+                )
+                self._failed[where] = (why, at_s)
+            return None
+        if self._failed:
+            self._failed.pop(where, None)
+        return result
+
+    def problems(self) -> tuple[str, ...]:
+        """Return what is missing or broken now, one sentence each."""
+        found = [worker.why_absent for worker in self.workers if worker.why_absent]
+        found += [why for why, _ in self._failed.values()]
+        if self.history is not None:
+            found += self.history.problems
+        found += [
+            f"channel {channel} does not deliver: {why}"
+            for channel, why in self._undelivered.items()
+        ]
+        return (*found, *self.extra_problems)
+
+    def _state(self, now_s: float) -> LiveState:
+        if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
+            self._rss_bytes = self._host.own_rss_bytes()
+        devices = []
+        for uid, seen in self.intake.devices.items():
+            track = self.watcher.tracks.get(uid)
+            ring = track.window if track is not None and isinstance(track.window, Ring) else None
+            devices.append(
+                live_device(
+                    seen.device,
+                    seen.reading,
+                    tracks=seen.processes,
+                    others=seen.others,
+                    ring=ring,
+                    infos=self.intake.infos,
+                    faults=seen.faults,
+                )
+            )
+        alerts = [
+            track.alert
+            for track in self.watcher.tracks.values()
+            if track.alert is not None and track.alert.state in {"watch", "firing"}
+        ]
+        return LiveState(
+            pid=os.getpid(),
+            version=__version__,
+            started_at_s=self._started_at_s,
+            taken_at_s=now_s,
+            interval_s=self.config.daemon.interval,
+            ticks=self._ticks,
+            devices=tuple(devices),
+            alerts=(*alerts, *self.intake.unplaced()),
+            problems=self.problems(),
+            rss_bytes=self._rss_bytes,
+        )
+
+    def close(self) -> None:
+        """Stop reading, write what is left, leave a last live state that says so."""
+        for worker in self.workers:
+            self._guard("close", worker.close)
+        if self.runtime_dir is not None:
+            directory = self.runtime_dir
+            last = msgspec.structs.replace(self._state(self._wall()), stopped=True)
+            self._guard("live state", lambda: live.write(directory, last))
+        if self.history is not None:
+            self._guard("history", self.history.close)
+
+
+def _maker(fresh: Callable[[str], Source], name: str) -> Callable[[], Source]:
+    return lambda: fresh(name)

@@ -1,0 +1,228 @@
+"""What is watched, subject by subject: the window, the last judgement, the open alert.
+
+The same :class:`Watcher` judges live samples and recorded logs; only where the window comes from
+differs. It does no I/O and has no clock: time is that of the samples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gpuwatchd import policy
+from gpuwatchd.model import Alert, Device, Finding, Pattern, Series, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.config import Config, PolicySection
+    from gpuwatchd.model import FloatArray
+
+SLOW_EVERY_S = 60.0
+"""Time between two judgements of one subject while nothing is urgent."""
+FAST_EVERY_S = 10.0
+"""The same while memory may run out within two hours, or something has just begun to grow."""
+_URGENT_ETA_S = 7200.0
+_STIR_BYTES = 8 * 1024**2
+_FLAT_REASON: dict[Pattern, str] = {
+    "stable": "memory is flat",
+    "unknown": "too little data for a verdict",
+}
+
+
+class Window(Protocol):
+    """Where a track's points come from: a ring, or a recorded series."""
+
+    count: int
+
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """The newest point."""
+
+    def window(self) -> tuple[FloatArray, FloatArray]:
+        """Return times and values, (n,) each."""
+
+
+class Room(msgspec.Struct, kw_only=True):
+    """What is left on one device, as last read."""
+
+    total_bytes: float | None = None
+    free_bytes: float | None = None
+    used_bytes: float | None = None
+    util_pct: float | None = None
+    attributed_at_s: float | None = None
+    """When every process of the device was last known with its memory."""
+
+
+class Track(msgspec.Struct, kw_only=True, eq=False):
+    """One subject under watch."""
+
+    subject: Subject
+    device: Device
+    window: Window
+    room: Room
+    title: str
+    framework: str | None = None
+    finding: Finding | None = None
+    alert: Alert | None = None
+    told_at_s: float | None = None
+    due_s: float = 0.0
+    seen_s: float = 0.0
+    peak: float = -1.0
+    """Highest value at the last judgement; growth past it is a reason to look sooner."""
+
+    def series(self) -> Series:
+        """Return the window as the detectors want it."""
+        t_s, values = self.window.window()
+        limit = self.room.total_bytes
+        if self.subject.process is not None or self.subject.unattributed:
+            free = self.room.free_bytes
+            limit = None if free is None or not values.size else float(values[-1]) + free
+        return Series(
+            subject=self.subject,
+            t_s=t_s,
+            used_bytes=values,
+            limit_bytes=limit,
+            total_bytes=self.room.total_bytes,
+            framework=self.framework,
+            util_pct=self.room.util_pct,
+        )
+
+    def shown(self) -> Finding | None:
+        """Return the judgement as people should see it: with the tier that has been opened."""
+        alert = self.alert
+        if alert is None or alert.state not in {"watch", "firing"}:
+            if self.finding is None or self.finding.tier == "none":
+                return self.finding
+            return msgspec.structs.replace(self.finding, tier="none", severity="info")
+        current = self.finding
+        finding = current if current is not None and current.tier != "none" else alert.finding
+        return msgspec.structs.replace(
+            finding,
+            tier="alert" if alert.state == "firing" else "watch",
+            severity=alert.severity,
+        )
+
+
+def rules_of(section: PolicySection) -> policy.Rules:
+    """Return policy's rules from the configuration."""
+    return policy.Rules(
+        channels=section.channels,
+        confirm=section.confirm,
+        cooldown_s=section.cooldown,
+        flap_hold_s=section.flap_hold,
+        clear_after=section.clear_after,
+        repeat_s=tuple(float(step) for step in section.repeat),
+        recovered=section.recovered,
+        max_per_hour=section.max_per_hour,
+    )
+
+
+def flat_finding(series: Series, pattern: Pattern) -> Finding:
+    """Return the finding of a series that the screen has settled without the detectors."""
+    samples = int(series.t_s.size)
+    return Finding(
+        id=series.subject.id,
+        subject=series.subject,
+        judged_at_s=float(series.t_s[-1]) if samples else 0.0,
+        pattern=pattern,
+        tier="none",
+        severity="info",
+        confidence=0.0,
+        rate_bytes_per_s=None if pattern == "unknown" else 0.0,
+        eta=None,
+        reason=_FLAT_REASON.get(pattern, f"{pattern}, nothing that grows"),
+        framework=series.framework,
+        limit_bytes=series.limit_bytes,
+        samples=samples,
+    )
+
+
+class Watcher:
+    """Judges tracks when they are due and keeps their alerts."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.rules = rules_of(config.policy)
+        self.tracks: dict[str, Track] = {}
+
+    def due(self, track: Track, now_s: float) -> bool:
+        """Say whether a track deserves a look now; must cost next to nothing."""
+        if now_s >= track.due_s:
+            return True
+        last = track.window.last
+        if last is None or track.peak < 0 or last[1] <= track.peak + _STIR_BYTES:
+            return False
+        # It grows past everything seen so far: look sooner than the slow pace says.
+        return now_s >= track.due_s - SLOW_EVERY_S + FAST_EVERY_S
+
+    def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Judge these tracks; return the alerts whose state changed.
+
+        Parameters
+        ----------
+        tracks
+            Those that are due; the others keep their last judgement.
+        now_s
+            The time of their newest sample.
+        """
+        # numpy and the detectors are loaded when something is judged for the first time.
+        from gpuwatchd import screen, verdict  # noqa: PLC0415
+
+        chosen = [track for track in tracks if track.window.last is not None]
+        if not chosen:
+            return []
+        batch = [track.series() for track in chosen]
+        settings = self.config.detection
+        changed: list[Alert] = []
+        for track, series, pattern in zip(
+            chosen, batch, screen.first_look(batch, settings), strict=True
+        ):
+            finding = (
+                flat_finding(series, pattern)
+                if pattern is not None
+                else verdict.judge(series, settings)
+            )
+            self._schedule(track, finding, now_s)
+            change = self._apply(track, finding, now_s)
+            if change is not None:
+                changed.append(change)
+        return changed
+
+    def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
+        eta = finding.eta
+        urgent = eta is not None and eta.mid_s < _URGENT_ETA_S and finding.tier != "none"
+        forming = track.alert is not None and track.alert.state == "pending"
+        young = finding.samples < 2 * self.config.detection.minimum_samples
+        track.due_s = now_s + (FAST_EVERY_S if urgent or forming or young else SLOW_EVERY_S)
+        last = track.window.last
+        if last is not None:
+            track.peak = max(last[1], 0.0) if finding.tier == "none" else max(last[1], track.peak)
+
+    def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
+        outcome = policy.evaluate(
+            finding,
+            track.alert,
+            self.rules,
+            now_s=now_s,
+            title=track.title,
+            told_at_s=track.told_at_s,
+        )
+        track.finding = finding
+        return self._settle(track, outcome)
+
+    def end(self, track: Track, why: str, now_s: float) -> Alert | None:
+        """Resolve a track's alert because its subject has gone; return it if it was open."""
+        if track.alert is None:
+            return None
+        return self._settle(track, policy.ended(track.alert, why, self.rules, now_s=now_s))
+
+    @staticmethod
+    def _settle(track: Track, outcome: policy.Outcome) -> Alert | None:
+        alert = outcome.alert
+        track.alert = alert
+        if alert is not None and alert.state == "resolved":
+            track.told_at_s = alert.last_notice_at_s
+            track.alert = None
+        return alert if outcome.changed else None
