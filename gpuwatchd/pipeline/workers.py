@@ -58,6 +58,11 @@ class SourceWorker:
         )
         self._thread.start()
 
+    @property
+    def stuck(self) -> bool:
+        """Whether a read has begun and not ended."""
+        return self._busy_since_s is not None
+
     def read(self, now_mono_s: float) -> Sample | Fault | None:
         """Return a sample, a fault, or None while the source is known to be absent."""
         if self._busy_since_s is None:

@@ -1,0 +1,8 @@
+"""``python -m gpuwatchd`` runs the daemon."""
+
+import sys
+
+from gpuwatchd.daemon import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,431 @@
+"""The daemon: a monotonic sampling loop, chores, signals, one instance, and nothing that judges.
+
+It runs without GPU, driver, D-Bus and network, and says what is missing. Everything that can fail
+while it runs fails inside one tick of the pipeline; what can fail here is its start, and that is
+one line, one hint and an exit code: 0 stopped, 1 already running or cannot run, 78 configuration.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import queue
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import __version__, config, registry
+from gpuwatchd.errors import ConfigError, GpuwatchdError
+from gpuwatchd.host import Host
+from gpuwatchd.notify import outbox
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.sources import SOURCES
+from gpuwatchd.store.writer import History
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.config import Config, SourcesSection
+    from gpuwatchd.pipeline import Tick
+    from gpuwatchd.ports import Source
+
+log = logging.getLogger("gpuwatchd")
+
+EXIT_CONFIG = 78
+LEAVE_WITHIN_S = 4.5
+MUTE_AFTER_S = 600.0
+"""With every source stuck for this long the watchdog is no longer fed: systemd then restarts us."""
+_CLOCK_STEP_S = 2.0
+_CHORES = {"chores": 60.0, "check": 7 * 86400.0}
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def make_source(name: str, section: SourcesSection) -> Source:
+    """Return the source of one word of ``[sources] enabled`` or ``--source``.
+
+    ``replay:FILE`` and ``simulate:SCENARIO`` carry their main setting behind a colon.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is no source of that name.
+    """
+    kind, _, argument = name.partition(":")
+    settings: dict[str, Any] = {}
+    if kind == "replay":
+        settings = {"file": argument or section.replay.file, "speed": section.replay.speed}
+    elif kind == "simulate":
+        settings = {
+            "scenario": argument or section.simulate.scenario,
+            "seed": section.simulate.seed,
+            "speed": section.simulate.speed,
+        }
+    source: Source = registry.load(SOURCES, kind)(**settings)
+    return source
+
+
+def private_directory(path: Path) -> Path:
+    """Create a directory that only we can enter; refuse one that is somebody else's.
+
+    Raises
+    ------
+    GpuwatchdError
+        When it is a symbolic link, belongs to another user or cannot be made.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
+    except OSError as error:
+        raise GpuwatchdError(
+            f"{path}: cannot be used: {error.strerror}",
+            hint="set GPUWATCHD_STATE_DIR and GPUWATCHD_RUNTIME_DIR to directories of yours",
+        ) from error
+    if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
+        raise GpuwatchdError(f"{path}: is not a directory of its own", hint="remove it")
+    if status.st_uid != os.geteuid():
+        raise GpuwatchdError(f"{path}: belongs to another user", hint="choose another directory")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def hold_lock(runtime_dir: Path) -> int:
+    """Return the descriptor of the instance lock, held until the process ends.
+
+    Raises
+    ------
+    GpuwatchdError
+        When another daemon holds it; the message names its pid.
+    """
+    path = runtime_dir / "gpuwatchd.lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(handle)
+        raise GpuwatchdError(
+            f"already running with pid {holder}", hint="gpuwatchctl status shows what it sees"
+        ) from None
+    os.ftruncate(handle, 0)
+    os.write(handle, f"{os.getpid()}\n".encode())
+    return handle
+
+
+class Manager:
+    """The service manager's ear: sd_notify without a library.
+
+    Parameters
+    ----------
+    address
+        ``NOTIFY_SOCKET``; empty when nobody listens.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
+
+    def tell(self, *lines: str) -> None:
+        """Send assignments such as READY=1; a listener that has gone is nobody's problem."""
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            try:
+                channel.sendto("\n".join(lines).encode(), self._address)
+            except OSError as error:
+                log.debug("notify socket error=%s", error)
+
+    def status(self, text: str) -> None:
+        """Show one line in ``systemctl status``, when it is news."""
+        if text != self._status:
+            self._status = text
+            self.tell(f"STATUS={text}")
+
+
+class Chores:
+    """APScheduler posts the name of a chore that is due; the main thread does it between ticks.
+
+    The history has one writer, the main thread; and after a step of the wall clock the scheduler
+    sleeps until the old time is reached again, so it is built anew.
+    """
+
+    def __init__(self) -> None:
+        self.due: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._scheduler: Any = None
+        self._difference_s = time.time() - time.monotonic()
+
+    def start(self) -> None:
+        """Start the clockwork; heavy to import, hence not before the first tick."""
+        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
+        logging.getLogger("apscheduler").setLevel(logging.WARNING)
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC",
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+        )
+        for name, period_s in _CHORES.items():
+            self._scheduler.add_job(
+                self.due.put, "interval", args=[name], seconds=period_s, id=name
+            )
+        self._scheduler.start()
+
+    def guard(self) -> None:
+        """Notice a step of the wall clock; cheap, called every tick."""
+        difference_s = time.time() - time.monotonic()
+        if abs(difference_s - self._difference_s) > _CLOCK_STEP_S:
+            self._difference_s = difference_s
+            self.stop()
+            self.start()
+
+    def stop(self) -> None:
+        """Stop the clockwork without waiting."""
+        if self._scheduler is not None:
+            self._scheduler.shutdown(wait=False)
+            self._scheduler = None
+
+
+class Daemon:
+    """One running daemon.
+
+    Parameters
+    ----------
+    loaded
+        The configuration at start.
+    reload
+        Reads it again on SIGHUP; raises ConfigError when the new one is bad.
+    """
+
+    def __init__(self, loaded: config.Loaded, *, reload: Any) -> None:  # noqa: ANN401
+        self.config = loaded.config
+        self._reload = reload
+        self._wake = threading.Event()
+        self._stop = False
+        self._reload_asked = False
+        self._stuck_since_s: float | None = None
+        self._warnings = tuple(loaded.warnings)
+        self.manager = Manager(os.environ.pop("NOTIFY_SOCKET", ""))
+        self.chores = Chores()
+        self.state_dir = private_directory(config.state_dir())
+        self.runtime_dir = private_directory(config.runtime_dir())
+        self._lock = hold_lock(self.runtime_dir)
+        self.host = Host()
+        self.courier = self._new_courier()
+        self.history = History.open(self.state_dir, self.config.store)
+        self.pipeline = Pipeline(
+            config=self.config,
+            sources=[
+                make_source(name, self.config.sources) for name in self.config.sources.enabled
+            ],
+            host=self.host,
+            history=self.history,
+            runtime_dir=self.runtime_dir,
+            courier=self.courier,
+            fresh=lambda name: make_source(name, self.config.sources),
+        )
+        self.pipeline.extra_problems = self._warnings
+
+    def _new_courier(self) -> outbox.Courier:
+        return outbox.Courier(outbox.build(self.config.notify, self.config.policy.channels))
+
+    def run(self, *, once: bool = False) -> int:
+        """Sample until told to stop; return the exit code."""
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_reload)
+        self.pipeline.resume()
+        log.info(
+            "start version=%s pid=%d interval_s=%g sources=%s",
+            __version__, os.getpid(), self.config.daemon.interval,
+            ",".join(self.config.sources.enabled),
+        )  # fmt: skip
+        try:
+            tick = self.pipeline.tick()
+            self._after(tick)
+            self.manager.tell("READY=1")
+            if once:
+                return 0 if tick.state.devices else 1
+            self.chores.start()
+            self._loop()
+        finally:
+            self._leave()
+        return 0
+
+    def _loop(self) -> None:
+        following_s = time.monotonic() + self.config.daemon.interval
+        while not self._stop:
+            self._wake.wait(max(0.0, following_s - time.monotonic()))
+            self._wake.clear()
+            if self._stop:
+                return
+            if self._reload_asked:
+                self._take_over()
+            now_s = time.monotonic()
+            if now_s < following_s:
+                continue
+            # Ticks that were missed (a stall, a suspend) are skipped, never caught up in a burst.
+            interval_s = self.config.daemon.interval
+            following_s += interval_s * max(1, int((now_s - following_s) / interval_s) + 1)
+            self._after(self.pipeline.tick())
+            self.chores.guard()
+            self._do_chores()
+
+    def _after(self, tick: Tick) -> None:
+        state = tick.state
+        firing = sum(1 for alert in state.alerts if alert.state == "firing")
+        text = f"{len(state.devices)} GPUs, {firing} alerts"
+        if state.problems:
+            text = f"{text}; {state.problems[0]}"
+        self.manager.status(text)
+        if self._alive():
+            self.manager.tell("WATCHDOG=1")
+
+    def _alive(self) -> bool:
+        stuck = self.pipeline.answered == 0 and any(
+            worker.stuck for worker in self.pipeline.workers
+        )
+        if not stuck:
+            self._stuck_since_s = None
+            return True
+        now_s = time.monotonic()
+        if self._stuck_since_s is None:
+            self._stuck_since_s = now_s
+        return now_s - self._stuck_since_s < MUTE_AFTER_S
+
+    def _do_chores(self) -> None:
+        while True:
+            try:
+                name = self.chores.due.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                if name == "chores":
+                    self.history.chores(time.time())
+                else:
+                    self.history.check()
+            except Exception:
+                # A chore is safe to skip and to repeat; sampling is not.
+                log.exception("failed chore=%s", name)
+
+    def _take_over(self) -> None:
+        self._reload_asked = False
+        try:
+            loaded = self._reload()
+            fresh: Config = loaded.config
+            courier = outbox.Courier(outbox.build(fresh.notify, fresh.policy.channels))
+        except GpuwatchdError as error:
+            log.error("configuration kept, the new one is bad: %s", error)  # noqa: TRY400
+            kept = f"the configuration was not reloaded: {error}"
+            self.pipeline.extra_problems = (*self._warnings, kept)
+            self.manager.status(kept)
+            return
+        problems = tuple(loaded.warnings)
+        if fresh.sources != self.config.sources:
+            problems = (*problems, "[sources] has changed: restart gpuwatchd to use it")
+        old, self.courier, self.config = self.courier, courier, fresh
+        self._warnings = tuple(loaded.warnings)
+        self.pipeline.extra_problems = problems
+        self.pipeline.courier = courier
+        self.pipeline.reconfigure(fresh)
+        old.close(timeout_s=0.1)
+        log.info("configuration reloaded")
+
+    def _on_stop(self, *_: object) -> None:
+        self._stop = True
+        self._wake.set()
+
+    def _on_reload(self, *_: object) -> None:
+        self._reload_asked = True
+        self._wake.set()
+
+    def _leave(self) -> None:
+        self.manager.tell("STOPPING=1")
+        # A thread that is stuck in a driver must not keep us: the last resort ends the process.
+        last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, args=[0])
+        last_resort.daemon = True
+        last_resort.start()
+        self.chores.stop()
+        self.courier.close(timeout_s=1.5)
+        self.pipeline.close()
+        self.host.close()
+        last_resort.cancel()
+        log.info("stopped")
+
+
+def _set_up_logging(level: str) -> None:
+    # The journal keeps the time itself.
+    form = "%(levelname)s %(message)s"
+    if "JOURNAL_STREAM" not in os.environ:
+        form = f"%(asctime)s {form}"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+    # Libraries speak only when something is wrong; desktop-notifier's warnings are our errors.
+    for name in ("apscheduler", "desktop_notifier", "asyncio"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Use this file only.")
+@click.option("--interval", help="Time between two samples, for example 5s.")
+@click.option("--source", "sources", multiple=True, help="nvml, replay:FILE, simulate:SCENARIO.")
+@click.option("--once", is_flag=True, help="Take one sample, write the live state, and leave.")
+@click.option("--log-level", type=click.Choice(_LOG_LEVELS), help="How much to say on stderr.")
+@click.version_option(__version__, message="gpuwatchd %(version)s")
+def command(
+    file: Path | None,
+    interval: str | None,
+    sources: tuple[str, ...],
+    once: bool,  # noqa: FBT001 - a click flag
+    log_level: str | None,
+) -> int:
+    """Watch every GPU of this machine; ask gpuwatchctl what it sees.
+
+    \b
+    Examples:
+      gpuwatchd --interval 1s
+      gpuwatchd --source simulate --log-level debug
+    """
+    section: dict[str, Any] = {}
+    if interval is not None:
+        section["interval"] = interval
+    if log_level is not None:
+        section["log-level"] = log_level
+    overrides: dict[str, Any] = {"daemon": section} if section else {}
+    if sources:
+        overrides["sources"] = {"enabled": list(sources)}
+    os.umask(0o077)
+    loaded = config.load(file, overrides=overrides)
+    _set_up_logging(loaded.config.daemon.log_level)
+    daemon = Daemon(loaded, reload=lambda: config.load(file, overrides=overrides))
+    return daemon.run(once=once)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon and return its exit code."""
+    try:
+        result = command.main(
+            args=None if argv is None else list(argv), prog_name="gpuwatchd", standalone_mode=False
+        )
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except ConfigError as error:
+        return _refuse(error, EXIT_CONFIG)
+    except GpuwatchdError as error:
+        return _refuse(error, 1)
+    return int(result or 0)
+
+
+def _refuse(error: GpuwatchdError, code: int) -> int:
+    sys.stderr.write(f"gpuwatchd: {error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {error.hint}\n")
+    return code
