@@ -1,0 +1,271 @@
+"""A recorded log through the same judgement and policy as the daemon, at the log's own clock.
+
+No peeking ahead: at every instant the detectors see only what had been recorded by then. Windows
+are slices of arrays instead of rings; everything else is shared with the live path.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gpuwatchd.pipeline.intake import device_title, process_title
+from gpuwatchd.pipeline.tracks import FAST_EVERY_S, Room, Track, Watcher
+from gpuwatchd.store.ring import thin
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gpuwatchd.config import Config
+    from gpuwatchd.model import Alert, Device, Finding, FloatArray, ProcessInfo, Subject
+    from gpuwatchd.sources.replay import LogFile, LogSeries
+
+_ENDED_AFTER_INTERVALS = 10
+_COVERED_SHARE = 0.5
+"""Where listed processes hold at least this share of a device, they are judged instead of it."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of one alert: what the daemon would have raised, and when."""
+
+    at_s: float
+    state: str
+    """opened, firing, escalated or resolved."""
+    alert: Alert
+
+
+class SubjectResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the replay says of one subject."""
+
+    subject: Subject
+    device: Device
+    process: ProcessInfo | None
+    samples: int
+    started_at_s: float
+    ended_at_s: float
+    finding: Finding | None
+    """The judgement at its end, with the tier that had been opened by then."""
+    watches: tuple[Event, ...]
+    alerts: tuple[Event, ...]
+
+
+class Recorded:
+    """The part of a recorded series that is known at an instant.
+
+    Parameters
+    ----------
+    t_s, values
+        (n,) times and bytes, ascending.
+    breaks
+        Indices at which a new segment begins; a window never reaches over one.
+    span_s
+        The longest look-back.
+    """
+
+    def __init__(
+        self, t_s: FloatArray, values: FloatArray, breaks: tuple[int, ...], span_s: float
+    ) -> None:
+        edges = [0, *(b for b in breaks if 0 < b < t_s.size), int(t_s.size)]
+        parts = [thin(t_s[a:b], values[a:b]) for a, b in itertools.pairwise(edges)]
+        self.t_s = np.concatenate([part[0] for part in parts])
+        self._values = np.concatenate([part[1] for part in parts])
+        self._starts = np.cumsum([0, *(part[0].size for part in parts)])[:-1]
+        self._span_s = span_s
+        self.known = 0
+        """How many points are known by now."""
+        self.judged = 0
+        """How many were known at the last judgement."""
+
+    @property
+    def count(self) -> int:
+        """Points known by now."""
+        return self.known
+
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """The newest known point."""
+        if self.known == 0:
+            return None
+        return float(self.t_s[self.known - 1]), float(self._values[self.known - 1])
+
+    def window(self) -> tuple[FloatArray, FloatArray]:
+        """Return times and values of the present segment, as far back as the look-back goes."""
+        end = self.known
+        start = int(self._starts[np.searchsorted(self._starts, end - 1, side="right") - 1])
+        oldest = int(np.searchsorted(self.t_s[:end], self.t_s[end - 1] - self._span_s))
+        start = max(start, oldest)
+        return self.t_s[start:end], self._values[start:end]
+
+
+class _Replay(msgspec.Struct, kw_only=True, eq=False):
+    track: Track
+    recorded: Recorded
+    source: LogSeries
+    known_at: npt.NDArray[np.int64]
+    end_s: float
+    ended: bool = False
+    final: Finding | None = None
+    watches: list[Event] = []
+    alerts: list[Event] = []
+
+
+def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
+    """Return what the daemon would have said, live, of each subject of a log.
+
+    Parameters
+    ----------
+    log
+        As :func:`gpuwatchd.sources.replay.read_log` returns it.
+    config
+        Settings; by default those of the daemon.
+    """
+    watcher = Watcher(config)
+    chosen = [series for series in log.series if series.t_s.size]
+    if not chosen:
+        return []
+    recorded = [
+        Recorded(s.t_s, s.used_bytes, s.breaks, config.detection.analysis_window_hours * 3600.0)
+        for s in chosen
+    ]
+    instants = _instants(recorded)
+    replays = [
+        _replay(watcher, series, window, instants)
+        for series, window in zip(chosen, recorded, strict=True)
+    ]
+    judged = _judged(replays)
+    for position, instant in enumerate(instants):
+        _step(watcher, judged, position, float(instant))
+    return [_result(replay) for replay in replays]
+
+
+def _instants(recorded: list[Recorded]) -> FloatArray:
+    """Return when there is something new to judge: ends of ten-second cells that hold data."""
+    cells = [np.unique(np.ceil(window.t_s / FAST_EVERY_S)) for window in recorded]
+    return np.unique(np.concatenate(cells)) * FAST_EVERY_S
+
+
+def _replay(
+    watcher: Watcher, series: LogSeries, recorded: Recorded, instants: FloatArray
+) -> _Replay:
+    device, process = series.device, series.process
+    total = device.memory_total_bytes
+    title = process_title(device, process) if process is not None else device_title(device)
+    track = Track(
+        subject=series.subject,
+        device=device,
+        window=recorded,
+        room=Room(total_bytes=None if total is None else float(total)),
+        title=title,
+        framework=process.framework if process is not None else None,
+    )
+    watcher.tracks[series.subject.id] = track
+    interval_s = float(np.median(np.diff(series.t_s))) if series.t_s.size > 1 else 0.0
+    return _Replay(
+        track=track,
+        recorded=recorded,
+        source=series,
+        known_at=np.searchsorted(recorded.t_s, instants, side="right"),
+        end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
+    )
+
+
+def _judged(replays: list[_Replay]) -> list[_Replay]:
+    """Leave out devices whose memory is mostly that of processes which are judged themselves."""
+    owned: dict[str, float] = {}
+    for replay in replays:
+        if replay.track.subject.process is not None:
+            uid = replay.track.subject.device_uid
+            owned[uid] = owned.get(uid, 0.0) + float(np.max(replay.source.used_bytes))
+    out = []
+    for replay in replays:
+        uid = replay.track.subject.device_uid
+        peak = float(np.max(replay.source.used_bytes))
+        if replay.track.subject.process is None and owned.get(uid, 0.0) > _COVERED_SHARE * peak:
+            continue
+        out.append(replay)
+    return out
+
+
+def _step(watcher: Watcher, replays: list[_Replay], position: int, instant: float) -> None:
+    due = []
+    for replay in replays:
+        known = int(replay.known_at[position])
+        recorded = replay.recorded
+        if known == 0 or replay.ended:
+            continue
+        recorded.known = known
+        if known == recorded.judged:
+            if replay.track.subject.process is not None and instant > replay.end_s:
+                _end(watcher, replay, instant)
+            continue
+        if watcher.due(replay.track, instant):
+            recorded.judged = known
+            due.append(replay)
+    if not due:
+        return
+    for replay in due:
+        _room(replay, replays)
+    before = {id(r): r.track.alert for r in due}
+    changed = {a.key: a for a in watcher.judge([r.track for r in due], instant)}
+    for replay in due:
+        old = before[id(replay)]
+        new = replay.track.alert or (changed.get(old.key) if old is not None else None)
+        if new is not None and new.key in changed:
+            _note(replay, old, changed[new.key], instant)
+
+
+def _room(replay: _Replay, replays: list[_Replay]) -> None:
+    """Set what is free on the device, from its own series in the same log."""
+    room, subject = replay.track.room, replay.track.subject
+    if subject.process is None or room.total_bytes is None:
+        return
+    held = 0.0
+    for other in replays:
+        if other.track.subject.device_uid == subject.device_uid and not other.ended:
+            last = other.recorded.last
+            if last is not None and other.track.subject.process is not None:
+                held += last[1]
+    room.free_bytes = max(0.0, room.total_bytes - held)
+
+
+def _note(replay: _Replay, old: Alert | None, new: Alert, instant: float) -> None:
+    if new.state == "watch":
+        replay.watches.append(Event(at_s=instant, state="opened", alert=new))
+    elif new.state == "firing":
+        escalated = old is not None and old.state == "firing"
+        if not escalated and (old is None or old.watch_at_s is None):
+            replay.watches.append(Event(at_s=instant, state="opened", alert=new))
+        replay.alerts.append(
+            Event(at_s=instant, state="escalated" if escalated else "firing", alert=new)
+        )
+    elif new.state == "resolved":
+        replay.watches.append(Event(at_s=instant, state="resolved", alert=new))
+        if new.firing_at_s is not None:
+            replay.alerts.append(Event(at_s=instant, state="resolved", alert=new))
+
+
+def _end(watcher: Watcher, replay: _Replay, instant: float) -> None:
+    replay.ended = True
+    replay.final = replay.track.shown()
+    old = replay.track.alert
+    alert = watcher.end(replay.track, "its process has ended", instant)
+    if alert is not None:
+        _note(replay, old, alert, instant)
+
+
+def _result(replay: _Replay) -> SubjectResult:
+    series = replay.source
+    return SubjectResult(
+        subject=series.subject,
+        device=series.device,
+        process=series.process,
+        samples=int(series.t_s.size),
+        started_at_s=float(series.t_s[0]),
+        ended_at_s=float(series.t_s[-1]),
+        finding=replay.final if replay.ended else replay.track.shown(),
+        watches=tuple(replay.watches),
+        alerts=tuple(replay.alerts),
+    )
