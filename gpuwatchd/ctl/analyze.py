@@ -1,0 +1,296 @@
+"""``gpuwatchctl analyze``: the daemon's verdicts on a log that was recorded elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import text, units
+from gpuwatchd.ctl import envelope, options, output, words
+from gpuwatchd.errors import LogFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.config import Config
+    from gpuwatchd.pipeline.offline import Event, SubjectResult
+    from gpuwatchd.sources.formats.log import LogFile, LogOptions
+
+FINDINGS, BAD_INPUT = 3, 5
+_PARALLEL_FROM_BYTES = 16 * 1024**2
+_SKIPPED_SUFFIXES = {".md", ".png", ".svg", ".py", ".html"}
+_FAIL_RANK = {"info": 0, "warning": 1, "critical": 2}
+
+
+@click.command(
+    epilog=options.examples("analyze gpu.csv", "nvidia-smi -q -x -l 5 | gpuwatchctl analyze -")
+)
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--format", "form", help="Format of the log; normally recognised.")
+@click.option("--interval", type=options.Span(), help="Time between rows of a log without times.")
+@click.option("--tz", default="UTC", show_default=True, help="Zone of times without one.")
+@click.option("--date-order", type=click.Choice(["dmy", "mdy"]), help="How to read 04-03-2021.")
+@click.option("--memory-total", "--total", "total", help="Device memory, if the log lacks it.")
+@click.option("--columns", help="Column names of a CSV without a header, comma-separated.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["info", "warning", "critical", "never"]),
+    default="warning",
+    show_default=True,
+    help="Exit 3 from this severity on.",
+)
+@click.option("--all", "show_all", is_flag=True, help="List harmless subjects too.")
+def command(  # noqa: PLR0913, PLR0917 - one argument per flag
+    logs: tuple[str, ...],
+    form: str | None,
+    interval: float | None,
+    tz: str,
+    date_order: str | None,
+    total: str | None,
+    columns: str | None,
+    fail_on: str,
+    show_all: bool,  # noqa: FBT001
+) -> int:
+    """Find leaks in recorded logs: nvidia-smi, dmon, gpustat, DCGM, W&B ...
+
+    The log is replayed at its own clock; alerts are what the daemon would have raised live.
+    """
+    from gpuwatchd.sources.formats.log import LogOptions  # noqa: PLC0415 - numpy comes with it
+
+    flags = options.current()
+    wishes = LogOptions(
+        format=form,
+        interval_s=interval,
+        tz=_zone(tz),
+        date_order=date_order,  # type: ignore[arg-type]
+        total_bytes=_total(total),
+        columns=tuple(c.strip() for c in columns.split(",")) if columns else None,
+    )
+    files = list(_expand(logs))
+    if not files:
+        raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
+    config = flags.load_config().config
+    results = _work(files, wishes, config, quiet=flags.quiet or flags.json)
+    if flags.json:
+        output.emit_json(
+            envelope.answer(
+                "analyze", [_file_json(log, found) for log, found in results], source="files"
+            )
+        )
+    else:
+        out = output.Out(flags)
+        for position, (log, found) in enumerate(results):
+            if position:
+                out.line("")
+            _show(out, log, found, show_all=show_all or flags.verbose)
+    return _exit_code(results, fail_on, tell=not flags.json)
+
+
+def _zone(name: str) -> str:
+    import zoneinfo  # noqa: PLC0415
+
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise click.BadParameter(
+            f"{name!r} is not a time zone; write for example Europe/Berlin", param_hint="--tz"
+        ) from None
+    return name
+
+
+def _total(text_: str | None) -> float | None:
+    if text_ is None:
+        return None
+    try:
+        return float(units.parse_size(text_))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--memory-total") from None
+
+
+def _expand(logs: Sequence[str]) -> Iterator[str]:
+    """Yield files; a directory stands for the files below it, sorted, hidden ones left out."""
+    for name in logs:
+        path = Path(name)
+        if name != "-" and path.is_dir():
+            for file in sorted(p for p in path.rglob("*") if p.is_file()):
+                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+                if not hidden and file.suffix.lower() not in _SKIPPED_SUFFIXES:
+                    yield str(file)
+        else:
+            yield name
+
+
+def _one(file: str, wishes: LogOptions, config: Config) -> tuple[LogFile, list[SubjectResult]]:
+    from gpuwatchd.pipeline import offline  # noqa: PLC0415
+    from gpuwatchd.sources.replay import read_log  # noqa: PLC0415
+
+    log = read_log(file, wishes)
+    if log.error is not None:
+        return log, []
+    return log, offline.analyze(log, config)
+
+
+def _work(
+    files: list[str], wishes: LogOptions, config: Config, *, quiet: bool
+) -> list[tuple[LogFile, list[SubjectResult]]]:
+    sizes = [os.path.getsize(f) if f != "-" and Path(f).is_file() else 0 for f in files]  # noqa: PTH202
+    bar = not quiet and len(files) > 1 and sys.stderr.isatty()
+    if len(files) < 2 or sum(sizes) < _PARALLEL_FROM_BYTES or "-" in files:
+        results = []
+        for position, file in enumerate(files):
+            _progress(position, len(files), file, shown=bar)
+            results.append(_one(file, wishes, config))
+        _progress(len(files), len(files), "", shown=bar)
+        return results
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
+    with ProcessPoolExecutor(max_workers=min(os.cpu_count() or 1, len(files), 8)) as pool:
+        jobs = [pool.submit(_one, file, wishes, config) for file in files]
+        results = []
+        for position, job in enumerate(jobs):
+            _progress(position, len(files), files[position], shown=bar)
+            results.append(job.result())
+        _progress(len(files), len(files), "", shown=bar)
+        return results
+
+
+def _progress(done: int, total: int, file: str, *, shown: bool) -> None:
+    if not shown:
+        return
+    if done == total:
+        sys.stderr.write("\r\x1b[K")
+    else:
+        sys.stderr.write(f"\r\x1b[K{done}/{total} {text.cut(text.clean(Path(file).name), 60)}")
+    sys.stderr.flush()
+
+
+def _event_json(event: Event) -> dict[str, Any]:
+    finding = event.alert.finding
+    return {
+        "at": units.instant(event.at_s),
+        "state": event.state,
+        "severity": event.alert.severity,
+        "pattern": finding.pattern,
+        "confidence": envelope.finite(finding.confidence),
+        "rate_bytes_per_s": envelope.finite(finding.rate_bytes_per_s),
+        "eta": envelope.eta_json(finding.eta),
+        "reason": event.alert.ended if event.state == "resolved" else finding.reason,
+    }
+
+
+def _subject_json(found: SubjectResult) -> dict[str, Any]:
+    process = found.process
+    return {
+        "device": envelope.device_json(found.device),
+        "process": None
+        if process is None
+        else {
+            "pid": process.key.pid,
+            "started_at": units.instant(process.key.started_at_s),
+            "name": process.name,
+        },
+        "samples": found.samples,
+        "started_at": units.instant(found.started_at_s),
+        "ended_at": units.instant(found.ended_at_s),
+        "verdict": None if found.finding is None else envelope.verdict_json(found.finding),
+        "watches": [_event_json(event) for event in found.watches],
+        "alerts": [_event_json(event) for event in found.alerts],
+    }
+
+
+def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:
+    return {
+        "path": log.path,
+        "format": log.format,
+        "rows": log.rows,
+        "bad_rows": log.bad_rows,
+        "skipped": log.skipped,
+        "warnings": list(log.warnings),
+        "error": log.error,
+        "hint": log.hint or None,
+        "subjects": [_subject_json(one) for one in found],
+    }
+
+
+def _show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all: bool) -> None:
+    skipped = ", ".join(f"{count} {why}" for why, count in log.skipped.items())
+    rows = f"rows: {log.rows:,} read, {log.bad_rows:,} skipped"
+    out.line((log.path, "bold"), f"  {log.format}  {rows}" + (f" ({skipped})" if skipped else ""))
+    for warning in log.warnings:
+        out.line("  note: ", warning)
+    if log.error is not None:
+        out.line("  ", (f"no verdict: {log.error}", "yellow"))
+        return
+    shown = [one for one in found if show_all or _notable(one)]
+    for one in shown:
+        _show_subject(out, one)
+    quiet = len(found) - len(shown)
+    if quiet:
+        who = "subject" if quiet == 1 else "subjects"
+        calm = sorted(
+            {one.finding.pattern for one in found if one.finding is not None and one not in shown}
+        )
+        out.line(f"  {quiet} {who} without a finding ({', '.join(calm)})")
+    if not found:
+        out.line("  nothing to judge in this log")
+
+
+def _notable(found: SubjectResult) -> bool:
+    tier = found.finding.tier if found.finding is not None else "none"
+    return bool(found.alerts or found.watches) or tier != "none"
+
+
+def _title(found: SubjectResult) -> str:
+    from gpuwatchd.pipeline.intake import device_title, process_title  # noqa: PLC0415
+
+    if found.process is not None:
+        return process_title(found.device, found.process)
+    return device_title(found.device)
+
+
+def _show_subject(out: output.Out, found: SubjectResult) -> None:
+    finding = found.finding
+    span = units.duration(found.ended_at_s - found.started_at_s)
+    out.line("  ", (_title(found), "bold"), f"  {found.samples:,} samples over {span}")
+    if finding is not None:
+        out.line("    at the end: ", words.verdict(finding), f" - {finding.reason}")
+    for event in sorted((*found.watches, *found.alerts), key=lambda e: e.at_s):
+        kind = "watch" if event in found.watches and event not in found.alerts else "alert"
+        eta = event.alert.finding.eta
+        tail = (
+            event.alert.ended
+            if event.state == "resolved"
+            else f"{units.rate(event.alert.finding.rate_bytes_per_s)}, full in "
+            f"{units.duration(eta.mid_s) if eta is not None else '?'}"
+        )
+        out.line(f"    {units.instant(event.at_s)}  {kind} {event.state}: {tail}")
+
+
+def _exit_code(
+    results: list[tuple[LogFile, list[SubjectResult]]], fail_on: str, *, tell: bool
+) -> int:
+    if all(log.error is not None for log, _ in results):
+        first = results[0][0]
+        if tell:
+            hint = first.hint or "gpuwatchctl analyze --help lists what is needed"
+            sys.stderr.write(f"gpuwatchctl: {first.path}: {first.error}\nhint: {hint}\n")
+        return BAD_INPUT
+    if fail_on == "never":
+        return 0
+    floor = _FAIL_RANK[fail_on]
+    worst = max((_severity(one) for _, found in results for one in found), default=-1)
+    return FINDINGS if worst >= floor else 0
+
+
+def _severity(found: SubjectResult) -> int:
+    ranks = [_FAIL_RANK[event.alert.severity] for event in found.alerts]
+    finding = found.finding
+    if finding is not None and finding.tier == "alert":
+        ranks.append(_FAIL_RANK[finding.severity])
+    if finding is not None and finding.tier == "watch":
+        ranks.append(0)
+    return max(ranks, default=-1)
