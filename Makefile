@@ -1,0 +1,58 @@
+# Everything sets itself up: a virtual environment in .venv, then the work.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench docs clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/run.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "gpuwatchd needs Python 3.11 or later; try: make PYTHON=python3.12 demo" >&2; exit 1; }
+	@echo "setting up $(VENV) (once) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	@echo "setting up the development tools (once) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/dev.stamp
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
+
+demo: $(VENV)/run.stamp  ## Watch a leak being caught on simulated GPUs (about a minute)
+	@$(BIN)/gpuwatchctl demo
+
+fakenvml: $(VENV)/run.stamp  ## Build the stand-in for the NVIDIA library (needs cc)
+	@$(RUN) tests/fakenvml/build.py build/fakenvml
+
+test: $(VENV)/dev.stamp  ## Run all tests
+	@$(RUN) -m pytest
+
+lint: $(VENV)/dev.stamp  ## Check style, types and import direction
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell gpuwatchd tests docs contrib README.md CHANGELOG.md CONTRIBUTING.md
+
+format: $(VENV)/dev.stamp  ## Reformat the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/bench.stamp  ## Print speed and size beside peers (ratios of one run)
+	@$(RUN) -m tests.bench
+
+docs: $(VENV)/dev.stamp  ## Write the reference pages from the code
+	@$(RUN) -m tests.docs.generate
+
+clean:  ## Remove what the targets above have made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
