@@ -1,0 +1,284 @@
+"""The channel for everything else: a program of the user's gets the message as JSON.
+
+Contract with the program
+-------------------------
+* It runs as ``argv``, never through a shell, in a session of its own, in ``/``.
+* Standard input is one JSON object: ``{"schema_version": 1, "message": {...}, "finding": {...}}``.
+* The essentials are also in ``GPUWATCHD_ALERT_*`` variables, for one-line shell scripts.
+* Exit 0: delivered. 64-68, 70, 72, 73, 76-78 (sysexits: wrong usage, no permission, bad
+  configuration ...): permanent, not tried again. Everything else, 75 (EX_TEMPFAIL) and the
+  unavailable or I/O codes 69, 71 and 74 among it: tried again later.
+* What has not ended in time is ended, together with everything it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from gpuwatchd import text
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.model import Availability
+from gpuwatchd.notify import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuwatchd.model import Message
+
+SCHEMA_VERSION = 1
+ENV_PREFIX = "GPUWATCHD_ALERT_"
+PERMANENT_CODES = frozenset({64, 65, 66, 67, 68, 70, 72, 73, 76, 77, 78})
+# Ours alone: a child that pinged the service manager would keep a hung daemon alive.
+_OWN_VARIABLES = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"})
+_TAIL_BYTES = 8192
+_TERM_GRACE_S = 1.0
+
+
+class CommandNotifier:
+    """Run the user's program once per message.
+
+    Parameters
+    ----------
+    argv
+        Program and arguments; ``~`` in the program's path is expanded, nothing else.
+    timeout
+        Seconds until the program is ended.
+    """
+
+    name = "command"
+
+    def __init__(self, argv: Sequence[str] = (), timeout: float = 20.0) -> None:
+        self._argv = tuple(argv)
+        self.timeout_s = float(timeout)
+
+    def __repr__(self) -> str:
+        # Arguments may hold a token; the program's name is enough to recognise the channel.
+        return f"CommandNotifier({self._program!r})"
+
+    @property
+    def _program(self) -> str:
+        return text.clean(Path(self._argv[0]).name) if self._argv else ""
+
+    def _executable(self) -> str | None:
+        return shutil.which(str(Path(self._argv[0]).expanduser())) if self._argv else None
+
+    def probe(self) -> Availability:
+        """Say whether there is a program to run. Runs nothing."""
+        if not self._argv:
+            return Availability(
+                ok=False,
+                reason="no program is configured",
+                hint='set [notify.command] argv = ["/path/to/program"]',
+            )
+        if self._executable() is None:
+            return Availability(
+                ok=False,
+                reason=f"{text.clean(self._argv[0])}: no such program, or not executable",
+                hint="give an absolute path and chmod +x",
+            )
+        return Availability(ok=True, reason=f"runs {self._program}")
+
+    def send(self, message: Message) -> str:
+        """Run the program and return how it ended.
+
+        Raises
+        ------
+        NotifyError
+            When it could not be started, took too long or did not exit with 0.
+        """
+        available = self.probe()
+        executable = self._executable()
+        if executable is None:
+            raise NotifyError(available.reason, permanent=True, hint=available.hint)
+        with _input(payload(message)) as stdin:
+            try:
+                process = subprocess.Popen(
+                    [executable, *self._argv[1:]],
+                    stdin=stdin,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=environment(message, os.environ),
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise _not_started(self._program, error) from error
+        with process:
+            code, said = _wait(process, self.timeout_s)
+        return self._judge(code, said)
+
+    def _judge(self, code: int | None, said: str) -> str:
+        detail = f": {said}" if said else ""
+        if code == 0:
+            return f"{self._program} exited with 0"
+        if code is None:
+            raise NotifyError(
+                f"{self._program} did not end within {self.timeout_s:g} s and was ended{detail}",
+                permanent=False,
+                hint="let it answer faster, or raise [notify.command] timeout",
+            )
+        if code < 0:
+            raise NotifyError(
+                f"{self._program} was ended by signal {-code}{detail}", permanent=False
+            )
+        raise NotifyError(
+            f"{self._program} exited with {code}{detail}", permanent=code in PERMANENT_CODES
+        )
+
+
+def payload(message: Message) -> bytes:
+    """Return what the program reads on standard input: one JSON object and a line feed."""
+    content: dict[str, Any] = _encodable(msgspec.to_builtins(message))
+    finding = content.pop("finding", None)
+    return (
+        msgspec.json.encode(
+            {"schema_version": SCHEMA_VERSION, "message": content, "finding": finding}
+        )
+        + b"\n"
+    )
+
+
+def _encodable(value: Any) -> Any:
+    """Return the value with lone surrogates replaced: UTF-8, and so JSON, cannot carry them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(held) for held in value]
+    return value
+
+
+def environment(message: Message, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the program's environment: ours, without what is ours alone, with the message.
+
+    Unknown values are absent, never empty or 0.
+    """
+    out = {
+        key: value
+        for key, value in base.items()
+        if key not in _OWN_VARIABLES and not key.startswith(ENV_PREFIX)
+    }
+    values: dict[str, object] = {
+        "ID": message.id,
+        "THREAD": message.thread,
+        "NOTICE": message.notice,
+        "SEVERITY": message.severity,
+        "SUBJECT": render.subject(message),
+        "COMMAND": message.command or None,
+    }
+    finding = message.finding
+    if finding is not None:
+        process = finding.subject.process
+        values |= {
+            "FINDING": finding.id,
+            "PATTERN": finding.pattern,
+            "CONFIDENCE": f"{finding.confidence:.4f}",
+            "GPU": finding.subject.device_uid,
+            "PID": process.pid if process is not None else None,
+            "RATE_BYTES_PER_S": finding.rate_bytes_per_s,
+            "ETA_S": finding.eta.mid_s if finding.eta is not None else None,
+            "FRAMEWORK": finding.framework,
+        }
+    for key, value in values.items():
+        if value is not None:
+            out[ENV_PREFIX + key] = text.clean(str(value), limit=4096)
+    out[ENV_PREFIX + "BODY"] = "\n".join(render.lines(message.body))
+    return out
+
+
+def _input(data: bytes) -> IO[bytes]:
+    """Return a file that holds the data: a program that never reads it cannot block us.
+
+    On Linux it lives in memory, because a full disk is a moment when alerts matter.
+    """
+    file: IO[bytes]
+    if hasattr(os, "memfd_create"):
+        file = os.fdopen(os.memfd_create("gpuwatchd-message"), "w+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    file.write(data)
+    file.flush()
+    file.seek(0)
+    return file
+
+
+def _not_started(program: str, error: Exception) -> NotifyError:
+    why = (error.strerror or "cannot be run") if isinstance(error, OSError) else str(error)
+    permanent = isinstance(error, (FileNotFoundError, PermissionError, ValueError)) or (
+        isinstance(error, OSError) and error.errno == errno.ENOEXEC
+    )
+    hint = "the file needs a #! line and chmod +x" if permanent else ""
+    return NotifyError(f"{program}: {text.clean(why)}", permanent=permanent, hint=hint)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int | None, str]:
+    """Return the exit code (None: ended by us) and the last line of standard error.
+
+    A grandchild that keeps the pipe open does not keep us waiting.
+    """
+    stream = process.stderr
+    if stream is None:
+        raise TypeError("standard error must be a pipe")
+    tail = _Tail(stream)
+    deadline = time.monotonic() + timeout_s
+    with tail:
+        while process.poll() is None and time.monotonic() < deadline:
+            tail.read(0.05)
+        code = process.poll()
+        if code is None:
+            _end_group(process)
+        tail.read(0.0)
+        return code, tail.last_line()
+
+
+class _Tail:
+    """The last bytes of a pipe, read without ever blocking."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._fd = stream.fileno()
+        os.set_blocking(self._fd, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._fd, selectors.EVENT_READ)
+        self._open = True
+        self._kept = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+
+    def read(self, wait_s: float) -> None:
+        if not self._open:
+            time.sleep(wait_s)
+            return
+        for _ in self._selector.select(wait_s):
+            chunk = os.read(self._fd, 65536)
+            self._open = bool(chunk)
+            self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
+
+    def last_line(self) -> str:
+        said = [line.strip() for line in self._kept.splitlines() if line.strip()]
+        return text.clean(said[-1]) if said else ""
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the program and everything it started, politely first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_TERM_GRACE_S)

@@ -1,0 +1,391 @@
+"""The mail channel: SMTP with verified TLS, or not at all.
+
+A connection that cannot be verified is refused, never downgraded. The password is read at each
+send, from ``$CREDENTIALS_DIRECTORY/smtp-password`` or a file of 0600, and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import email.policy
+import email.utils
+import ipaddress
+import os
+import re
+import smtplib
+import socket
+import ssl
+import stat
+from email.message import EmailMessage
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gpuwatchd import text
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.model import Availability
+from gpuwatchd.notify import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuwatchd.model import Message
+
+CREDENTIAL = "smtp-password"
+_DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+_ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\\x00-\x1f\x7f]+@[^@\s<>,;:\"()\\\x00-\x1f\x7f]+")
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+")
+_PASSWORD_BYTES = 4096
+_PRIORITY = {"critical": "1 (Highest)", "warning": "3 (Normal)", "info": "5 (Lowest)"}
+
+
+class EmailNotifier:
+    """Send one mail per message.
+
+    Parameters
+    ----------
+    host
+        SMTP server.
+    port
+        None is 587 for starttls, 465 for tls, 25 for none.
+    security
+        "none" is accepted for loopback hosts only.
+    ca_file
+        Certificates to trust in place of the system's; "" for the system's.
+    username
+        "" for no login.
+    password_file
+        File that only its owner may read; ``~`` is expanded.
+    sender
+        Address the mail comes from; "" for the user name where that is an address.
+    to
+        Recipients.
+    timeout
+        Seconds for each step of the conversation.
+    """
+
+    name = "email"
+
+    def __init__(  # noqa: PLR0913 (one argument per key of [notify.email])
+        self,
+        *,
+        host: str = "",
+        port: int | None = None,
+        security: Literal["starttls", "tls", "none"] = "starttls",
+        ca_file: str = "",
+        username: str = "",
+        password_file: str = "",
+        sender: str = "",
+        to: Sequence[str] = (),
+        timeout: float = 20.0,
+    ) -> None:
+        self._host = host
+        self._port = port or _DEFAULT_PORTS[security]
+        self._security = security
+        self._ca_file = ca_file
+        self._username = username
+        self._password_file = password_file
+        self._sender = sender or (username if _ADDRESS.fullmatch(username) else "")
+        self._to = tuple(to)
+        self.timeout_s = float(timeout)
+
+    def __repr__(self) -> str:
+        return f"EmailNotifier({self._where}, {self._security}, {len(self._to)} recipients)"
+
+    @property
+    def _where(self) -> str:
+        return f"{text.clean(self._host)}:{self._port}"
+
+    def probe(self) -> Availability:
+        """Say whether the settings can work. Connects to nobody."""
+        try:
+            self._check()
+            self._password()
+            self._context()
+        except NotifyError as error:
+            return Availability(ok=False, reason=error.message, hint=error.hint)
+        return Availability(
+            ok=True, reason=f"{self._where} ({self._security}) to {', '.join(self._to)}"
+        )
+
+    def send(self, message: Message) -> str:
+        """Send the mail and return what the server said about it.
+
+        Raises
+        ------
+        NotifyError
+            Permanent for refused logins, senders, recipients and certificates and for settings
+            that cannot work; else transient.
+        """
+        self._check()
+        password = self._password()
+        mail = compose(message, sender=self._sender, to=self._to, host=socket.gethostname())
+        failure: NotifyError | None = None
+        refused: Mapping[str, tuple[int, bytes]] = {}
+        try:
+            refused = self._deliver(mail, password)
+        except NotifyError:
+            raise
+        except (smtplib.SMTPException, OSError, ValueError) as error:
+            failure = self._translate(error, password)
+        # Raised outside the handler: what is chained to an error could hold the password.
+        if failure is not None:
+            raise failure
+        return self._arrived(refused, password)
+
+    def _deliver(self, mail: EmailMessage, password: str | None) -> Mapping[str, tuple[int, bytes]]:
+        context = self._context()
+        client: smtplib.SMTP
+        if self._security == "tls" and context is not None:
+            client = smtplib.SMTP_SSL(
+                self._host, self._port, timeout=self.timeout_s, context=context
+            )
+        else:
+            client = smtplib.SMTP(self._host, self._port, timeout=self.timeout_s)
+        with client:
+            if self._security == "starttls":
+                client.starttls(context=context)
+            if password is not None:
+                client.login(self._username, password)
+            return client.send_message(mail)
+
+    def _check(self) -> None:
+        """Refuse settings that cannot work.
+
+        Raises
+        ------
+        NotifyError
+            Permanent, naming the key.
+        """
+        wrong: tuple[str, str] | None = None
+        if not self._host:
+            wrong = "host is not set", 'set [notify.email] host = "smtp.example.org"'
+        elif not self._to:
+            wrong = "nobody to send to", 'set [notify.email] to = ["you@example.org"]'
+        elif not _ADDRESS.fullmatch(self._sender):
+            wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
+        elif bad := [one for one in self._to if not _ADDRESS.fullmatch(one)]:
+            wrong = f"{text.clean(bad[0])!r} is not an address", "one plain address per entry of to"
+        elif self._security == "none" and not _is_loopback(self._host):
+            wrong = (
+                f"security = none is refused for {text.clean(self._host)}: anybody could read it",
+                'set security = "starttls" or "tls"',
+            )
+        if wrong is not None:
+            raise NotifyError(f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1])
+
+    def _context(self) -> ssl.SSLContext | None:
+        if self._security == "none":
+            return None
+        ca_file = str(Path(self._ca_file).expanduser()) if self._ca_file else None
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            why = error.strerror or "no certificate in it"
+            raise NotifyError(
+                f"[notify.email] ca-file {text.clean(self._ca_file)}: {text.clean(why)}",
+                permanent=True,
+                hint="a file of PEM certificates, or leave it out for the system's",
+            ) from None
+
+    def _password(self) -> str | None:
+        """Return the password, or None where no login is wanted.
+
+        Source: ``$CREDENTIALS_DIRECTORY/smtp-password``, else ``password-file``.
+
+        Raises
+        ------
+        NotifyError
+            Permanent, when it cannot be read or others could read it.
+        """
+        if not self._username:
+            return None
+        directory = os.environ.get("CREDENTIALS_DIRECTORY")
+        if directory and (Path(directory) / CREDENTIAL).is_file():
+            # The service manager guards this directory; its files may be 0440 with an ACL.
+            return _read_secret(Path(directory) / CREDENTIAL, guarded=True)
+        if not self._password_file:
+            raise NotifyError(
+                "[notify.email] username is set, but no password",
+                permanent=True,
+                hint="set password-file to a file that only you can read (chmod 600)",
+            )
+        return _read_secret(Path(self._password_file).expanduser(), guarded=False)
+
+    def _arrived(self, refused: Mapping[str, tuple[int, bytes]], password: str | None) -> str:
+        accepted = len(self._to) - len(refused)
+        known = f"accepted by {text.clean(self._host)} for {accepted} of {len(self._to)}"
+        for address, (code, said) in refused.items():
+            known += f"; {text.clean(address)} refused: {code} {_safe(said, password)}"
+        return known
+
+    def _translate(self, error: Exception, password: str | None) -> NotifyError:
+        """Return the error in our words: is it for good, and what can be done."""
+        if isinstance(error, smtplib.SMTPRecipientsRefused):
+            return _recipients_refused(error, password)
+        if isinstance(error, smtplib.SMTPResponseException):
+            return self._response(error, password)
+        permanent, why, hint = self._reason(error)
+        return NotifyError(f"{self._where}: {why}", permanent=permanent, hint=hint)
+
+    def _response(self, error: smtplib.SMTPResponseException, password: str | None) -> NotifyError:
+        code = error.smtp_code
+        hint = ""
+        if isinstance(error, smtplib.SMTPAuthenticationError):
+            what, hint = "login refused", "check username and the password file"
+        elif code == 530:
+            what, hint = "the server wants a login", "set username and password-file"
+        elif isinstance(error, smtplib.SMTPSenderRefused):
+            what, hint = "sender refused", "check [notify.email] sender"
+        else:
+            what = "refused"
+        # RFC 5321: 5xx is for good, everything else may pass.
+        return NotifyError(
+            f"{self._where}: {what}: {code} {_safe(error.smtp_error, password)}",
+            permanent=500 <= code <= 599,
+            hint=hint,
+        )
+
+    def _reason(self, error: Exception) -> tuple[bool, str, str]:
+        """Return (permanent, why, hint) of what is no answer of the server."""
+        if isinstance(error, ssl.SSLError):
+            return _tls_reason(error)
+        if isinstance(error, smtplib.SMTPNotSupportedError):
+            if self._security == "starttls" and "STARTTLS" in str(error):
+                return True, "it does not offer STARTTLS", 'try security = "tls" and its port'
+            return True, text.clean(str(error)), "the server lacks what the settings ask for"
+        if isinstance(error, TimeoutError):
+            return False, f"no answer within {self.timeout_s:g} s", ""
+        for kind, permanent, why, hint in _REASONS:
+            if isinstance(error, kind):
+                return permanent, why, hint
+        if isinstance(error, OSError):
+            return False, text.clean(error.strerror or type(error).__name__).lower(), ""
+        return False, type(error).__name__, ""
+
+
+_REASONS: tuple[tuple[type[Exception], bool, str, str], ...] = (
+    (UnicodeError, True, "the login has characters that SMTP cannot carry", "use ASCII"),
+    (ValueError, True, "these settings make no valid mail", "check sender and to"),
+    (socket.gaierror, False, "its name cannot be resolved", "check host and the network"),
+    (smtplib.SMTPServerDisconnected, False, "it closed the connection", ""),
+)
+
+
+def _tls_reason(error: ssl.SSLError) -> tuple[bool, str, str]:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            True,
+            f"its certificate is not trusted: {text.clean(error.verify_message)}",
+            "set ca-file to the certificate that signed it; host must be the name in it",
+        )
+    hint = 'check port and security ("tls" is 465, "starttls" 587)'
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return True, "it does not speak TLS here", hint
+    return False, f"TLS failed: {text.clean(error.reason or str(error))}", hint
+
+
+def compose(message: Message, *, sender: str, to: Sequence[str], host: str) -> EmailMessage:
+    """Return the mail: text and HTML, the same Message-ID for the same message.
+
+    A repeat or the recovery refers to the first message of its incident, so that mail programs
+    show them as one conversation.
+
+    Raises
+    ------
+    ValueError
+        When an address holds a line break.
+    """
+    mail = EmailMessage(policy=email.policy.SMTP)
+    domain = sender.rpartition("@")[2]
+    mail["Subject"] = render.subject(message)
+    mail["From"] = email.utils.formataddr((f"gpuwatchd on {text.clean(host, limit=64)}", sender))
+    mail["To"] = ", ".join(to)
+    mail["Date"] = email.utils.localtime()
+    mail["Message-ID"] = message_id(message.id, domain)
+    if message.thread and message.thread != message.id:
+        mail["In-Reply-To"] = message_id(message.thread, domain)
+        mail["References"] = message_id(message.thread, domain)
+    # RFC 3834: no holiday answers to a machine.
+    mail["Auto-Submitted"] = "auto-generated"
+    mail["X-Priority"] = _PRIORITY["info" if message.notice == "resolved" else message.severity]
+    mail.set_content(render.plain(message))
+    mail.add_alternative(render.html(message), subtype="html")
+    return mail
+
+
+def message_id(name: str, domain: str) -> str:
+    """Return a Message-ID header from our own id.
+
+    Examples
+    --------
+    >>> message_id("a1-b2", "example.org"), message_id("<x y>@z", "")
+    ('<a1-b2@example.org>', '<-x-y-z@localhost>')
+    """
+    right = _NOT_IN_ID.sub("-", domain) or "localhost"
+    left, _, given = name.partition("@")
+    if given == right:
+        name = left
+    return f"<{_NOT_IN_ID.sub('-', name)[:200] or 'message'}@{right}>"
+
+
+def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | None) -> NotifyError:
+    """Every recipient was refused; one that may be accepted later is worth a retry."""
+    answers = list(error.recipients.values())
+    said = "; ".join(
+        f"{text.clean(address)}: {code} {_safe(answer, password)}"
+        for address, (code, answer) in error.recipients.items()
+    )
+    permanent = all(500 <= code <= 599 for code, _ in answers)
+    return NotifyError(
+        f"recipient refused: {text.clean(said)}",
+        permanent=permanent,
+        hint="check [notify.email] to",
+    )
+
+
+def _safe(answer: bytes | str, password: str | None) -> str:
+    """Return a server's answer on one line, without the password should it repeat it."""
+    said = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+    if password:
+        said = said.replace(password, text.MASK)
+    return text.clean(said, limit=160)
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_secret(path: Path, *, guarded: bool) -> str:
+    """Return the first line of a secret file, checked on the opened file itself."""
+    shown = text.clean(str(path))
+    try:
+        # Without O_NONBLOCK a FIFO in its place would hang us.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotifyError(
+            f"password file {shown}: {error.strerror}",
+            permanent=True,
+            hint="write the password into it and chmod 600",
+        ) from None
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise NotifyError(f"password file {shown}: not a file", permanent=True)
+        if not guarded and status.st_mode & 0o077:
+            raise NotifyError(
+                f"password file {shown}: others can read it (mode {status.st_mode & 0o777:04o})",
+                permanent=True,
+                hint=f"chmod 600 {shown}",
+            )
+        data = file.read(_PASSWORD_BYTES)
+    try:
+        secret = data.decode("utf-8").split("\n", 1)[0].rstrip("\r")
+    except UnicodeDecodeError:
+        secret = ""
+    if not secret:
+        raise NotifyError(f"password file {shown}: no password in it", permanent=True)
+    return secret

@@ -1,0 +1,178 @@
+"""One channel's queue and the thread that works on it, replaced once when it is stuck.
+
+A thread that hangs in a system call cannot be ended; it is left behind, and what it still
+delivers is noticed when it comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.model import Delivery
+    from gpuwatchd.ports import Notifier
+
+log = logging.getLogger(__name__)
+
+MAX_STUCK = 2
+"""The worker and its one replacement; after that nothing is started until one comes back."""
+
+
+class Lane:
+    """The queue of one channel.
+
+    Parameters
+    ----------
+    notifier
+        The channel.
+    limit_s
+        Seconds after which an attempt counts as stuck.
+    size
+        Deliveries that may wait.
+    monotonic
+        Monotonic seconds.
+    attempt
+        Called in the worker: tries once and returns the delivery in its new state; never raises.
+    report
+        Called in the worker with the result and whether the worker had been given up meanwhile.
+    """
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        *,
+        limit_s: float,
+        size: int,
+        monotonic: Callable[[], float],
+        attempt: Callable[[Delivery, Notifier], Delivery],
+        report: Callable[[Delivery, bool], None],
+    ) -> None:
+        self.limit_s = limit_s
+        self._notifier = notifier
+        self._monotonic = monotonic
+        self._attempt = attempt
+        self._report = report
+        self._queue: queue.Queue[Delivery | None] = queue.Queue(maxsize=size)
+        self._lock = threading.Lock()
+        self._worker: _Worker | None = None
+        self._stuck: set[_Worker] = set()
+        self._stopped = threading.Event()
+
+    @property
+    def down(self) -> bool:
+        """True while both the worker and its replacement are stuck."""
+        with self._lock:
+            return len(self._stuck) >= MAX_STUCK
+
+    def put(self, delivery: Delivery) -> bool:
+        """Queue a delivery; False when the queue is full. Starts the worker when there is none."""
+        try:
+            self._queue.put_nowait(delivery)
+        except queue.Full:
+            return False
+        with self._lock:
+            self._ensure_worker()
+        return True
+
+    def check(self) -> list[Delivery]:
+        """Give up a stuck worker, start its replacement, and return what was lost with it.
+
+        When the replacement is stuck too, everything that waits is returned: nobody is left to
+        work on it.
+        """
+        with self._lock:
+            lost: list[Delivery] = []
+            worker = self._worker
+            job = worker.overdue(self._monotonic(), self.limit_s) if worker is not None else None
+            if worker is not None and job is not None:
+                log.warning("channel %s hangs; its worker is left behind", self._notifier.name)
+                self._stuck.add(worker)
+                self._worker = None
+                lost.append(job)
+            if len(self._stuck) >= MAX_STUCK:
+                lost.extend(self._drain())
+            elif not self._queue.empty():
+                self._ensure_worker()
+            return lost
+
+    def stop(self) -> None:
+        """Ask the worker to end after the attempt it is in."""
+        self._stopped.set()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the worker, at most so long; then let the channel close what it has open."""
+        with self._lock:
+            worker = self._worker
+        if worker is not None:
+            worker.join(timeout_s)
+            if worker.is_alive():
+                return
+        close = getattr(self._notifier, "close", None)
+        if callable(close) and not self._stuck:
+            try:
+                close()
+            except Exception:
+                # On the way out; there is nobody left to tell.
+                log.debug("channel %s cannot be closed", self._notifier.name, exc_info=True)
+
+    def _ensure_worker(self) -> None:
+        if self._worker is None and len(self._stuck) < MAX_STUCK and not self._stopped.is_set():
+            self._worker = _Worker(self)
+            self._worker.start()
+
+    def _drain(self) -> list[Delivery]:
+        waiting: list[Delivery] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                delivery = self._queue.get_nowait()
+                if delivery is not None:
+                    waiting.append(delivery)
+        return waiting
+
+    def work(self, worker: _Worker) -> None:
+        """Run a worker's life: one delivery after the other, until stopped or given up."""
+        while True:
+            delivery = self._queue.get()
+            if delivery is None or self._stopped.is_set():
+                return
+            with self._lock:
+                worker.begin(delivery, self._monotonic())
+            result = self._attempt(delivery, self._notifier)
+            with self._lock:
+                worker.end()
+                abandoned = worker in self._stuck
+                self._stuck.discard(worker)
+            self._report(result, abandoned)
+            if abandoned:
+                return
+
+
+class _Worker(threading.Thread):
+    """The thread, and since when it has been busy with what."""
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__(name="notify", daemon=True)
+        self._lane = lane
+        self._job: Delivery | None = None
+        self._since_s = 0.0
+
+    def begin(self, job: Delivery, now_s: float) -> None:
+        self._job, self._since_s = job, now_s
+
+    def end(self) -> None:
+        self._job = None
+
+    def overdue(self, now_s: float, limit_s: float) -> Delivery | None:
+        """Return the delivery that it has been busy with for too long, else None."""
+        return self._job if now_s - self._since_s > limit_s else None
+
+    def run(self) -> None:
+        self._lane.work(self)

@@ -1,0 +1,311 @@
+"""The courier: one worker thread per channel, so that a hung one delays nobody.
+
+``submit`` and ``results`` never block and are called by the sampling loop. What must survive a
+crash (which message, which state, when next) lives in the store; the courier only tries.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import text
+from gpuwatchd.errors import GpuwatchdError, NotifyError
+from gpuwatchd.model import Availability
+from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.notify.lane import Lane
+from gpuwatchd.registry import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gpuwatchd.config import NotifySection
+    from gpuwatchd.model import Delivery, Message
+    from gpuwatchd.ports import Notifier
+
+log = logging.getLogger(__name__)
+
+RETRY_S = (30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+GIVE_UP_S = 48 * 3600.0
+FALLBACK_ATTEMPTS = 2
+GRACE_S = 5.0
+"""A channel's own timeout speaks first, because it can say what it waited for."""
+_REMEMBERED = 256
+
+Key = tuple[str, int | str]
+
+
+def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
+    """Return when to try again after ``attempts`` failures, or None to give up.
+
+    Parameters
+    ----------
+    attempts
+        Failures so far, at least 1.
+    created_at_s
+        When the message was made, epoch seconds; one in the future (the clock was set back)
+        counts as now.
+    now_s
+        Epoch seconds.
+
+    Examples
+    --------
+    >>> [retry_at(n, 0, 0) for n in (1, 2, 3, 4, 5, 6, 7)]
+    [30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 3600.0]
+    >>> retry_at(60, 0, 48 * 3600) is None
+    True
+    """
+    delay_s = RETRY_S[min(max(attempts, 1), len(RETRY_S)) - 1]
+    age_s = max(0.0, now_s - created_at_s)
+    return None if age_s + delay_s > GIVE_UP_S else now_s + delay_s
+
+
+def needs_next_channel(delivery: Delivery) -> bool:
+    """Say whether this result is the moment to use the next channel as well.
+
+    True exactly once in the life of a delivery: when it fails for good at the first try, or when
+    its second try fails (about half a minute later), whatever becomes of it afterwards.
+    """
+    if delivery.state == "sent":
+        return False
+    return delivery.attempts == FALLBACK_ATTEMPTS or (
+        delivery.attempts < FALLBACK_ATTEMPTS and delivery.state == "failed"
+    )
+
+
+class BrokenChannel:
+    """Stands in for a channel that could not be built, and says why to everybody who asks."""
+
+    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+        self.name = name
+        self._reason = reason
+        self._hint = hint
+
+    def probe(self) -> Availability:
+        """Say why it does not work."""
+        return Availability(ok=False, reason=self._reason, hint=self._hint)
+
+    def send(self, message: Message) -> str:  # noqa: ARG002 (the port's signature)
+        """Refuse.
+
+        Raises
+        ------
+        NotifyError
+            Always, permanent.
+        """
+        raise NotifyError(self._reason, permanent=True, hint=self._hint)
+
+
+def build(section: NotifySection, channels: Iterable[str]) -> dict[str, Notifier]:
+    """Return the named channels, built from their sections, in order.
+
+    A channel that cannot be built (unknown name, missing library) becomes a
+    :class:`BrokenChannel`; the others are not touched by it.
+    """
+    return {name: _build_one(section, name) for name in channels}
+
+
+def _build_one(section: NotifySection, name: str) -> Notifier:
+    try:
+        kind = load(NOTIFIERS, name)
+        settings = getattr(section, name.replace("-", "_"))
+        arguments = {field: getattr(settings, field) for field in settings.__struct_fields__}
+        notifier: Notifier = kind(**arguments)
+    except GpuwatchdError as error:
+        return BrokenChannel(text.clean(name), error.message, error.hint)
+    except Exception as error:
+        # Whatever is wrong with one channel, the others are built.
+        log.debug("channel %s cannot be built", name, exc_info=True)
+        return BrokenChannel(
+            text.clean(name), f"cannot be used: {text.clean(str(error))}", "gpuwatchctl doctor"
+        )
+    return notifier
+
+
+class Courier:
+    """Delivers without ever keeping its caller waiting.
+
+    Parameters
+    ----------
+    notifiers
+        Channel name -> notifier.
+    deadline_s
+        A channel that has not answered by then (or by its own longer ``timeout_s``), plus a
+        grace of 5 s, is stuck: its worker is abandoned, and replaced at most once until it
+        comes back.
+    queue_size
+        Messages that may wait per channel.
+    clock
+        Epoch seconds, for retry times.
+    monotonic
+        Monotonic seconds, for deadlines.
+    """
+
+    def __init__(
+        self,
+        notifiers: Mapping[str, Notifier],
+        *,
+        deadline_s: float = 20.0,
+        queue_size: int = 64,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: set[Key] = set()
+        self._done: list[Delivery] = []
+        self._closed = False
+        self._late: dict[Key, Delivery] = {}
+        self._lanes = {
+            name: Lane(
+                notifier,
+                limit_s=max(deadline_s, float(getattr(notifier, "timeout_s", 0.0))) + GRACE_S,
+                size=queue_size,
+                monotonic=monotonic,
+                attempt=self._attempt,
+                report=self._report,
+            )
+            for name, notifier in notifiers.items()
+        }
+
+    def submit(self, delivery: Delivery) -> bool:
+        """Accept a delivery for sending; never blocks.
+
+        Returns
+        -------
+        bool
+            True when it is (or already was) in hand: its result will come. False when the
+            channel's queue is full or the courier is closed: submit it again later.
+        """
+        key = _key(delivery)
+        with self._lock:
+            if self._closed:
+                return False
+            if key in self._held:
+                return True
+            self._held.add(key)
+        lane = self._lanes.get(delivery.channel)
+        if lane is None:
+            why = f"channel {text.clean(delivery.channel)} is not configured"
+            self._report(_failed(delivery, NotifyError(why, permanent=True), self._clock()))
+            return True
+        if delivery.dry_run:
+            self._report(_sent(delivery, self._clock()))
+            return True
+        self._look_after(lane)
+        if lane.down:
+            self._report(_failed(delivery, _hanging(lane), self._clock()))
+            return True
+        if lane.put(delivery):
+            return True
+        with self._lock:
+            self._held.discard(key)
+        return False
+
+    def results(self) -> list[Delivery]:
+        """Return what was finished since the last call; never blocks.
+
+        State ``sent``; or ``pending`` with ``next_try_at_s``: submit it again then; or
+        ``failed`` for good. ``error`` says why, without secrets.
+        """
+        for lane in self._lanes.values():
+            self._look_after(lane)
+        with self._lock:
+            done, self._done = self._done, []
+            self._held.difference_update(_key(delivery) for delivery in done)
+        return done
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Channels that hang at this moment -> what is known about it."""
+        return {
+            name: "does not answer; waiting for it to come back"
+            for name, lane in self._lanes.items()
+            if lane.down
+        }
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Stop within ``timeout_s``; what waits stays pending in the store. May be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        deadline = time.monotonic() + timeout_s
+        for lane in self._lanes.values():
+            lane.stop()
+        for lane in self._lanes.values():
+            lane.join(max(0.0, deadline - time.monotonic()))
+
+    def _attempt(self, delivery: Delivery, notifier: Notifier) -> Delivery:
+        key = _key(delivery)
+        with self._lock:
+            late = self._late.get(key)
+        if late is not None:
+            return late
+        try:
+            known = notifier.send(delivery.message)
+        except NotifyError as error:
+            return self._unless_late(key, _failed(delivery, error, self._clock()))
+        except Exception as error:
+            # A bug in a channel must not end its worker.
+            log.debug("channel %s raised", delivery.channel, exc_info=True)
+            wrapped = NotifyError(f"{type(error).__name__} in the channel", permanent=False)
+            return self._unless_late(key, _failed(delivery, wrapped, self._clock()))
+        log.info("%s: %s", delivery.channel, text.clean(known))
+        return _sent(delivery, self._clock())
+
+    def _unless_late(self, key: Key, failure: Delivery) -> Delivery:
+        """Return the success that an abandoned worker had after all, else the failure."""
+        with self._lock:
+            return self._late.get(key, failure)
+
+    def _report(self, delivery: Delivery, abandoned: bool = False) -> None:  # noqa: FBT001, FBT002
+        with self._lock:
+            if abandoned:
+                if delivery.state != "sent":
+                    return  # its failure was reported when the worker was given up
+                while len(self._late) >= _REMEMBERED:
+                    self._late.pop(next(iter(self._late)))
+                self._late[_key(delivery)] = delivery
+            self._done.append(delivery)
+
+    def _look_after(self, lane: Lane) -> None:
+        for stuck in lane.check():
+            self._report(_failed(stuck, _hanging(lane), self._clock()))
+
+
+def _key(delivery: Delivery) -> Key:
+    return delivery.channel, delivery.row if delivery.row is not None else delivery.message.id
+
+
+def _hanging(lane: Lane) -> NotifyError:
+    return NotifyError(f"no answer within {lane.limit_s:g} s", permanent=False)
+
+
+def _sent(delivery: Delivery, now_s: float) -> Delivery:
+    return msgspec.structs.replace(
+        delivery,
+        state="sent",
+        attempts=delivery.attempts + (not delivery.dry_run),
+        sent_at_s=now_s,
+        next_try_at_s=None,
+        error=None,
+    )
+
+
+def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
+    attempts = delivery.attempts + 1
+    again = None if error.permanent else retry_at(attempts, delivery.created_at_s, now_s)
+    why = text.clean(error.message) + (f" ({text.clean(error.hint)})" if error.hint else "")
+    log.debug("%s: attempt %d: %s", delivery.channel, attempts, why)
+    return msgspec.structs.replace(
+        delivery,
+        state="failed" if again is None else "pending",
+        attempts=attempts,
+        next_try_at_s=again,
+        error=why,
+    )

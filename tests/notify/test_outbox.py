@@ -1,0 +1,387 @@
+"""The courier: nothing blocks, nothing is lost, one channel never hurts another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd import config
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.model import Availability, Delivery, Message
+from gpuwatchd.notify import NOTIFIERS, outbox
+from gpuwatchd.notify.outbox import GIVE_UP_S, GRACE_S, Courier, needs_next_channel, retry_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Fake:
+    """A channel whose behaviour is a list of answers; the last one repeats."""
+
+    name = "fake"
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers) or ["arrived"]
+        self.sent: list[str] = []
+        self.closed = 0
+        self.timeout_s = 0.0
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, reason="fake")
+
+    def send(self, message: Message) -> str:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, threading.Event):
+            answer.wait(30)
+            answer = "arrived late"
+        if isinstance(answer, Exception):
+            raise answer
+        self.sent.append(message.id)
+        return str(answer)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Clock:
+    """A clock that only moves when told to."""
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def cleanup() -> Iterator[list[Callable[[], None]]]:
+    actions: list[Callable[[], None]] = []
+    yield actions
+    for action in actions:
+        action()
+
+
+def delivery(message: Message, channel: str = "fake", row: int | None = 1) -> Delivery:
+    return Delivery(
+        alert_key="k",
+        channel=channel,
+        message=message,
+        state="pending",
+        attempts=0,
+        created_at_s=1000.0,
+        row=row,
+    )
+
+
+def collect(courier: Courier, n: int, within_s: float = 5.0) -> list[Delivery]:
+    """Return n results, waiting for the worker threads."""
+    got: list[Delivery] = []
+    until = time.monotonic() + within_s
+    while len(got) < n and time.monotonic() < until:
+        got += courier.results()
+        time.sleep(0.002)
+    assert len(got) == n
+    return got
+
+
+def wait(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    until = time.monotonic() + within_s
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.002)
+    assert condition()
+
+
+def threads() -> int:
+    return sum(thread.name == "notify" for thread in threading.enumerate())
+
+
+def test_a_message_is_sent(message: Message, cleanup: list[Callable[[], None]]) -> None:
+    fake = Fake()
+    courier = Courier({"fake": fake}, clock=Clock(1234.0))
+    cleanup.append(courier.close)
+    assert courier.submit(delivery(message))
+    (done,) = collect(courier, 1)
+    assert (done.state, done.attempts, done.sent_at_s, done.error) == ("sent", 1, 1234.0, None)
+    assert fake.sent == [message.id]
+    assert courier.results() == []
+
+
+def test_a_transient_failure_says_when_to_try_again(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    fake = Fake(NotifyError("no bus\x1b[2J", permanent=False, hint="log in"), "arrived")
+    clock = Clock()
+    courier = Courier({"fake": fake}, clock=clock)
+    cleanup.append(courier.close)
+    courier.submit(delivery(message))
+    (failed,) = collect(courier, 1)
+    assert (failed.state, failed.attempts, failed.next_try_at_s) == ("pending", 1, 1030.0)
+    assert failed.error == "no bus (log in)"
+    clock.now_s = 1030.0
+    courier.submit(failed)
+    (sent,) = collect(courier, 1)
+    assert (sent.state, sent.attempts, sent.next_try_at_s, sent.error) == ("sent", 2, None, None)
+
+
+def test_a_permanent_failure_is_final(message: Message, cleanup: list[Callable[[], None]]) -> None:
+    courier = Courier({"fake": Fake(NotifyError("wrong password", permanent=True))})
+    cleanup.append(courier.close)
+    courier.submit(delivery(message))
+    (failed,) = collect(courier, 1)
+    assert (failed.state, failed.next_try_at_s) == ("failed", None)
+    assert needs_next_channel(failed)
+
+
+def test_a_bug_in_a_channel_is_a_transient_failure(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    fake = Fake(KeyError("secret detail"), "arrived")
+    courier = Courier({"fake": fake}, clock=Clock())
+    cleanup.append(courier.close)
+    courier.submit(delivery(message))
+    (failed,) = collect(courier, 1)
+    assert failed.state == "pending"
+    assert failed.error == "KeyError in the channel"
+    courier.submit(failed)
+    assert collect(courier, 1)[0].state == "sent"
+
+
+def test_an_unknown_channel_fails_at_once(message: Message) -> None:
+    courier = Courier({})
+    assert courier.submit(delivery(message, channel="pigeon"))
+    (failed,) = courier.results()
+    assert failed.state == "failed"
+    assert "pigeon is not configured" in (failed.error or "")
+
+
+def test_a_dry_run_sends_nothing(message: Message) -> None:
+    fake = Fake()
+    courier = Courier({"fake": fake})
+    courier.submit(msgspec.structs.replace(delivery(message), dry_run=True))
+    (done,) = courier.results()
+    assert (done.state, done.attempts, fake.sent) == ("sent", 0, [])
+    assert threads() == 0
+
+
+def test_the_same_row_is_in_hand_only_once(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    gate = threading.Event()
+    fake = Fake(gate, "arrived")
+    courier = Courier({"fake": fake})
+    cleanup += [gate.set, courier.close]
+    for _ in range(5):
+        assert courier.submit(delivery(message))
+    gate.set()
+    wait(lambda: fake.sent != [])
+    # Until its result has been taken, the store still calls it pending: not sent again.
+    assert courier.submit(delivery(message))
+    collect(courier, 1)
+    assert fake.sent == [message.id]
+    courier.submit(delivery(message))
+    collect(courier, 1)
+    assert fake.sent == [message.id] * 2
+
+
+def test_a_hung_channel_delays_no_other(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    gate = threading.Event()
+    hung, quick = Fake(gate), Fake()
+    courier = Courier({"hung": hung, "quick": quick})
+    cleanup += [gate.set, courier.close]
+    courier.submit(delivery(message, "hung"))
+    began = time.monotonic()
+    courier.submit(delivery(message, "quick"))
+    (done,) = collect(courier, 1)
+    assert (done.channel, done.state) == ("quick", "sent")
+    assert time.monotonic() - began < 2
+
+
+def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    first, second = threading.Event(), threading.Event()
+    fake = Fake(first, second, "arrived")
+    clock = Clock()
+    courier = Courier({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
+    cleanup += [first.set, second.set, courier.close]
+    before = threads()
+
+    courier.submit(delivery(message, row=1))
+    wait(lambda: len(fake.answers) == 2)
+    clock.now_s += 20 + GRACE_S
+    assert courier.results() == []
+    clock.now_s += 1
+    (given_up,) = courier.results()
+    assert (given_up.row, given_up.state, given_up.error) == (1, "pending", "no answer within 25 s")
+    assert courier.problems == {}
+
+    courier.submit(delivery(message, row=2))
+    wait(lambda: len(fake.answers) == 1)
+    courier.submit(delivery(message, row=3))
+    clock.now_s += 26
+    lost = courier.results()
+    assert {one.row for one in lost} == {2, 3}
+    assert set(courier.problems) == {"fake"}
+
+    courier.submit(delivery(message, row=4))
+    (refused,) = courier.results()
+    assert refused.state == "pending"
+    assert threads() - before == 2
+
+    second.set()
+    (late,) = collect(courier, 1)
+    assert (late.row, late.state) == (2, "sent")
+    assert courier.problems == {}
+    courier.submit(delivery(message, row=5))
+    (sent,) = collect(courier, 1)
+    assert (sent.row, sent.state) == (5, "sent")
+
+
+def test_a_message_that_arrived_late_is_not_sent_again(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    gate = threading.Event()
+    fake = Fake(gate, NotifyError("down", permanent=False))
+    clock = Clock()
+    courier = Courier({"fake": fake}, clock=Clock(), monotonic=clock)
+    cleanup += [gate.set, courier.close]
+    courier.submit(delivery(message))
+    wait(lambda: len(fake.answers) == 1)
+    clock.now_s += 60
+    (given_up,) = courier.results()
+    gate.set()
+    (late,) = collect(courier, 1)
+    assert late.state == "sent"
+    courier.submit(given_up)
+    (again,) = collect(courier, 1)
+    assert again.state == "sent"
+    assert fake.sent == [message.id]
+
+
+def test_a_full_queue_is_refused_and_can_be_tried_again(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    gate = threading.Event()
+    fake = Fake(gate, "arrived")
+    courier = Courier({"fake": fake}, queue_size=2)
+    cleanup += [gate.set, courier.close]
+    courier.submit(delivery(message, row=0))
+    wait(lambda: len(fake.answers) == 1)
+    assert [courier.submit(delivery(message, row=row)) for row in (1, 2, 3)] == [True, True, False]
+    gate.set()
+    assert len(collect(courier, 3)) == 3
+    assert courier.submit(delivery(message, row=3))
+    collect(courier, 1)
+
+
+def test_close_does_not_wait_for_what_hangs(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    gate = threading.Event()
+    fake, idle, hung = Fake(), Fake(), Fake(gate)
+    cleanup.append(gate.set)
+    courier = Courier({"fake": fake, "idle": idle, "hung": hung})
+    courier.submit(delivery(message, "fake"))
+    courier.submit(delivery(message, "hung"))
+    wait(lambda: fake.sent != [])
+    began = time.monotonic()
+    courier.close(timeout_s=0.3)
+    courier.close()
+    assert time.monotonic() - began < 2
+    assert not courier.submit(delivery(message, "fake", row=9))
+    assert (fake.closed, idle.closed, hung.closed) == (1, 1, 0)
+
+
+def test_a_channel_with_a_longer_timeout_is_given_it(
+    message: Message, cleanup: list[Callable[[], None]]
+) -> None:
+    gate = threading.Event()
+    fake = Fake(gate)
+    fake.timeout_s = 100.0
+    clock = Clock()
+    courier = Courier({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
+    cleanup += [gate.set, courier.close]
+    courier.submit(delivery(message))
+    time.sleep(0.05)
+    clock.now_s += 104
+    assert courier.results() == []
+    clock.now_s += 2
+    assert len(courier.results()) == 1
+
+
+@given(st.floats(0, 2e9), st.floats(-1e9, 1e9))
+def test_retries_end_after_two_days_whatever_the_clock_does(created_s: float, ago_s: float) -> None:
+    now_s = created_s + ago_s
+    times = [retry_at(attempts, created_s, now_s) for attempts in range(1, 10)]
+    for at_s in times:
+        if at_s is None:
+            assert ago_s > GIVE_UP_S - 3600.0
+        else:
+            assert 29.9 <= at_s - now_s <= 3600.1
+            assert at_s <= max(created_s, now_s if ago_s < 0 else created_s) + GIVE_UP_S + 1
+    assert all(a is not None or b is None for a, b in pairwise(times))
+
+
+def test_a_message_is_tried_for_two_days() -> None:
+    now_s, attempts, tries = 0.0, 0, 0
+    while True:
+        tries += 1
+        attempts += 1
+        again = retry_at(attempts, 0.0, now_s)
+        if again is None:
+            break
+        now_s = again
+    assert 47 * 3600 < now_s <= 48 * 3600
+    assert 50 <= tries <= 60
+
+
+def test_the_next_channel_is_used_exactly_once(message: Message) -> None:
+    one = delivery(message)
+
+    def after(attempts: int, state: str) -> bool:
+        return needs_next_channel(msgspec.structs.replace(one, attempts=attempts, state=state))
+
+    transient = [after(n, "pending") for n in range(1, 60)] + [after(60, "failed")]
+    assert transient.count(True) == 1
+    assert after(1, "failed")
+    assert [after(1, "pending"), after(2, "failed")].count(True) == 1
+    assert not after(1, "sent")
+    assert not after(2, "sent")
+
+
+def test_build_uses_the_configuration() -> None:
+    section = config.NotifySection(
+        email=config.EmailSection(host="mail.example.org", to=("a@example.org",)),
+        command=config.CommandSection(argv=("/bin/true",)),
+    )
+    built = outbox.build(section, ("email", "command", "pigeon"))
+    assert list(built) == ["email", "command", "pigeon"]
+    assert "mail.example.org:587" in repr(built["email"])
+    assert built["command"].probe().ok
+    assert not built["pigeon"].probe().ok
+
+
+def test_one_channel_that_cannot_be_built_hurts_no_other(
+    message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NOTIFIERS, "desktop", "gpuwatchd.no_such_module:Nothing")
+    built = outbox.build(
+        config.NotifySection(command=config.CommandSection(argv=("/bin/true",))),
+        ("desktop", "command"),
+    )
+    assert built["command"].probe().ok
+    broken = built["desktop"].probe()
+    assert not broken.ok
+    assert "no_such_module" in broken.reason
+    with pytest.raises(NotifyError) as caught:
+        built["desktop"].send(message)
+    assert caught.value.permanent

@@ -1,0 +1,145 @@
+"""The shapes of a message."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.model import Message, NoticeKind, Severity
+from gpuwatchd.notify import render
+from tests.notify.conftest import HOSTILE
+
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def test_the_text_of_a_message_word_for_word(message: Message) -> None:
+    assert render.plain(message) == (
+        "GPU 0 (A100 80GB): python[4711] of alice grows.\n"
+        "Full in 0h 47m.\n"
+        "\n"
+        "GPU:     0 (A100 80GB)\n"
+        "Rate:    12.4 MB/min\n"
+        "Full in: 0h 47m\n"
+        "\n"
+        "What to do next:\n"
+        "    gpuwatchctl explain 4711\n"
+        "\n"
+        "--\n"
+        "gpuwatchd (warning)\n"
+    )
+
+
+def test_a_bare_message_has_no_empty_blocks() -> None:
+    bare = Message(id="1", notice="test", severity="info", subject="s", body="It works.")
+    assert render.plain(bare) == "It works.\n\n--\ngpuwatchd (test)\n"
+    assert "<table" not in render.html(bare)
+    assert "<pre" not in render.html(bare)
+
+
+class _Reader(HTMLParser):
+    """What a mail program sees: tags, attributes, text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+def _read(page: str) -> _Reader:
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def test_the_html_holds_everything_and_loads_nothing(message: Message) -> None:
+    page = render.html(message)
+    seen = _read(page)
+    for part in (message.subject, "Full in 0h 47m.", *message.facts.values(), message.command):
+        assert part in seen.text
+    assert "WARNING" in seen.text
+    assert seen.tags.count("tr") == 3
+    assert not {"script", "img", "a", "link", "style", "iframe"} & set(seen.tags)
+    assert not {"src", "href", "onclick"} & seen.attributes
+    assert "url(" not in page
+
+
+@pytest.mark.parametrize(
+    ("notice", "severity", "expected", "colour"),
+    [
+        ("firing", "critical", "CRITICAL", "#b3261e"),
+        ("repeat", "info", "INFO", "#2563a8"),
+        ("resolved", "critical", "RECOVERED", "#2e7d32"),
+    ],
+)
+def test_colour_is_never_the_only_carrier(
+    message: Message, notice: NoticeKind, severity: Severity, expected: str, colour: str
+) -> None:
+    page = render.html(msgspec.structs.replace(message, notice=notice, severity=severity))
+    assert f">{expected}<" in page
+    assert colour in page
+
+
+def test_hostile_text_stays_text() -> None:
+    hostile = Message(
+        id="1",
+        notice="firing",
+        severity="warning",
+        subject=HOSTILE,
+        body=HOSTILE,
+        facts={HOSTILE: HOSTILE},
+        command=HOSTILE,
+    )
+    page = render.html(hostile)
+    assert "<b>" not in page
+    assert "&lt;b&gt;bold" in page
+    _read(page)
+    assert "\n" not in render.subject(hostile)
+    for shape in (page, render.plain(hostile), render.popup(hostile, markup=True)):
+        assert not CONTROL.search(shape)
+    popup = render.popup(hostile, markup=True)
+    assert "<" not in popup
+    assert "&lt;b&gt;" in popup
+    assert "<b>" in render.popup(hostile, markup=False)
+
+
+def test_a_popup_is_short_and_ends_with_the_command(message: Message) -> None:
+    long = msgspec.structs.replace(message, body="\n".join(["x" * 90] * 40))
+    popup = render.popup(long, markup=False)
+    assert popup.endswith("\ngpuwatchctl explain 4711")
+    assert len(popup.splitlines()) <= render.POPUP_LINES + 1
+    assert len(popup) <= render.POPUP_CHARS + 300
+
+
+def test_a_popup_keeps_its_lines(message: Message) -> None:
+    assert render.popup(message, markup=True).count("\n") == 2
+
+
+@given(st.text(), st.text(), st.dictionaries(st.text(), st.text(), max_size=3))
+def test_no_text_breaks_a_shape(subject: str, body: str, facts: dict[str, str]) -> None:
+    odd = Message(id="1", notice="firing", severity="info", subject=subject, body=body, facts=facts)
+    _read(render.html(odd))
+    for shape in (render.html(odd), render.plain(odd), render.popup(odd, markup=True)):
+        assert not CONTROL.search(shape)
+        shape.encode()
+    assert render.subject(odd)
