@@ -1,0 +1,39 @@
+"""``gpuwatchctl``: one verb is one file here and one line in ``COMMANDS``."""
+
+from __future__ import annotations
+
+import sys
+
+COMMANDS: dict[str, str] = {
+    "status": "gpuwatchd.ctl.status:command",
+    "watch": "gpuwatchd.ctl.watch:command",
+    "predict": "gpuwatchd.ctl.predict:command",
+    "history": "gpuwatchd.ctl.history:command",
+    "alerts": "gpuwatchd.ctl.alerts:command",
+    "analyze": "gpuwatchd.ctl.analyze:command",
+    "doctor": "gpuwatchd.ctl.doctor:command",
+    "config": "gpuwatchd.ctl.config:command",
+    "notify": "gpuwatchd.ctl.notify:command",
+    "service": "gpuwatchd.ctl.service:command",
+    "demo": "gpuwatchd.ctl.demo:command",
+    "completion": "gpuwatchd.ctl.completion:command",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ``gpuwatchctl`` and return its exit code.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; by default those of the process.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments == ["--version"]:  # asked by scripts in loops: not worth a command-line parser
+        from gpuwatchd import __version__  # noqa: PLC0415
+
+        print(f"gpuwatchctl {__version__}")
+        return 0
+    from gpuwatchd.ctl import program  # noqa: PLC0415 - after the fast way out
+
+    return program.run(arguments)

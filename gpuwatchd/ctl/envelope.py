@@ -1,0 +1,174 @@
+"""The JSON that every verb answers with: one head for all, the payload under ``data``."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd import __version__, text, units
+from gpuwatchd.model import LEAK_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.ctl.look import Daemon, View
+    from gpuwatchd.model import Device, EtaRange, Finding, ProcessInfo
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+
+SCHEMA_VERSION = 1
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number that JSON has; None for unknown, infinite and not-a-number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _head(verb: str) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verb": verb,
+        "generated_at": units.instant(time.time()),
+        "host": text.clean(os.uname().nodename),
+        "version": __version__,
+    }
+
+
+def answer(
+    verb: str,
+    data: Any,
+    *,
+    view: View | None = None,
+    source: str | None = None,
+    warnings: Iterable[tuple[str, str]] = (),
+) -> dict[str, Any]:
+    """Return the envelope of a verb that succeeded.
+
+    Parameters
+    ----------
+    verb
+        Its name.
+    data
+        The payload.
+    view
+        Where the payload was seen; gives source, age, daemon and its own warnings.
+    source
+        Where the payload comes from when there is no view: "database", "files", ...
+    warnings
+        (code, sentence) of what is missing or doubtful.
+    """
+    seen = [*(view.warnings if view is not None else ()), *warnings]
+    return {
+        **_head(verb),
+        "source": view.source if view is not None else source,
+        "stale_s": finite(view.stale_s) if view is not None else None,
+        "warnings": [{"code": code, "text": text.clean(words)} for code, words in seen],
+        "daemon": daemon_json(view.daemon) if view is not None else None,
+        "data": data,
+    }
+
+
+def failure(verb: str, kind: str, message: str, *, hint: str, exit_code: int) -> dict[str, Any]:
+    """Return the envelope of a verb that failed."""
+    return {
+        **_head(verb),
+        "error": {
+            "kind": kind,
+            "message": text.clean(message, limit=1024),
+            "hint": text.clean(hint, limit=1024),
+            "exit_code": exit_code,
+        },
+    }
+
+
+def daemon_json(daemon: Daemon) -> dict[str, Any]:
+    """Return what is known about the daemon."""
+    return {
+        "running": daemon.running,
+        "pid": daemon.pid,
+        "version": daemon.version,
+        "started_at": units.instant(daemon.started_at_s),
+        "last_sample_at": units.instant(daemon.last_sample_at_s),
+        "problems": [text.clean(problem) for problem in daemon.problems],
+    }
+
+
+def eta_json(eta: EtaRange | None) -> dict[str, float | None] | None:
+    """Return the band in seconds; None when there is nothing to wait for, high None when open."""
+    if eta is None:
+        return None
+    return {
+        "low_s": finite(eta.low_s),
+        "mid_s": finite(eta.mid_s),
+        "high_s": finite(eta.high_s),
+    }
+
+
+def is_leak(finding: Finding | None) -> bool:
+    """Return whether a judgement says "leak": a leaking pattern that policy did not wave off."""
+    return finding is not None and finding.pattern in LEAK_PATTERNS and finding.tier != "none"
+
+
+def verdict_json(finding: Finding) -> dict[str, Any]:
+    """Return a judgement as the contract has it."""
+    return {
+        "leak": is_leak(finding),
+        "tier": finding.tier,
+        "pattern": finding.pattern,
+        "severity": finding.severity,
+        "confidence": finite(finding.confidence),
+        "rate_bytes_per_s": finite(finding.rate_bytes_per_s),
+        "r_squared": finite(finding.r_squared),
+        "p_value": finite(finding.p_value),
+        "detector": finding.detector,
+        "onset_at": units.instant(finding.onset_at_s),
+        "eta": eta_json(finding.eta),
+        "reason": text.clean(finding.reason, limit=1024),
+    }
+
+
+def device_json(device: Device) -> dict[str, Any]:
+    """Return the identity of a device."""
+    return {
+        "uid": text.clean(device.uid),
+        "index": device.index,
+        "name": text.clean(device.name),
+        "memory_total_bytes": device.memory_total_bytes,
+    }
+
+
+def _maybe(value: str | None) -> str | None:
+    return None if value is None else text.clean(value)
+
+
+def _process_json(process: LiveProcess) -> dict[str, Any]:
+    info: ProcessInfo = process.info
+    return {
+        "pid": info.key.pid,
+        "started_at": units.instant(info.key.started_at_s),
+        "name": text.clean(info.name),
+        "user": _maybe(info.user),
+        "framework": _maybe(info.framework),
+        "container": _maybe(info.container),
+        "job": _maybe(info.job),
+        "used_bytes": process.used_bytes,
+        "verdict": None if process.finding is None else verdict_json(process.finding),
+    }
+
+
+def live_device_json(item: LiveDevice) -> dict[str, Any]:
+    """Return one device of ``status`` and ``predict``."""
+    reading = item.reading
+    processes = item.processes
+    return {
+        "device": device_json(item.device),
+        "used_bytes": reading.used_bytes if reading is not None else None,
+        "free_bytes": reading.free_bytes if reading is not None else None,
+        "reserved_bytes": reading.reserved_bytes if reading is not None else None,
+        "unattributed_bytes": item.unattributed_bytes,
+        "util_pct": finite(reading.util_pct) if reading is not None else None,
+        "faults": [text.clean(fault) for fault in item.faults],
+        "verdict": None if item.finding is None else verdict_json(item.finding),
+        "processes": None if processes is None else [_process_json(p) for p in processes],
+    }

@@ -1,0 +1,312 @@
+"""The state to show: live state file, else history, else one direct look at the GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd import config
+from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.model import ProcessInfo
+from gpuwatchd.store import live
+from gpuwatchd.store.live import LiveDevice, LiveProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.config import Config
+    from gpuwatchd.ctl.options import Globals
+    from gpuwatchd.model import Alert, Device, DeviceReading, ProcessKey, Sample
+    from gpuwatchd.store.live import LiveState
+
+FRESH_INTERVALS = 3
+"""A state older than this many sampling intervals is not live any more."""
+LAST_WORDS_S = 3600.0
+"""A dead daemon's state up to this age is shown; after it a direct look says more."""
+
+
+class Daemon:
+    """What is known about the daemon; every field may be None."""
+
+    __slots__ = ("last_sample_at_s", "pid", "problems", "running", "started_at_s", "version")
+
+    def __init__(self) -> None:
+        self.running = False
+        self.pid: int | None = None
+        self.version: str | None = None
+        self.started_at_s: float | None = None
+        self.last_sample_at_s: float | None = None
+        self.problems: tuple[str, ...] = ()
+
+
+class View:
+    """What one look gave.
+
+    Attributes
+    ----------
+    source
+        "state-file", "database" or "direct".
+    stale_s
+        Age of the readings in seconds.
+    devices, alerts
+        As in the live state; alerts are the open ones.
+    warnings
+        (code, sentence) of what is missing or doubtful.
+    trend
+        Whether there is a history behind the readings, so that verdicts can exist.
+    """
+
+    def __init__(self, source: str, taken_at_s: float, devices: Sequence[LiveDevice]) -> None:
+        self.source = source
+        self.taken_at_s = taken_at_s
+        self.stale_s = max(0.0, time.time() - taken_at_s)
+        self.devices = tuple(devices)
+        self.alerts: tuple[Alert, ...] = ()
+        self.daemon = Daemon()
+        self.warnings: list[tuple[str, str]] = []
+        self.trend = True
+
+
+def _started_ticks_s(pid: int) -> float | None:
+    """Return when a process started, epoch seconds, from /proc; None where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - Path costs start-up time
+            fields = file.read().rpartition(b")")[2].split()
+        with open("/proc/uptime", "rb") as file:  # noqa: PTH123
+            uptime_s = float(file.read().split()[0])
+        return time.time() - uptime_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def alive(state: LiveState) -> bool:
+    """Return whether the daemon that wrote this state still runs."""
+    if state.stopped:
+        return False
+    try:
+        os.kill(state.pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # somebody else's process: it exists
+    started_at_s = _started_ticks_s(state.pid)
+    # A process younger than the state inherited the pid of the daemon, not its work.
+    return started_at_s is None or started_at_s <= state.taken_at_s + 1.0
+
+
+def _daemon(state: LiveState | None) -> Daemon:
+    daemon = Daemon()
+    if state is None:
+        return daemon
+    daemon.running = alive(state)
+    daemon.pid = state.pid if daemon.running else None
+    daemon.version = state.version
+    daemon.started_at_s = state.started_at_s
+    daemon.last_sample_at_s = state.taken_at_s
+    daemon.problems = state.problems
+    return daemon
+
+
+def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
+    """Return the live state file and what is wrong with it."""
+    directory = config.runtime_dir()
+    state = live.read(directory)
+    file = directory / live.FILE_NAME
+    if state is not None and state.format > live.FORMAT:
+        return None, [
+            ("state-newer", f"{file} was written by a later version; upgrade gpuwatchctl")
+        ]
+    if state is None and os.path.lexists(file):
+        return None, [("state-broken", f"{file} cannot be understood; the daemon will replace it")]
+    return state, []
+
+
+def _from_state(state: LiveState, daemon: Daemon) -> View:
+    view = View("state-file", state.taken_at_s, state.devices)
+    view.alerts = state.alerts
+    view.daemon = daemon
+    if not daemon.running:
+        how = "was stopped" if state.stopped else "is not running"
+        view.warnings.append(("daemon-dead", f"the daemon {how}; this is what it saw last"))
+    elif view.stale_s > max(FRESH_INTERVALS * state.interval_s, 10.0):
+        view.warnings.append(("daemon-late", "the daemon runs but its last sample is old"))
+    return view
+
+
+def see(flags: Globals, *, want_trend: bool = False) -> View:
+    """Return the best state there is, filtered by ``--gpu``.
+
+    Parameters
+    ----------
+    flags
+        Global flags.
+    want_trend
+        True when a look without history is of no use (``predict``); it is then not taken as long
+        as an old state exists.
+
+    Raises
+    ------
+    SourceUnavailable
+        When no GPU was found anywhere.
+    ConfigError
+        When the configuration is needed and wrong.
+    """
+    if flags.config is not None:
+        flags.load_config()  # a file that was named must be right, needed or not
+    state, warnings = read_state()
+    daemon = _daemon(state)
+    view = _best(flags, state, daemon, want_trend=want_trend)
+    view.warnings[:0] = warnings
+    if not view.devices:
+        reasons = "; ".join(daemon.problems) or "no source has one"
+        raise SourceUnavailable(f"no GPU found: {reasons}", hint="gpuwatchctl doctor")
+    kept = tuple(d for d in view.devices if flags.wants(d.device))
+    if not kept:
+        known = ", ".join(str(d.device.index) for d in view.devices)
+        raise GpuwatchdError(f"no GPU matches {', '.join(flags.gpu)}", hint=f"GPUs here: {known}")
+    if flags.gpu:
+        uids = {d.device.uid for d in kept}
+        view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
+    view.devices = kept
+    return view
+
+
+def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend: bool) -> View:
+    if state is not None and state.devices:
+        young = time.time() - state.taken_at_s <= LAST_WORDS_S
+        if daemon.running or young or want_trend:
+            return _from_state(state, daemon)
+    if state is not None and daemon.running:  # it looks for GPUs right now and sees none
+        return _from_state(state, daemon)
+    from gpuwatchd.ctl import past  # noqa: PLC0415 - the state file is the common case
+
+    view = past.latest(max_age_s=LAST_WORDS_S)
+    if view is None:
+        try:
+            view = direct(flags)
+        except SourceUnavailable:
+            if state is None or not state.devices:
+                raise
+            view = _from_state(state, daemon)
+    view.daemon = daemon
+    if not daemon.running and view.source != "state-file":
+        view.warnings.append(("daemon-absent", "the daemon is not running"))
+    return view
+
+
+def make_source(name: str, settings: Config) -> object:
+    """Return a source by name, made with its section of the configuration.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is no such source or its library is missing.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from gpuwatchd import registry  # noqa: PLC0415
+    from gpuwatchd.sources import SOURCES  # noqa: PLC0415
+
+    section = getattr(settings.sources, name, None)
+    keywords = msgspec.structs.asdict(section) if section is not None else {}
+    try:
+        kind = registry.load(SOURCES, name)
+    except ImportError as error:
+        raise SourceUnavailable(f"{name}: cannot be loaded: {error}") from error
+    return kind(**keywords)
+
+
+def direct(flags: Globals) -> View:
+    """Read every enabled source once: numbers and names, no trend.
+
+    Raises
+    ------
+    SourceUnavailable
+        When none of them has a GPU.
+    """
+    settings = flags.load_config().config
+    found: list[LiveDevice] = []
+    reasons: list[str] = []
+    for name in settings.sources.enabled:
+        if name == "replay":
+            continue  # a recording says nothing about now
+        try:
+            found += _look_once(name, settings, reasons)
+        except GpuwatchdError as error:
+            reasons.append(error.message)
+    if not found:
+        why = "; ".join(reasons) or "no source is enabled"
+        raise SourceUnavailable(f"no GPU found: {why}", hint="gpuwatchctl doctor")
+    view = View("direct", time.time(), found)
+    view.trend = False
+    view.warnings.append(("no-trend", "one direct look: no trend and no verdict"))
+    view.warnings += [("source", reason) for reason in reasons]
+    return view
+
+
+def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevice]:
+    source = make_source(name, settings)
+    try:
+        usable = source.probe()  # type: ignore[attr-defined]
+        if not usable.ok:
+            reasons.append(usable.reason)
+            return []
+        sample: Sample = source.read()  # type: ignore[attr-defined]
+        devices: Sequence[Device] = tuple(source.devices())  # type: ignore[attr-defined]
+    finally:
+        with contextlib.suppress(GpuwatchdError):
+            source.close()  # type: ignore[attr-defined]
+    reasons += [f.why for f in sample.faults if f.device_uid is None]
+    readings = {reading.device_uid: reading for reading in sample.readings}
+    infos = _identify(sample)
+    return [_live_device(d, readings.get(d.uid), sample, infos) for d in devices]
+
+
+def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
+    """Return who the processes of a sample are; a host that cannot say costs the names only."""
+    known = {info.key: info for info in sample.processes}
+    uses = [use for reading in sample.readings for use in reading.uses or ()]
+    missing = [use.key for use in uses if use.key not in known]
+    seen: dict[int, ProcessInfo] = {}
+    if missing and "gpuwatchd.host" not in sys.modules:
+        with contextlib.suppress(ImportError):
+            import gpuwatchd.host  # noqa: F401, PLC0415
+    module = sys.modules.get("gpuwatchd.host")
+    if missing and module is not None:
+        host = module.Host()
+        try:
+            seen = host.look([key.pid for key in missing])
+        finally:
+            host.close()
+    for key in missing:
+        known[key] = seen.get(key.pid) or ProcessInfo(key=key, name="?")
+    return known
+
+
+def _live_device(
+    device: Device,
+    reading: DeviceReading | None,
+    sample: Sample,
+    infos: dict[ProcessKey, ProcessInfo],
+) -> LiveDevice:
+    uses = reading.uses if reading is not None else None
+    processes: tuple[LiveProcess, ...] | None = None
+    rest: int | None = None
+    if reading is not None and uses is not None:
+        processes = tuple(
+            LiveProcess(info=infos[u.key], used_bytes=u.used_bytes, kind=u.kind) for u in uses
+        )
+        amounts = [u.used_bytes for u in uses]
+        if reading.used_bytes is not None and None not in amounts:
+            rest = reading.used_bytes - sum(a for a in amounts if a is not None)
+    return LiveDevice(
+        device=device,
+        reading=reading,
+        unattributed_bytes=rest,
+        processes=processes,
+        samples=1,
+        faults=tuple(f.why for f in sample.faults if f.device_uid == device.uid),
+    )

@@ -1,0 +1,200 @@
+"""Flags that every verb has, before or after its name, and the types of arguments."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from click.shell_completion import CompletionItem
+
+    from gpuwatchd.config import Loaded
+    from gpuwatchd.model import Device
+
+    _ToFloat = click.ParamType[float]
+else:
+    _ToFloat = click.ParamType  # generic for the type checker only: click 8.1 has no parameter
+
+DOCS = "docs/reference/cli.md"
+
+
+class Globals:
+    """The global flags of one call, wherever they stood."""
+
+    __slots__ = ("ascii", "color", "config", "debug", "gpu", "json", "quiet", "verb", "verbose")
+
+    def __init__(self) -> None:
+        self.json = False
+        self.color = "auto"
+        self.ascii = False
+        self.config: Path | None = None
+        self.gpu: list[str] = []
+        self.quiet = False
+        self.verbose = False
+        self.debug = False
+        self.verb = ""
+
+    def load_config(self) -> Loaded:
+        """Return the configuration of this call.
+
+        Raises
+        ------
+        ConfigError
+            With file and key.
+        """
+        from gpuwatchd import config  # noqa: PLC0415 - only verbs that need it pay for it
+
+        return config.load(self.config)
+
+    def wants(self, device: Device) -> bool:
+        """Return whether ``--gpu`` (index, UUID or glob; repeatable) lets this device through."""
+        if not self.gpu:
+            return True
+        from fnmatch import fnmatchcase  # noqa: PLC0415
+
+        words = {device.uid.lower(), device.name.lower(), str(device.index)}
+        return any(fnmatchcase(word, wish.lower()) for wish in self.gpu for word in words)
+
+
+def current() -> Globals:
+    """Return the global flags of the running verb."""
+    found = click.get_current_context().find_object(Globals)
+    return found if found is not None else Globals()
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    if value is None or value is False or value == ():
+        return value
+    flags = ctx.ensure_object(Globals)
+    if param.name == "gpu":
+        flags.gpu.extend(value)
+    else:
+        setattr(flags, str(param.name), value)
+    return value
+
+
+def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the GPUs of the state file; silent when there is none."""
+    from gpuwatchd.ctl import completing  # noqa: PLC0415
+
+    return completing.gpus(incomplete)
+
+
+def complete_pid(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the processes of the state file; silent when there is none."""
+    from gpuwatchd.ctl import completing  # noqa: PLC0415
+
+    return completing.pids(incomplete)
+
+
+def complete_key(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the alert keys of the state file; silent when there is none."""
+    from gpuwatchd.ctl import completing  # noqa: PLC0415
+
+    return completing.alert_keys(incomplete)
+
+
+def global_options() -> list[click.Option]:
+    """Return fresh global options; they fill :class:`Globals` and stay out of the verb's call."""
+
+    def option(*names: str, **settings: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=_keep, **settings)
+
+    return [
+        option("--json", is_flag=True, help="One JSON object (a stream: one per line)."),
+        option("--gpu", multiple=True, metavar="GPU", shell_complete=complete_gpu,
+               help="Only this GPU: index, UUID or glob; repeatable."),
+        option("--config", type=click.Path(path_type=Path), metavar="FILE",
+               help="Read this configuration only."),
+        option("--color", type=click.Choice(["auto", "always", "never"]),
+               help="When to use colour (auto)."),
+        option("--ascii", is_flag=True, help="Plain characters only."),
+        option("-q", "--quiet", is_flag=True, help="Results only."),
+        option("-v", "--verbose", is_flag=True, help="More detail."),
+        option("--debug", is_flag=True, help="Show the traceback of an error."),
+    ]  # fmt: skip
+
+
+def add_globals(command: click.Command) -> click.Command:
+    """Give a verb (and the verbs below it) the global flags that it does not define itself."""
+    taken = {name for param in command.params for name in param.opts}
+    command.params.extend(o for o in global_options() if not taken.intersection(o.opts))
+    command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    command.context_settings.setdefault("max_content_width", 80)
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            add_globals(child)
+    return command
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text: the examples and the page of the documentation."""
+    body = "\n".join(f"  gpuwatchctl {line}" for line in lines)
+    return f"\b\nExamples:\n{body}\n\nDocumentation: {DOCS}"
+
+
+class Instant(_ToFloat):
+    """ISO 8601, ``today``, ``yesterday`` or a duration meaning "ago" -> epoch seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return epoch seconds."""
+        if isinstance(value, float):
+            return value
+        try:
+            return units.parse_instant(str(value), now_s=time.time())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Span(_ToFloat):
+    """A duration such as ``15m`` -> seconds, more than zero."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return seconds."""
+        if isinstance(value, float):
+            return value
+        try:
+            seconds = units.parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if seconds <= 0:
+            self.fail("must be more than zero", param, ctx)
+        return seconds
+
+
+def pid_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--pid`` (repeatable) to a verb."""
+    return click.option(
+        "--pid",
+        "pids",
+        type=click.IntRange(min=1),
+        multiple=True,
+        metavar="PID",
+        shell_complete=complete_pid,
+        help="Only this process; repeatable.",
+    )(function)
+
+
+def exit_code_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--exit-code`` to a verb."""
+    return click.option("--exit-code", is_flag=True, help="Exit 3 when a leak is found.")(function)
+
+
+def chosen(wishes: Sequence[int], pid: int) -> bool:
+    """Return whether ``--pid`` lets this process through."""
+    return not wishes or pid in wishes

@@ -1,0 +1,255 @@
+"""The screen of ``status``: a few lines per GPU, then what is open and what is wrong."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd import text, units
+from gpuwatchd.ctl import words
+from gpuwatchd.ctl.envelope import is_leak, live_device_json
+from gpuwatchd.ctl.output import width_of
+from gpuwatchd.model import LEAK_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.ctl.output import Out, Part
+    from gpuwatchd.model import Alert, Finding
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+
+_INDENT = "       "
+_BAR_CELLS = 10
+_SPARK_POINTS = (32, 16, 8)
+_SPARK_MIN_SPAN = 0.02
+_SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
+
+
+def payload(view: View, pids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the devices as JSON, the processes filtered by ``--pid``."""
+    devices = [live_device_json(item) for item in view.devices]
+    if pids:
+        for device in devices:
+            rows = device["processes"]
+            device["processes"] = (
+                None if rows is None else [row for row in rows if row["pid"] in pids]
+            )
+    return devices
+
+
+def leaks(view: View, pids: Sequence[int]) -> bool:
+    """Return whether anything that is shown leaks."""
+    for item in view.devices:
+        if not pids and is_leak(item.finding):
+            return True
+        for process in item.processes or ():
+            if (not pids or process.info.key.pid in pids) and is_leak(process.finding):
+                return True
+    return False
+
+
+def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool) -> str:
+    """Return a bar of the used share; "" when it is unknown.
+
+    Examples
+    --------
+    >>> bar(5, 10, 4, ascii_only=True)
+    '[##--]'
+    """
+    if used is None or not total:
+        return ""
+    full = min(cells, max(0, round(used / total * cells)))
+    if ascii_only:
+        return f"[{'#' * full}{'-' * (cells - full)}]"
+    return "█" * full + "░" * (cells - full)
+
+
+def show(out: Out, view: View, pids: Sequence[int] = (), *, verbose: bool = False) -> None:
+    """Write the whole screen."""
+    _banner(out, view)
+    for item in view.devices:
+        _device(out, view, item, pids, verbose=verbose)
+    _alerts(out, view)
+    for problem in view.daemon.problems:
+        out.flow([("problem: " + problem, "yellow")], rest="  ")
+
+
+def _banner(out: Out, view: View) -> None:
+    for code, sentence in view.warnings:
+        age = ""
+        if code in {"daemon-dead", "daemon-late"}:
+            at = units.clock(view.taken_at_s, now_s=time.time())
+            age = f" {units.duration(view.stale_s)} ago ({at})"
+        style = "red-bold" if code.startswith("daemon") else "yellow"
+        out.flow([(f"! {sentence}{age}", style)])
+
+
+def _label(item: LiveDevice) -> str:
+    index = item.device.index
+    return f"GPU {index if index is not None else '?'}"
+
+
+def _device(out: Out, view: View, item: LiveDevice, pids: Sequence[int], *, verbose: bool) -> None:
+    reading = item.reading
+    total = reading.total_bytes if reading is not None else item.device.memory_total_bytes
+    used = reading.used_bytes if reading is not None else None
+    first: list[Part] = [
+        (text.cut(item.device.name, 28) if out.terminal else item.device.name, "bold")
+    ]
+    shown = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
+    if shown:
+        first.append(shown)
+    first.append(f"{_amount(used)}/{units.size(total)}{_share(used, total)}")
+    marks = _spark(item, total, room=_room(out, first), ascii_only=out.ascii)
+    if marks:
+        first.append((marks, "cyan"))
+    if verbose and reading is not None:
+        first += _extras(item)
+    out.flow(first, first=f"{_label(item):<7}", rest=_INDENT)
+    if reading is None or reading.state != "ok":
+        state = "not readable" if reading is None else reading.state
+        why = f": {item.faults[0]}" if item.faults else ""
+        out.flow([(f"{state}{why}", "yellow")], first=_INDENT, rest=_INDENT)
+    if view.trend:
+        out.flow(_judgement(item, item.finding), first=_INDENT, rest=_INDENT)
+    _processes(out, item, pids, verbose=verbose)
+    if verbose:
+        for fault in item.faults:
+            out.flow([(f"fault: {fault}", "yellow")], first=_INDENT, rest=_INDENT)
+
+
+def _amount(used: int | None) -> str:
+    return units.size(used).removesuffix(" GiB") if used is not None else "?"
+
+
+def _share(used: int | None, total: int | None) -> str:
+    return f"  {units.percent(used / total)}" if used is not None and total else ""
+
+
+def _room(out: Out, parts: Sequence[Part]) -> int:
+    """Return the columns that are left on the first line."""
+    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in parts)
+    return out.width - len(_INDENT) - taken
+
+
+def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) -> str:
+    values = list(item.recent_bytes)
+    known = [value for value in values if value is not None]
+    points = next((n for n in _SPARK_POINTS if n <= room), 0)
+    if len(known) < 2 or not points:
+        return ""
+    every = -(-len(values) // points)
+    shown: list[float | None] = list(values[::-1][::every][::-1])  # the newest point stays
+    low, high = float(min(known)), float(max(known))
+    # Noise must not look like a mountain: the scale spans at least 2 % of the card.
+    floor = _SPARK_MIN_SPAN * (total or high or 1)
+    if high - low < floor:
+        low, high = max(0.0, low - floor / 2), high + floor / 2
+    return units.spark(shown, low=low, high=high, ascii_only=ascii_only)
+
+
+def _extras(item: LiveDevice) -> list[Part]:
+    reading = item.reading
+    if reading is None:
+        return []
+    facts = (
+        ("util", reading.util_pct, "%"), ("", reading.temp_c, " °C"), ("", reading.power_w, " W"),
+    )  # fmt: skip
+    return [f"{name} {value:.0f}{unit}".strip() for name, value, unit in facts if value is not None]
+
+
+def _judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
+    parts: list[Part] = [words.verdict(finding, samples=item.samples)]
+    if finding is None or finding.pattern not in LEAK_PATTERNS | {"spike"}:
+        return parts
+    if finding.rate_bytes_per_s is not None:
+        parts.append(words.growth(finding.rate_bytes_per_s))
+    if is_leak(finding):
+        band = words.eta(finding.eta)
+        parts.append(f"full in {band}" if band else "full in ?")
+        suspect = _suspect(item, finding)
+        if suspect:
+            parts.append(f"by {suspect}")
+    return parts
+
+
+def _suspect(item: LiveDevice, finding: Finding) -> str:
+    """Return whose growth it is: the judged process, else the one that explains most of it."""
+    if finding.subject.unattributed:
+        return "memory that no process owns"
+    known = {process.info.key: process.info for process in item.processes or ()}
+    key, share = finding.subject.process, None
+    if key is None and finding.blame:
+        worst = max(finding.blame, key=lambda b: b.share)
+        key, share = worst.process, worst.share
+        if key is None:
+            return f"{worst.name}, {units.percent(share)}"
+    if key is None:
+        return ""
+    info = known.get(key)
+    named = words.who(info) if info is not None else f"pid {key.pid}"
+    kind = f" ({info.framework})" if info is not None and info.framework else ""
+    return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
+
+
+def _processes(out: Out, item: LiveDevice, pids: Sequence[int], *, verbose: bool) -> None:
+    rows = item.processes
+    if rows is None:
+        if verbose or pids:
+            reason = (item.reading.uses_reason if item.reading is not None else None) or "unknown"
+            out.flow([(f"processes: {reason}", "dim")], first=_INDENT, rest=_INDENT)
+        return
+    ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
+    if pids:
+        ordered = [p for p in ordered if p.info.key.pid in pids]
+    elif not verbose:
+        ordered = [p for p in ordered if is_leak(p.finding) or p in ordered[:3]]
+    for process in ordered:
+        out.flow(_process(process), first=_INDENT + "  ", rest=_INDENT + "    ")
+    hidden = 0 if pids else len(rows) - len(ordered)
+    if hidden > 0:
+        out.flow([(f"and {hidden} more (-v)", "dim")], first=_INDENT + "  ")
+    if verbose and item.unattributed_bytes is not None:
+        out.flow(
+            [(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=_INDENT + "  "
+        )
+
+
+def _process(process: LiveProcess) -> list[Part]:
+    parts: list[Part] = [words.who(process.info), units.size(process.used_bytes)]
+    if process.info.framework:
+        parts.append((words.framework(None, process.info), "dim"))
+    if is_leak(process.finding) and process.finding is not None:
+        parts.append(words.verdict(process.finding))
+    return parts
+
+
+def alert_line(alert: Alert) -> list[Part]:
+    """Return one open alert in a line."""
+    state = alert.state if alert.state != "firing" else alert.severity
+    since = alert.firing_at_s or alert.watch_at_s or alert.opened_at_s
+    finding = alert.finding
+    band = words.eta(finding.eta)
+    return [
+        (
+            f"{state} since {units.clock(since, now_s=time.time())}:",
+            _SEVERITY_STYLE[alert.severity],
+        ),
+        alert.title or alert.key,
+        f"{words.growth(finding.rate_bytes_per_s)} {finding.pattern}",
+        f"full in {band}" if band else "",
+        (f"held back: {alert.held_back}", "dim") if alert.held_back else "",
+    ]
+
+
+def _alerts(out: Out, view: View) -> None:
+    for alert in sorted(view.alerts, key=lambda a: a.opened_at_s):
+        if alert.state in {"firing", "watch"}:
+            out.flow(alert_line(alert), rest="  ")
+    firing = sum(1 for alert in view.alerts if alert.state == "firing")
+    if firing:
+        out.flow(
+            [("gpuwatchctl alerts show KEY says why; gpuwatchctl predict has the numbers", "dim")]
+        )

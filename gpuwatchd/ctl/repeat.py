@@ -1,0 +1,50 @@
+"""The screen again every interval; as JSON one line per look."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd.ctl import envelope, look, output, panel
+from gpuwatchd.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.ctl.options import Globals
+
+_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+
+
+def run(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | None) -> int:
+    """Look ``count`` times (None: until interrupted) and return the exit code.
+
+    The first look may fail (no GPU: 1); later ones may recover, so they only say what is missing.
+    """
+    done = 0
+    next_at_s = time.monotonic()
+    while True:
+        try:
+            view = look.see(flags)
+            _show(flags, view, pids)
+        except SourceError as error:
+            if done == 0:
+                raise
+            output.Out(flags).line(f"! {error.message}")
+        done += 1
+        if count is not None and done >= count:
+            return 0
+        next_at_s = max(next_at_s + every_s, time.monotonic())
+        time.sleep(max(0.0, next_at_s - time.monotonic()))
+
+
+def _show(flags: Globals, view: look.View, pids: Sequence[int]) -> None:
+    if flags.json:
+        output.emit_json(envelope.answer("watch", panel.payload(view, pids), view=view))
+        return
+    out = output.Out(flags)
+    if out.terminal and out.colour:
+        out.raw(_HOME_AND_CLEAR)
+    out.line(time.strftime("%H:%M:%S"))
+    panel.show(out, view, pids, verbose=flags.verbose)
+    out.flush()

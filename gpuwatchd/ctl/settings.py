@@ -1,0 +1,206 @@
+"""The configuration as text: every key with its meaning, and what a setting costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpuwatchd import config, text, units
+from gpuwatchd.config import Config, Seconds, Section, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD = """\
+# gpuwatchd configuration. Every key is here with its default, switched off by the "#" before it;
+# remove that "#" to set a key. Durations: 90s 15m 2h 7d. Sizes: 512MiB 24GiB.
+# See what is in force: gpuwatchctl config print --origin
+"""
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+def toml(value: object) -> str:
+    """Return a value as TOML.
+
+    Examples
+    --------
+    >>> toml(Seconds(900)), toml(("a", "b")), toml(0.5), toml(True)
+    ('"15m"', '["a", "b"]', '0.5', 'true')
+    """
+    if isinstance(value, Seconds):
+        return json.dumps(units.short_duration(value))
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(toml(item) for item in value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(int(value)) if isinstance(value, Size) else str(value)
+
+
+def masked(value: object) -> object:
+    """Return a value with secrets (tokens, logins in URLs) shown as ``****``.
+
+    Examples
+    --------
+    >>> masked(("curl", "https://me:pw@host/x"))
+    ('curl', 'https://****@host/x')
+    """
+    if isinstance(value, tuple) and all(isinstance(word, str) for word in value):
+        return text.mask_argv(value, limit=64)
+    return text.mask_argv([value])[0] if isinstance(value, str) and value else value
+
+
+def value_at(settings: Section, key: str) -> Any:
+    """Return the value of a dotted kebab-case key."""
+    node: Any = settings
+    for name in key.split("."):
+        node = getattr(node, name.replace("-", "_"))
+    return node
+
+
+def _docs() -> dict[str, dict[str, str]]:
+    """Return class name -> field name (and "" for the class) -> its docstring."""
+    docs: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(config)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        fields = docs[node.name] = {"": ast.get_docstring(node) or ""}
+        name = ""
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                name = item.target.id
+            elif name and isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
+                fields[name] = inspect.cleandoc(str(item.value.value))
+                name = ""
+    return docs
+
+
+def sections(kind: type[Section] = Config, path: str = "") -> Iterator[tuple[str, type[Section]]]:
+    """Yield ("notify.email", EmailSection) for every section that has keys of its own."""
+    fields = msgspec.structs.fields(kind)
+    nested = [f for f in fields if isinstance(f.type, type) and issubclass(f.type, Section)]
+    if path and len(nested) < len(fields):
+        yield path, kind
+    for field in nested:
+        yield from sections(
+            field.type, f"{path}.{field.encode_name}" if path else field.encode_name
+        )
+
+
+def default_file() -> str:
+    """Return a commented configuration file: every key, its meaning and its default."""
+    docs = _docs()
+    lines = [HEAD]
+    for path, kind in sections():
+        about = docs[kind.__name__][""].partition(": ")[2].rstrip(".")
+        lines.append(f"[{path}]" + (f"  # {about}" if about else ""))
+        for field in msgspec.structs.fields(kind):
+            if isinstance(field.type, type) and issubclass(field.type, Section):
+                continue
+            lines += [f"# {line}" for line in docs[kind.__name__].get(field.name, "").splitlines()]
+            default = field.default
+            shown = "" if default is None else f" {toml(default)}"
+            lines.append(f"#{field.encode_name} ={shown}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def consequences(settings: Config) -> list[str]:
+    """Return what these settings hide, delay or silence, one sentence each."""
+    return [*_thresholds(settings), *_windows(settings), *_policy(settings)]
+
+
+def _thresholds(settings: Config) -> Iterator[str]:
+    section = settings.detection
+    if section.min_slope_mb_per_sec > 0:
+        floor = units.rate(section.min_slope_mb_per_sec * 1e6)
+        yield f"min-slope-mb-per-sec: this slope floor hides leaks below {floor}"
+    if section.min_r_squared > 0:
+        yield (
+            f"min-r-squared: gradual leaks whose R² is below {section.min_r_squared:g} are hidden;"
+            " real allocators are often noisier"
+        )
+    if section.confidence_threshold > 0.9:
+        yield "confidence-threshold: alerts come late, slow leaks perhaps never"
+    if section.confidence_threshold < 0.6:
+        yield "confidence-threshold: expect false alarms"
+    if section.minimum_growth_mib > Config().detection.minimum_growth_mib:
+        amount = units.size(section.minimum_growth_mib * 1024**2)
+        yield f"minimum-growth-mib: growth below {amount} within the look-back is hidden"
+
+
+def _windows(settings: Config) -> Iterator[str]:
+    section, interval_s = settings.detection, settings.daemon.interval
+    first_s = max(section.minimum_samples * interval_s, section.minimum_duration)
+    if first_s > 600:
+        yield f"minimum-samples: no alert before {units.duration(first_s)} of growth"
+    window_s = section.analysis_window_hours * 3600
+    if section.analysis_window_hours < Config().detection.analysis_window_hours:
+        slowest = units.rate(section.minimum_growth_mib * 1024**2 / window_s)
+        yield f"analysis-window-hours: leaks slower than {slowest} are hidden at best"
+    if window_s < first_s:
+        yield "analysis-window-hours: shorter than what an alert needs, so there will be none"
+    if section.eta_horizon < 3600:
+        yield f"eta-horizon: no alert earlier than {units.duration(section.eta_horizon)} before"
+    if section.spike_window < 3 * interval_s:
+        yield f"spike-window: shorter than 3 samples; {units.duration(3 * interval_s)} is used"
+
+
+def _policy(settings: Config) -> Iterator[str]:
+    if not settings.policy.channels:
+        yield "channels: empty, so nobody is told; alerts are only shown by status"
+    if not settings.sources.enabled:
+        yield "sources.enabled: empty, so nothing is watched"
+    if settings.daemon.interval > 60:
+        yield "interval: growth within minutes is seen late"
+    if not settings.policy.repeat:
+        yield "repeat: empty, so an alert is told once and never again"
+
+
+def problems(settings: Config) -> list[str]:
+    """Return what cannot work, one sentence each: unknown names, incomplete or unsafe channels."""
+    from gpuwatchd.notify import NOTIFIERS  # noqa: PLC0415
+    from gpuwatchd.sources import SOURCES  # noqa: PLC0415
+
+    found = [
+        f'[{section}] {key}: no {what} is called "{name}"; known: {", ".join(table)}'
+        for section, key, what, names, table in (
+            ("sources", "enabled", "source", settings.sources.enabled, SOURCES),
+            ("policy", "channels", "channel", settings.policy.channels, NOTIFIERS),
+        )
+        for name in names
+        if name not in table
+    ]
+    if "replay" in settings.sources.enabled and not settings.sources.replay.file:
+        found.append("[sources.replay] file: not set, and the source replay is enabled")
+    if "email" in settings.policy.channels:
+        found += _email(settings)
+    if "command" in settings.policy.channels and not settings.notify.command.argv:
+        found.append("[notify.command] argv: empty, and the channel command is in use")
+    return found
+
+
+def _email(settings: Config) -> Iterator[str]:
+    section = settings.notify.email
+    for key, value in (("host", section.host), ("to", section.to)):
+        if not value:
+            yield f"[notify.email] {key}: empty, and the channel email is in use"
+    if section.security == "none" and section.host and section.host not in _LOOPBACK:
+        yield f'[notify.email] security: "none" is refused for {section.host}'
+    if not section.password_file:
+        return
+    file = Path(section.password_file).expanduser()
+    try:
+        mode = file.stat().st_mode
+    except OSError as error:
+        yield f"[notify.email] password-file: {file}: {error.strerror}"
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield f"[notify.email] password-file: others can read {file}; run: chmod 600 {file}"

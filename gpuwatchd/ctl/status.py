@@ -1,0 +1,29 @@
+"""``status``: one screen, from the daemon's live state."""
+
+from __future__ import annotations
+
+import click
+
+from gpuwatchd.ctl import envelope, look, options, output, panel
+
+
+@click.command("status", epilog=options.examples("status", "status --gpu 0 --json"))
+@options.pid_option
+@options.exit_code_option
+@click.option(
+    "--watch", "watch_s", type=options.Span(), is_flag=False, flag_value="2s", metavar="[SECONDS]",
+    help="Repeat every so many seconds (2).",
+)  # fmt: skip
+def command(pids: tuple[int, ...], exit_code: bool, watch_s: float | None) -> int:  # noqa: FBT001
+    """Show every GPU: used, growth, time left, who; open alerts; the daemon's health."""
+    flags = options.current()
+    if watch_s is not None:
+        from gpuwatchd.ctl import repeat  # noqa: PLC0415
+
+        return repeat.run(flags, pids, every_s=watch_s, count=None)
+    view = look.see(flags)
+    if flags.json:
+        output.emit_json(envelope.answer("status", panel.payload(view, pids), view=view))
+    else:
+        panel.show(output.Out(flags), view, pids, verbose=flags.verbose)
+    return 3 if exit_code and panel.leaks(view, pids) else 0

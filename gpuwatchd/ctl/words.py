@@ -1,0 +1,120 @@
+"""Judgements in words: shared by the verbs that show them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.ctl.envelope import is_leak
+from gpuwatchd.model import LEAK_PATTERNS
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import EtaRange, Finding, ProcessInfo
+
+_CALM = {"stable", "plateau", "preallocated", "sawtooth"}
+
+
+def strength(confidence: float) -> str:
+    """Return the word for a confidence.
+
+    Examples
+    --------
+    >>> strength(0.97), strength(0.8), strength(0.4)
+    ('confirmed', 'likely', 'possible')
+    """
+    if confidence >= 0.95:
+        return "confirmed"
+    return "likely" if confidence >= 0.75 else "possible"
+
+
+def fit(r_squared: float) -> str:
+    """Return the word for an R².
+
+    Examples
+    --------
+    >>> fit(0.982), fit(0.75), fit(0.2)
+    ('strong', 'weak', 'noise')
+    """
+    if r_squared > 0.8:
+        return "strong"
+    return "weak" if r_squared >= 0.7 else "noise"
+
+
+def eta(band: EtaRange | None) -> str:
+    """Return the time to out-of-memory with its interval; "" when there is none.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import EtaRange
+    >>> eta(EtaRange(low_s=2340, mid_s=2820, high_s=None))
+    '0h 47m (0h 39m - open)'
+    """
+    if band is None:
+        return ""
+    high = "open" if band.high_s is None else units.duration(band.high_s)
+    return f"{units.duration(band.mid_s)} ({units.duration(band.low_s)} - {high})"
+
+
+def growth(rate_bytes_per_s: float | None) -> str:
+    """Return a rate with its sign.
+
+    Examples
+    --------
+    >>> growth(206667.0), growth(None)
+    ('+12.4 MB/min', '?')
+    """
+    words = units.rate(rate_bytes_per_s)
+    return f"+{words}" if rate_bytes_per_s is not None and rate_bytes_per_s > 0 else words
+
+
+def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> tuple[str, str]:
+    """Return a judgement in a few words, and its style.
+
+    Parameters
+    ----------
+    finding
+        With the tier that policy has opened; None when nothing was judged.
+    samples, needed
+        For "collecting, 6 of 20 samples".
+    """
+    if finding is None:
+        if 0 < samples < needed:
+            return f"collecting, {samples} of {needed} samples", "dim"
+        return "no verdict", "dim"
+    if is_leak(finding):
+        sure = f"{strength(finding.confidence)} {units.percent(finding.confidence)}"
+        if finding.tier == "alert":
+            word = "CRITICAL" if finding.severity == "critical" else "LEAK"
+            style = "red-bold" if finding.severity == "critical" else "yellow-bold"
+            return f"{word} {finding.pattern}, {sure}", style
+        return f"watch {finding.pattern}, {sure}", "yellow"
+    if finding.pattern in LEAK_PATTERNS:
+        return f"growing, not confirmed ({finding.pattern})", ""
+    if finding.pattern == "unknown":
+        count = finding.samples or samples
+        if count < needed:
+            return f"collecting, {count} of {needed} samples", "dim"
+        return "unknown", "dim"
+    return finding.pattern, "green" if finding.pattern in _CALM else ""
+
+
+def verdict_words(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """Return a judgement as styled parts of a line: the words, then the growth of a leak."""
+    if is_leak(finding):
+        return verdict(finding), (f" {growth(finding.rate_bytes_per_s)}", "")
+    return (verdict(finding),)
+
+
+def who(info: ProcessInfo) -> str:
+    """Return "python[4711] of alice"."""
+    owner = f" of {info.user}" if info.user else ""
+    return f"{info.name}[{info.key.pid}]{owner}"
+
+
+def framework(finding: Finding | None, info: ProcessInfo | None) -> str:
+    """Return the framework, and whether it is a guess."""
+    if info is not None and info.framework:
+        return info.framework if info.framework_sure else f"{info.framework} (guessed)"
+    if finding is not None and finding.framework:
+        return finding.framework
+    return "?"
