@@ -1,0 +1,138 @@
+"""Recognition of frameworks, from small samples of our own and, where present, real maps files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, recognise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SITE = "/opt/venv/lib/python3.12/site-packages"
+TORCH = [f"{SITE}/torch/lib/libtorch_cpu.so", f"{SITE}/torch/lib/libc10.so"]
+TENSORFLOW = [f"{SITE}/tensorflow/libtensorflow_framework.so.2"]
+JAX = [f"{SITE}/jaxlib/libjax_common.so", f"{SITE}/jaxlib/_jax.so"]
+JAX_ON_GPU = [*JAX, f"{SITE}/jax_plugins/xla_cuda12/xla_cuda_plugin.so"]
+GGML = ["/usr/lib/libggml-base.so", "/usr/lib/libggml-cuda.so"]
+
+
+@pytest.mark.parametrize(
+    ("libraries", "framework"),
+    [
+        (TORCH, "PyTorch"),
+        (JAX, "JAX"),
+        (TENSORFLOW + JAX, "TensorFlow"),
+        (JAX + TENSORFLOW, "TensorFlow"),
+        (TENSORFLOW + JAX_ON_GPU, "JAX"),
+        (JAX + TORCH, "JAX"),
+        ([f"{SITE}/jaxlib/xla_extension.so"], "JAX"),
+        ([f"{SITE}/onnxruntime/capi/onnxruntime_pybind11_state.so"], "ONNX Runtime"),
+        ([f"{SITE}/cupy/_core/core.cpython-312-x86_64-linux-gnu.so"], "CuPy"),
+        ([f"{SITE}/numba/_dispatcher.cpython-312-x86_64-linux-gnu.so"], "Numba"),
+        ([f"{SITE}/mlx/core.cpython-312-darwin.so"], "MLX"),
+        ([f"{SITE}/vllm/_C.abi3.so", *TORCH], "vLLM"),
+        (["/usr/lib/ollama/libggml-base.so"], "Ollama"),
+        (["/usr/lib/libllama.so", *GGML], "llama.cpp"),
+        (GGML, "ggml"),
+    ],
+)
+def test_loaded_libraries_name_the_framework_for_sure(libraries: list[str], framework: str) -> None:
+    assert recognise(["python", "train.py"], libraries) == (framework, True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "framework"),
+    [
+        (["python3.12", "-m", "vllm.entrypoints.openai.api_server", "--port", "8000"], "vLLM"),
+        (["/opt/venv/bin/python", "/opt/venv/bin/vllm", "serve", "m"], "vLLM"),
+        (["VLLM::EngineCore_DP0"], "vLLM"),
+        (["python", "-m", "sglang.launch_server"], "SGLang"),
+        (["sglang::scheduler_TP0"], "SGLang"),
+        (["/usr/local/bin/ollama", "runner", "--model", "/m/blobs/sha256-ab"], "Ollama"),
+        (["/usr/lib/ollama/llama-server", "--model", "x"], "Ollama"),
+        (["/opt/llama/llama-server", "-m", "model.gguf"], "llama.cpp"),
+        (["python", "-u", "-X", "dev", "-m", "torch.distributed.run", "t.py"], "PyTorch"),
+        (["torchrun", "--nproc-per-node=2", "t.py"], "PyTorch"),
+        (["python", "-m", "mlx_lm.server"], "MLX"),
+        (["python", "train_jax.py"], "JAX"),
+        (["python", "finetune-tensorflow.py"], "TensorFlow"),
+        (["python /srv/vllm serve --model m"], "vLLM"),
+        (["/usr/lib/xorg/Xorg", ":0"], "display"),
+    ],
+)
+def test_a_command_line_alone_is_a_guess(argv: list[str], framework: str) -> None:
+    assert recognise(argv) == (framework, False)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["vim", "vllm", "serve"],
+        ["grep", "-r", "torch", "."],
+        ["python", "train.py", "--logger", "jax"],
+        ["python", "-c", "import torch"],
+        ["tail", "-f", "/var/log/ollama.log"],
+        ["sleep", "60"],
+        [],
+        [""],
+    ],
+)
+def test_a_word_among_the_arguments_is_no_evidence(argv: list[str]) -> None:
+    assert recognise(argv) == (None, False)
+
+
+def test_libraries_confirm_what_the_command_line_says() -> None:
+    assert recognise(["VLLM::EngineCore"], TORCH) == ("vLLM", True)
+    assert recognise(["/opt/llama-server"], GGML) == ("llama.cpp", True)
+
+
+def test_a_launcher_says_less_than_what_is_loaded() -> None:
+    assert recognise(["torchrun", "train.py"], JAX) == ("JAX", True)
+
+
+def test_the_cut_kernel_name_is_enough() -> None:
+    assert recognise([], name="VLLM::EngineCor") == ("vLLM", False)
+    assert recognise([], name="sglang::schedul") == ("SGLang", False)
+    assert recognise([], name="gnome-shell") == ("display", False)
+
+
+def test_thread_names_help_when_nothing_else_does() -> None:
+    assert recognise(["python", "train.py"], threads=["python", "pt_data_worker"]) == (
+        "PyTorch",
+        False,
+    )
+
+
+def test_pools_and_graphics_are_names_that_can_be_recognised() -> None:
+    names = {app.name for app in APPS} | {name for name, _ in LIBRARIES}
+    assert names >= PREALLOCATES
+    assert names >= GRAPHICS
+
+
+@given(st.lists(st.text(), max_size=6), st.lists(st.text(), max_size=6), st.text(max_size=15))
+def test_any_text_gets_an_answer(argv: list[str], libraries: list[str], name: str) -> None:
+    framework, sure = recognise(argv, libraries, name)
+    assert framework is not None or not sure
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("sample", "framework"),
+    [
+        ("torch", "PyTorch"),
+        ("jax", "JAX"),
+        ("tensorflow", "TensorFlow"),
+        ("onnxruntime", "ONNX Runtime"),
+        ("numba", "Numba"),
+        ("plain", None),
+    ],
+)
+def test_real_maps(shared_data: Path, sample: str, framework: str | None) -> None:
+    text = (shared_data / "platforms" / "maps" / f"proc_maps_{sample}_cpu.txt").read_text()
+    paths = {line.split(None, 5)[5] for line in text.splitlines() if len(line.split(None, 5)) == 6}
+    assert recognise(["python", "run.py"], paths) == (framework, framework is not None)
