@@ -1,0 +1,391 @@
+"""Rows of a table with one layout: whole blocks by column, odd blocks row by row."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwatchd.sources.formats import fields
+from gpuwatchd.sources.formats.collect import remember
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.model import FloatArray
+    from gpuwatchd.sources.formats.collect import Collector, Track
+    from gpuwatchd.sources.formats.columns import Layout
+    from gpuwatchd.sources.formats.places import Place
+
+FOREIGN = re.compile(
+    r"\s*(?:[{}\[+|=#*<~]|NVIDIA-SMI|No devices|Unable to|Failed to|Traceback"
+    r"|GPU [0-9A-Fa-f]{4,8}:)"
+)
+"""Starts of lines that are no torn rows of a table but something else."""
+_CACHE_MAX = 100_000
+_BLOCK_ROWS = 4096
+_PLACE_ROLES = ("host", "uuid", "bus", "index", "name", "total")
+_MEMORY_ROLES = ("used", "free", "total", "reserved")
+
+
+class Torn(ValueError):
+    """A row that two writers or a crash have broken."""
+
+
+class Table:
+    """Reads the rows under one header into the collector."""
+
+    def __init__(self, layout: Layout, sink: Collector, header: str = "") -> None:
+        self.layout = layout
+        self.sink = sink
+        self.header = header
+        self._chosen = not layout.index_choices
+        self._amounts: dict[str, dict[str, float]] = {role: {} for role in _MEMORY_ROLES}
+        self._places: dict[tuple[str, ...], Place] = {}
+        self._identity: list[int] = []
+        self._nth = 0
+        self._last_time: object = None
+        self._held = ""
+        self._settle()
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether an amount of used memory can come out of these columns."""
+        roles = self.layout.roles
+        return "used" in roles or ("free" in roles and bool({"total"} & set(roles))) or (
+            "free" in roles and self.sink.options.total_bytes is not None)  # fmt: skip
+
+    def _settle(self) -> None:
+        roles = self.layout.roles
+        self._identity = [roles[role] for role in _PLACE_ROLES if role in roles]
+        self._numbered = bool({"uuid", "bus", "index"} & set(roles))
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def _choose_index(self, lines: Sequence[str]) -> None:
+        """Take the index column that counts devices; one that holds words is a name."""
+        self._chosen = True
+        rows = [row for row in map(self._cells, lines[:64]) if len(row) == self.layout.width]
+        best, most = None, 0
+        for position in self.layout.index_choices:
+            values = {fields.whole(row[position]) for row in rows} - {None}
+            words = any(fields.known(row[position]) for row in rows)
+            if not values and words:
+                self.layout.roles.setdefault("name", position)
+            elif len(values) > most:
+                best, most = position, len(values)
+        if best is not None:
+            self.layout.roles["index"] = best
+        self._settle()
+
+    # -- feeding -------------------------------------------------------------------------------
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take rows; return how many lines were taken before one that is no row of this table."""
+        if not self._chosen:
+            self._choose_index(lines)
+        done = 0
+        while done < len(lines):
+            part = lines[done : done + _BLOCK_ROWS]
+            if not self._held and self._whole_block(part, first_line + done):
+                done += len(part)
+                continue
+            taken = self._by_row(part, first_line + done)
+            done += taken
+            if taken < len(part):
+                break
+        return done
+
+    def close(self) -> None:
+        """Say goodbye to a quoted row that never ended."""
+        if self._held:
+            self._held = ""
+            self.sink.bad("torn", self.sink.open_line or 0)
+
+    # -- whole blocks --------------------------------------------------------------------------
+
+    def _whole_block(self, lines: Sequence[str], first_line: int) -> bool:
+        """Read a block by columns; False, and nothing done, when anything in it is odd."""
+        separator, width = self.layout.separator, self.layout.width
+        joined = f"{separator}\n{separator}".join(lines)
+        if '"' in joined or "used" not in self.layout.roles or width < 2:
+            return False
+        flat = joined.split(separator)
+        step, count = width + 1, len(lines)
+        if len(flat) != count * step - 1 or flat[width::step].count("\n") != count - 1:
+            return False
+        if self.sink.open_line is not None and self.sink.open_line < first_line + count:
+            return False
+        columns = {role: flat[at::step] for role, at in self.layout.roles.items()}
+        times = self._times(columns)
+        amounts = self._amount_columns(columns)
+        if amounts is None or times is None or not _sane(amounts):
+            return False
+        if not self._numbered and times[0] is not None and (np.diff(times[0]) == 0).any():
+            return False  # rows of one time count devices: row by row
+        tracks = self._block_places(flat, step)
+        if tracks is None:
+            return False
+        self._store(tracks, times, amounts, first_line)
+        return True
+
+    def _times(
+        self, columns: dict[str, list[str]]
+    ) -> tuple[FloatArray | None, FloatArray | None] | None:
+        """Return the times of a block, read both ways; (None, None) when the log has none."""
+        texts = columns.get("time")
+        if texts is None:
+            return None, None
+        if "clock" in columns:
+            texts = [f"{day.strip()} {time.strip()}" for day, time in
+                     zip(texts, columns["clock"], strict=True)]  # fmt: skip
+        elif texts[0][:1] in {" ", '"'}:
+            texts = [text.strip() for text in texts]
+        times = self.sink.clock.column(texts)
+        if times is not None:
+            return times, None
+        pairs = np.array(list(map(self.sink.clock.both, texts)), dtype=np.float64)
+        if np.isnan(pairs).all(axis=1).any():
+            return None
+        first, other = pairs[:, 0], pairs[:, 1]
+        same = bool((first == other).all())
+        return np.ascontiguousarray(first), None if same else np.ascontiguousarray(other)
+
+    def _amount_columns(self, columns: dict[str, list[str]]) -> dict[str, FloatArray] | None:
+        found: dict[str, FloatArray] = {}
+        for role in _MEMORY_ROLES:
+            texts = columns.get(role)
+            if texts is None:
+                continue
+            cache = self._amounts[role]
+            try:
+                values = list(map(cache.__getitem__, texts))
+            except KeyError:
+                if not self._learn(cache, texts, role):
+                    return None
+                values = list(map(cache.__getitem__, texts))
+            found[role] = np.array(values, dtype=np.float64)
+        return found
+
+    def _learn(self, cache: dict[str, float], texts: Sequence[str], role: str) -> bool:
+        if len(cache) > _CACHE_MAX:
+            cache.clear()
+        unit = self.layout.unit(role)
+        try:
+            for text in set(texts):
+                if text not in cache:
+                    cache[text] = fields.amount(text, unit)
+        except ValueError:
+            return False
+        return True
+
+    def _block_places(self, flat: list[str], step: int) -> list[Place] | None:
+        identity = list(zip(*(flat[at::step] for at in self._identity), strict=True))
+        if not identity:
+            identity = [()] * ((len(flat) + 1) // step)
+        try:
+            return list(map(self._places.__getitem__, identity))
+        except KeyError:
+            pass
+        if len(self._places) > _CACHE_MAX:
+            self._places.clear()
+        for key in dict.fromkeys(identity):
+            if key not in self._places:
+                try:
+                    self._places[key] = self._place(self._named(key), 0)
+                except ValueError:
+                    return None
+        return list(map(self._places.__getitem__, identity))
+
+    def _store(
+        self,
+        places: list[Place],
+        times: tuple[FloatArray | None, FloatArray | None],
+        amounts: dict[str, FloatArray],
+        first_line: int,
+    ) -> None:
+        used = amounts["used"]
+        t, other = times
+        if t is None:
+            t = self.sink.ticks.many([place.order for place in places])
+        self._last_time = None
+        good = np.isfinite(used)
+        if absent := int((~good).sum()):
+            where = int(np.argmin(good))
+            self.sink.bad("not available", first_line + where, absent)
+        self.sink.good(int(good.sum()))
+        orders = np.array([place.order for place in places])
+        by_order = {place.order: place for place in set(places)}
+        for order, place in by_order.items():
+            rows = np.flatnonzero((orders == order) & good)
+            track = self.sink.track(place, timed=times[0] is not None) if rows.size else None
+            if track is None:
+                continue
+            track.add(t[rows], used[rows], None if other is None else other[rows])
+            track.unitless |= self.layout.unitless()
+            self._remember(
+                track, {role: float(values[rows[-1]]) for role, values in amounts.items()}
+            )
+
+    # -- row by row ----------------------------------------------------------------------------
+
+    def _by_row(self, lines: Sequence[str], first_line: int) -> int:
+        for number, line in enumerate(lines):
+            if self._held:
+                line = f"{self._held}\n{line}"  # noqa: PLW2901 - a quoted cell goes on
+                self._held = ""
+            elif not line.strip() or line == self.header:
+                continue
+            elif self._foreign(line):
+                return number
+            if line.count('"') % 2 and line.count("\n") < 8:
+                self._held = line
+                continue
+            try:
+                self._row(line, first_line + number)
+            except Torn:
+                self.sink.bad("torn", first_line + number)
+            except ValueError:
+                torn = self.sink.open_line == first_line + number
+                self.sink.bad("torn" if torn else "bad number", first_line + number)
+        return len(lines)
+
+    def _foreign(self, line: str) -> bool:
+        from gpuwatchd.sources.formats.columns import layout_of  # noqa: PLC0415
+
+        if FOREIGN.match(line) and not line.startswith("[N"):
+            return True
+        if self.layout.separator not in line:
+            return True
+        return line[:1].isalpha() and layout_of(line) is not None
+
+    def _cells(self, line: str) -> list[str]:
+        if '"' not in line:
+            cells = line.split(self.layout.separator)
+        else:
+            try:
+                cells = next(
+                    csv.reader(line.split("\n"), delimiter=self.layout.separator,
+                               skipinitialspace=True), [])  # fmt: skip
+            except csv.Error:
+                return []
+        if len(cells) == self.layout.width + 1 and not cells[-1].strip():
+            cells.pop()
+        return cells
+
+    def _row(self, line: str, number: int) -> None:
+        cells = self._cells(line)
+        if len(cells) != self.layout.width:
+            raise Torn
+        row = {role: cells[at] for role, at in self.layout.roles.items()}
+        if self._cut_short(row, number):
+            raise Torn
+        t = self._time(row)
+        if t is not None and math.isnan(t[0]) and math.isnan(t[1]):
+            self.sink.bad("torn" if number == self.sink.open_line else "bad time", number)
+            return
+        amounts = {
+            role: fields.amount(row[role], self.layout.unit(role))
+            for role in _MEMORY_ROLES if role in row
+        }  # fmt: skip
+        used = _used(amounts, self.sink.options.total_bytes)
+        place = self._place(row, self._count(t))
+        if used is None:
+            self.sink.bad("not available", number)
+            return
+        if not _sane({role: np.array([value]) for role, value in amounts.items()}):
+            raise Torn
+        if t is None:
+            self.sink.ticks.of(place.order)
+        self.sink.point(place, t, used, unitless=self.layout.unitless())
+        track = self.sink.track(place, timed=t is not None)
+        if track is not None:
+            self._remember(track, amounts)
+
+    def _cut_short(self, row: dict[str, str], number: int) -> bool:
+        """Say whether the unfinished last line ends inside a number that we use."""
+        if number != self.sink.open_line:
+            return False
+        last = self.layout.width - 1
+        return any(
+            at == last and role in row and row[role].strip()[-1:].isdigit()
+            for role, at in self.layout.roles.items()
+            if role in _MEMORY_ROLES
+        )
+
+    def _time(self, row: dict[str, str]) -> tuple[float, float] | None:
+        if "time" not in row:
+            return None
+        text = f"{row['time'].strip()} {row['clock'].strip()}" if "clock" in row else row["time"]
+        return self.sink.clock.both(text)
+
+    def _count(self, t: tuple[float, float] | None) -> int:
+        """Return which row of its time this is, for tables without any device column."""
+        if self._numbered or t is None:
+            return 0
+        self._nth = self._nth + 1 if t == self._last_time else 0
+        self._last_time = t
+        return self._nth
+
+    def _named(self, key: Sequence[str]) -> dict[str, str]:
+        present = [role for role in _PLACE_ROLES if role in self.layout.roles]
+        return dict(zip(present, key, strict=True))
+
+    def _place(self, row: dict[str, str], nth: int) -> Place:
+        index: int | None = nth
+        if "index" in row:
+            index = fields.whole(row["index"])
+            if index is None and fields.known(row["index"]) is not None:
+                raise Torn
+        elif self._numbered:
+            index = None
+        total = fields.amount(row["total"], self.layout.unit("total")) if "total" in row else None
+        return self.sink.places.find(
+            uuid=fields.uuid(row.get("uuid")),
+            bus=fields.bus(row.get("bus")),
+            index=index,
+            host=fields.known(row.get("host")),
+            name=fields.known(row.get("name")),
+            total=None if total is None or not total > 0 else total,
+        )
+
+    def _remember(self, track: Track, amounts: dict[str, float]) -> None:
+        used, free = amounts.get("used", math.nan), amounts.get("free", math.nan)
+        total = amounts.get("total", math.nan)
+        both = used + free
+        if math.isnan(total) and math.isfinite(both):
+            total = both + (amounts.get("reserved") or 0.0)
+        remember(track, total if total > 0 else None, both if math.isfinite(both) else None)
+
+
+def _used(amounts: dict[str, float], total_bytes: float | None) -> float | None:
+    used = amounts.get("used")
+    if used is not None:
+        return used if math.isfinite(used) else None
+    total = amounts.get("total", math.nan)
+    if math.isnan(total) and total_bytes is not None:
+        total = total_bytes
+    left = total - amounts.get("free", math.nan)
+    return left if math.isfinite(left) and left >= 0 else None
+
+
+def _sane(amounts: dict[str, FloatArray]) -> bool:
+    """Say whether the memory figures of rows can be true together; unknown figures are no lie."""
+    used, total = amounts.get("used"), amounts.get("total")
+    free = amounts.get("free")
+    if total is None:
+        return True
+    slack = total * 1.02
+    if used is not None and (used > total).any():
+        return False
+    if free is not None and (free > slack).any():
+        return False
+    if used is None or free is None:
+        return True
+    both = used + free + np.nan_to_num(amounts.get("reserved", np.zeros(1)))
+    # Without a reserved column the driver's reserve is missing from the sum.
+    least = total - np.maximum(0.1 * total, 1.5 * 1024**3)
+    return not bool(((both > slack) | (both < least)).any())
