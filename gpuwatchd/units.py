@@ -165,7 +165,7 @@ def short_duration(value_s: float) -> str:
     for factor, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "m")):
         if value_s >= factor and value_s % factor == 0:
             return f"{value_s / factor:.0f}{unit}"
-    return f"{value_s:g}s"
+    return f"{value_s:.12g}s"
 
 
 def percent(share: float | None) -> str:

@@ -1,0 +1,79 @@
+"""The recent past of one subject, bounded, extremes kept."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.store.ring import CELL_S, Ring, thin
+
+VALUES = st.lists(st.integers(0, 10**11), min_size=1, max_size=300)
+
+
+def filled(values: list[int], step_s: float = 1.0, start_s: float = 1_000.0) -> Ring:
+    ring = Ring(10_000.0)
+    for position, value in enumerate(values):
+        ring.add(start_s + position * step_s, float(value))
+    return ring
+
+
+@given(VALUES, st.sampled_from([0.25, 1.0, 2.0, 5.0, 30.0]))
+def test_lowest_highest_and_last_survive(values: list[int], step_s: float) -> None:
+    t_s, kept = filled(values, step_s).window()
+    assert kept.min() == min(values)
+    assert kept.max() == max(values)
+    assert kept[-1] == values[-1]
+    assert np.all(np.diff(t_s) > 0)
+
+
+@given(VALUES)
+def test_points_as_far_apart_as_a_cell_are_all_kept(values: list[int]) -> None:
+    _, kept = filled(values, step_s=CELL_S).window()
+    assert kept.tolist() == values
+
+
+@given(VALUES, st.sampled_from([0.5, 1.0, 2.0]))
+def test_thinning_a_recording_keeps_the_same_extremes_as_a_ring(
+    values: list[int], step_s: float
+) -> None:
+    t_s = 1_000.0 + np.arange(len(values)) * step_s
+    thin_t, thin_v = thin(t_s, np.array(values, float))
+    ring_t, ring_v = filled(values, step_s).window()
+    cells = np.unique((thin_t / CELL_S).astype(int))
+    for cell in cells:
+        mine = ring_v[(ring_t / CELL_S).astype(int) == cell]
+        theirs = thin_v[(thin_t / CELL_S).astype(int) == cell]
+        assert (mine.min(), mine.max()) == (theirs.min(), theirs.max())
+
+
+def test_memory_is_bounded_however_fast_the_sampling() -> None:
+    ring = Ring(600.0)
+    for position in range(20_000):
+        ring.add(position * 0.1, float(position % 7))
+    t_s, _ = ring.window()
+    assert t_s[0] >= 2_000.0 - 600.0 - 1
+    assert len(ring) <= 2 * 600 / CELL_S + 515
+
+
+def test_time_never_goes_back() -> None:
+    ring = filled([1, 2, 3], step_s=10.0)
+    ring.add(1_000.0, 99.0)
+    assert ring.last == (1_020.0, 3.0)
+    assert ring.count == 3
+
+
+def test_a_cleared_ring_is_empty() -> None:
+    ring = filled([1, 2, 3])
+    ring.clear()
+    assert len(ring) == 0
+    assert ring.last is None
+    assert ring.window()[0].size == 0
+    assert ring.recent(5, 1.0) == ()
+
+
+def test_recent_shows_gaps_as_unknown() -> None:
+    ring = Ring(10_000.0)
+    for t_s in (0.0, 10.0, 20.0, 100.0, 110.0):
+        ring.add(t_s, t_s)
+    assert ring.recent(12, 10.0) == (0, 10, 20, 20, *[None] * 6, 100, 110)

@@ -1,0 +1,136 @@
+"""TOML text -> Config: layers, spellings, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.errors import ConfigError
+
+GPULSE = """
+[detection]
+min-r-squared = 0.8
+min-slope-mb-per-sec = 1.0
+confidence-threshold = 0.8
+minimum-samples = 20
+analysis-window-hours = 1.0
+"""
+
+
+def load(tmp_path: Path, written: str, **environ: str) -> config.Loaded:
+    file = tmp_path / "config.toml"
+    file.write_text(written)
+    return config.load(file, environ=environ)
+
+
+def test_without_any_file_the_defaults_hold(tmp_path: Path) -> None:
+    loaded = config.load(environ={"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    assert loaded.config.daemon.interval == 5.0
+    assert loaded.config.detection.min_slope_mb_per_sec == 0.0
+    assert set(loaded.origin.values()) == {"default"}
+
+
+def test_a_section_of_gpulse_is_taken_verbatim(tmp_path: Path) -> None:
+    loaded = load(tmp_path, GPULSE)
+    detection = loaded.config.detection
+    assert (detection.min_r_squared, detection.min_slope_mb_per_sec) == (0.8, 1.0)
+    assert (detection.confidence_threshold, detection.minimum_samples) == (0.8, 20)
+    assert detection.analysis_window_hours == 1.0
+    assert loaded.warnings == []
+
+
+def test_snake_case_is_the_same_key(tmp_path: Path) -> None:
+    assert load(tmp_path, "[detection]\nmin_r_squared = 0.5").config.detection.min_r_squared == 0.5
+
+
+MISTAKES = [
+    (
+        "[detection]\nmin-r-squard = 1",
+        "[detection] min-r-squard: unknown key; did you mean min-r-squared?",
+    ),
+    ("[polcy]\nconfirm = 1", "[polcy]: unknown section; did you mean policy?"),
+    ("[daemon]\ninterval = 'soon'", "[daemon] interval: 'soon' is not a duration"),
+    ("[daemon]\ninterval = true", "[daemon] interval: expected a duration"),
+    ("[detection]\nmin-r-squared = 2.0", "[detection] min-r-squared: expected `float` <= 1.0"),
+    ("[notify.email]\nport = 0", "[notify.email] port: expected `int` >= 1"),
+    ("[policy]\nchannels = 'desktop'", "[policy] channels: expected `array`, got `str`"),
+    ("[detection]\nmin_r_squared = 0\nmin-r-squared = 0", "given twice"),
+    ("daemon = 5", "[daemon]: expected a table"),
+    ("[daemon", "not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("written", "said"), MISTAKES)
+def test_a_mistake_names_file_key_and_cure(tmp_path: Path, written: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, written)
+    assert str(tmp_path / "config.toml") in caught.value.message
+    assert said in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.exit_code == 5
+
+
+def test_layers_are_merged_key_by_key(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[daemon]\ninterval = '7s'\nlog-level = 'debug'\n")
+    loaded = config.load(
+        file,
+        environ={"GPUWATCHD_DAEMON_INTERVAL": "8s"},
+        overrides={"daemon": {"source-deadline": "1s"}},
+    )
+    daemon = loaded.config.daemon
+    assert (daemon.interval, daemon.log_level, daemon.source_deadline) == (8.0, "debug", 1.0)
+    assert loaded.origin["daemon.interval"] == "environment"
+    assert loaded.origin["daemon.log-level"] == str(file)
+    assert loaded.origin["daemon.source-deadline"] == "command line"
+
+
+def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
+    written = {str: "x", bool: "false", int: "30", float: "0.5", tuple: "desktop,email"}
+    special = {
+        "daemon.log-level": "error", "notify.email.security": "tls", "notify.email.port": "30",
+        "policy.repeat": "1h,2h",
+    }  # fmt: skip
+    for key, default in list(config.keys()):  # a function, not a dict
+        name = "GPUWATCHD_" + key.upper().replace(".", "_").replace("-", "_")
+        value = special.get(key) or (
+            "30s" if isinstance(default, config.Seconds) else written[type(default)]
+        )
+        loaded = config.load(
+            environ={name: value, "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+        )
+        assert loaded.origin[key] == "environment", key
+        assert loaded.warnings == []
+
+
+def test_an_unknown_variable_is_a_warning_not_an_error(tmp_path: Path) -> None:
+    loaded = load(tmp_path, "", GPUWATCHD_DAEMON_INTERVALL="5s")
+    assert loaded.warnings == [
+        (
+            "unknown environment variable GPUWATCHD_DAEMON_INTERVALL; "
+            "did you mean GPUWATCHD_DAEMON_INTERVAL?"
+        )
+    ]
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        config.load(tmp_path / "none.toml", environ={})
+
+
+def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        config.load(file, environ={})
+
+
+def test_directories_follow_xdg_and_our_own_variables() -> None:
+    environ = {"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "XDG_CONFIG_HOME": "/c"}
+    assert config.state_dir(environ) == Path("/s/gpuwatchd")
+    assert config.runtime_dir(environ) == Path("/r/gpuwatchd")
+    assert config.user_file(environ) == Path("/c/gpuwatchd/config.toml")
+    assert config.runtime_dir({"XDG_STATE_HOME": "/s"}) == Path("/s/gpuwatchd/run")
+    assert config.state_dir({"GPUWATCHD_STATE_DIR": "/x"}) == Path("/x")

@@ -1,0 +1,213 @@
+"""When people are told, how often, and why not."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd import policy
+from gpuwatchd.model import Alert, EtaRange, Finding
+from gpuwatchd.policy import Rules
+from tests.making import alert, calm, finding
+
+RULES = Rules()
+SOON = EtaRange(low_s=500, mid_s=600, high_s=700)
+
+
+def live(
+    findings: list[Finding], *, every_s: float = 10.0, rules: Rules = RULES
+) -> list[tuple[float, Alert | None, bool]]:
+    """Evaluate findings one after the other; return (time, alert, changed) of each."""
+    state: Alert | None = None
+    out = []
+    for position, one in enumerate(findings):
+        now_s = 10_000.0 + position * every_s
+        outcome = policy.evaluate(
+            msgspec.structs.replace(one, judged_at_s=now_s), state, rules, now_s=now_s, title="t"
+        )
+        state = outcome.alert
+        out.append((now_s, state, outcome.changed))
+        if state is not None and state.state == "resolved":
+            state = None
+    return out
+
+
+def states(steps: list[tuple[float, Alert | None, bool]]) -> list[str]:
+    return [a.state if a is not None else "-" for _, a, _ in steps]
+
+
+def test_one_evaluation_opens_nothing() -> None:
+    assert states(live([finding()])) == ["pending"]
+
+
+def test_a_watch_needs_evaluations_in_a_row_and_some_time() -> None:
+    watchable = finding(tier="watch", eta=SOON)
+    assert states(live([watchable] * 4)) == ["pending", "pending", "watch", "watch"]
+
+
+def test_a_break_in_the_row_starts_anew() -> None:
+    watchable = finding(tier="watch", eta=SOON)
+    steps = live([watchable, watchable, calm(), watchable, watchable, watchable])
+    assert states(steps) == ["pending", "pending", "-", "pending", "pending", "watch"]
+
+
+def test_an_alert_waits_in_proportion_to_the_time_that_is_left() -> None:
+    long = EtaRange(low_s=50_000, mid_s=60_000, high_s=70_000)
+    quick = next(t for t, a, _ in live([finding(eta=SOON)] * 60) if a and a.state == "firing")
+    slow = next(t for t, a, _ in live([finding(eta=long)] * 60) if a and a.state == "firing")
+    assert quick == 10_060.0
+    assert slow == 10_300.0
+
+
+def test_the_first_notice_waits_for_the_flap_hold() -> None:
+    fired = next(
+        a
+        for _, a, changed in live([finding(eta=SOON)] * 20)
+        if changed and a and a.state == "firing"
+    )
+    assert fired.firing_at_s is not None
+    assert policy.notice_due(fired, fired.firing_at_s + 29) is None
+    assert policy.notice_due(fired, fired.firing_at_s + 30) == "firing"
+
+
+def test_what_resolves_before_its_notice_is_never_sent() -> None:
+    never_told = alert(notices=0)
+    outcome = policy.ended(never_told, "its process has ended", RULES, now_s=10_000.0)
+    assert outcome.alert is not None
+    assert outcome.alert.next_notice_at_s is None
+
+
+def test_recovery_is_told_when_the_opening_was() -> None:
+    told = alert(notices=1)
+    outcome = policy.ended(told, "its process has ended", RULES, now_s=10_000.0)
+    assert outcome.alert is not None
+    assert policy.notice_due(outcome.alert, 10_000.0) == "resolved"
+    assert outcome.alert.ended == "its process has ended"
+
+
+def test_recovery_can_be_switched_off() -> None:
+    quiet = Rules(recovered=False)
+    outcome = policy.ended(alert(notices=1), "over", quiet, now_s=10_000.0)
+    assert outcome.alert is not None
+    assert outcome.alert.next_notice_at_s is None
+
+
+def test_a_staircase_between_two_steps_has_not_recovered() -> None:
+    old = alert(finding=finding(onset_at_s=6_400.0, judged_at_s=10_000.0), notices=1)
+    state: Alert | None = old
+    for now_s in range(10_010, 10_010 + 890, 10):
+        state = policy.evaluate(calm(), state, RULES, now_s=float(now_s), title="t").alert
+        assert state is not None
+        assert state.state == "firing"
+    late = policy.evaluate(calm(), state, RULES, now_s=10_920.0, title="t").alert
+    assert late is not None
+    assert late.state == "resolved"
+
+
+def test_unknown_is_not_healthy() -> None:
+    state: Alert | None = alert(notices=1)
+    for now_s in range(10_000, 30_000, 60):
+        state = policy.evaluate(
+            calm(pattern="unknown"), state, RULES, now_s=float(now_s), title="t"
+        ).alert
+    assert state is not None
+    assert state.state == "firing"
+
+
+def test_an_escalation_passes_the_cooldown() -> None:
+    told = alert(notices=1, last_notice_at_s=9_990.0, next_notice_at_s=13_590.0)
+    worse = policy.evaluate(
+        finding(severity="critical"), told, RULES, now_s=10_000.0, title="t"
+    ).alert
+    assert worse is not None
+    assert worse.severity == "critical"
+    assert policy.notice_due(worse, 10_000.0) == "escalated"
+
+
+def test_reminders_grow_rarer() -> None:
+    state = alert(next_notice_at_s=10_000.0)
+    at: list[float] = []
+    for now_s in range(10_000, 10_000 + 5 * 86_400, 600):
+        booked, _ = policy.announce([state], RULES, now_s=float(now_s), sent_at_s=[])
+        if booked:
+            state = booked[0]
+            at.append(float(now_s))
+    gaps_h = [round((b - a) / 3600) for a, b in itertools.pairwise(at)]
+    assert gaps_h[:6] == [1, 2, 4, 8, 24, 24]
+
+
+def test_a_subject_that_comes_back_waits_for_the_cooldown() -> None:
+    state: Alert | None = None
+    for position in range(20):
+        now_s = 10_000.0 + 10 * position
+        state = policy.evaluate(
+            finding(eta=SOON), state, RULES, now_s=now_s, title="t", told_at_s=9_900.0
+        ).alert
+    assert state is not None
+    assert state.state == "firing"
+    assert state.next_notice_at_s == 9_900.0 + RULES.cooldown_s
+
+
+def test_every_channel_is_told() -> None:
+    rules = Rules(channels=("desktop", "email"))
+    _, decisions = policy.announce(
+        [alert(next_notice_at_s=0.0)], rules, now_s=10_000.0, sent_at_s=[]
+    )
+    assert [(d.kind, d.target) for d in decisions] == [("notify", "desktop"), ("notify", "email")]
+
+
+def test_beyond_the_limit_per_hour_a_notice_is_held_and_says_why() -> None:
+    rules = Rules(max_per_hour=2)
+    due = alert(next_notice_at_s=0.0)
+    booked, decisions = policy.announce([due], rules, now_s=10_000.0, sent_at_s=[9_000.0, 9_500.0])
+    assert [d.kind for d in decisions] == ["hold"]
+    assert "2 messages" in decisions[0].reason
+    assert booked[0].notices == 0
+    again, silent = policy.announce(booked, rules, now_s=10_001.0, sent_at_s=[9_000.0, 9_500.0])
+    assert (again, silent) == ([], [])
+    _, later = policy.announce(booked, rules, now_s=13_000.0, sent_at_s=[9_000.0, 9_500.0])
+    assert [d.kind for d in later] == ["notify"]
+
+
+@given(
+    st.lists(st.sampled_from(["alert", "watch", "none", "unknown"]), min_size=1, max_size=200),
+    st.floats(min_value=1, max_value=120),
+)
+def test_never_two_notices_within_the_cooldown_unless_it_got_worse(
+    tiers: list[str], every_s: float
+) -> None:
+    state: Alert | None = None
+    told: list[tuple[float, str]] = []
+    told_at: float | None = None
+    for position, tier in enumerate(tiers):
+        now_s = 10_000.0 + position * every_s
+        one = (
+            calm(pattern="unknown" if tier == "unknown" else "stable")
+            if tier in {"none", "unknown"}
+            else finding(tier=tier, eta=SOON)
+        )
+        state = policy.evaluate(one, state, RULES, now_s=now_s, title="t", told_at_s=told_at).alert
+        if state is None:
+            continue
+        booked, decisions = policy.announce([state], RULES, now_s=now_s, sent_at_s=[])
+        told += [(now_s, d.notice) for d in decisions]
+        if booked:
+            state = booked[0]
+        if state.state == "resolved":
+            told_at, state = state.last_notice_at_s, None
+    firing = [at for at, notice in told if notice in {"firing", "repeat"}]
+    assert all(b - a >= RULES.cooldown_s for a, b in itertools.pairwise(firing))
+    assert sum(n == "resolved" for _, n in told) <= sum(n == "firing" for _, n in told)
+
+
+@pytest.mark.parametrize("state", ["watch", "firing"])
+def test_evaluation_never_changes_what_it_was_given(state: str) -> None:
+    before = alert(state=state)
+    copy = msgspec.json.encode(before)
+    policy.evaluate(calm(), before, RULES, now_s=10_000.0, title="t")
+    policy.evaluate(finding(), before, RULES, now_s=10_000.0, title="t")
+    assert msgspec.json.encode(before) == copy

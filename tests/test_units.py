@@ -1,0 +1,110 @@
+"""Quantities in and out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd import units
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("0", 0),
+        ("512MiB", 512 * 1024**2),
+        ("24 GiB", 24 * 1024**3),
+        ("1.5GB", 1_500_000_000),
+        ("1e3", 1000),
+    ],
+)
+def test_sizes(written: str, value: int) -> None:
+    assert units.parse_size(written) == value
+
+
+@pytest.mark.parametrize("written", ["", "GiB", "12 parsecs", "-1GiB", "1 2GiB", "nan"])
+def test_what_is_no_size_says_how_to_write_one(written: str) -> None:
+    with pytest.raises(ValueError, match="is not a size; write for example"):
+        units.parse_size(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "value_s"),
+    [
+        ("90s", 90),
+        ("15m", 900),
+        ("2h", 7200),
+        ("7d", 604800),
+        ("1h30m", 5400),
+        ("500ms", 0.5),
+        ("5", 5),
+    ],
+)
+def test_durations(written: str, value_s: float) -> None:
+    assert units.parse_duration(written) == value_s
+
+
+@pytest.mark.parametrize("written", ["", "h", "5 lightyears", "-5s", "1h xm", "inf", "nan"])
+def test_what_is_no_duration_says_how_to_write_one(written: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration; write for example"):
+        units.parse_duration(written)
+
+
+@given(st.floats(min_value=0.001, max_value=1e9))
+def test_a_written_duration_reads_back(value_s: float) -> None:
+    rounded = float(f"{value_s:g}")
+    assert math.isclose(units.parse_duration(units.short_duration(rounded)), rounded, rel_tol=1e-4)
+
+
+@given(st.floats())
+def test_nothing_that_formats_ever_fails_or_lies(value: float) -> None:
+    for form in (units.size, units.rate, units.duration, units.percent):
+        words = form(value)
+        assert words
+        if not math.isfinite(value):
+            assert words == "?"
+
+
+def test_unknown_is_a_question_mark_never_zero() -> None:
+    assert {form(None) for form in (units.size, units.rate, units.duration, units.percent)} == {"?"}
+
+
+def test_rates_are_decimal_megabytes_per_minute() -> None:
+    assert units.rate(50e6 / 60) == "50.0 MB/min"
+    assert units.rate(40 * 1024**2) == "2,517 MB/min"
+    assert units.rate(500.0) == "0.03 MB/min"
+
+
+@pytest.mark.parametrize(
+    ("value_s", "words"),
+    [(0, "0s"), (119, "119s"), (120, "0h 02m"), (3599, "1h 00m"), (172_800, "2d 0h")],
+)
+def test_times(value_s: float, words: str) -> None:
+    assert units.duration(value_s) == words
+
+
+def test_instants_are_rfc_3339_in_utc() -> None:
+    assert units.instant(1_764_000_000.25) == "2025-11-24T16:00:00.250Z"
+    assert units.instant(None) is None
+    assert units.instant(1e20) is None
+
+
+@pytest.mark.parametrize("written", ["yesterday", "today"])
+def test_days_begin_at_local_midnight(written: str) -> None:
+    now_s = 1_764_000_000.0
+    assert 0 <= now_s - units.parse_instant(written, now_s=now_s) <= 2 * 86400
+
+
+def test_what_is_no_time_says_how_to_write_one() -> None:
+    with pytest.raises(ValueError, match="write 2h, today"):
+        units.parse_instant("last christmas", now_s=0.0)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=40))
+def test_a_sparkline_has_one_character_per_value(values: list[float | None]) -> None:
+    line = units.spark(values, low=0, high=100)
+    assert len(line) == len(values)
+    assert all((mark == " ") == (value is None) for mark, value in zip(line, values, strict=True))
