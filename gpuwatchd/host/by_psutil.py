@@ -1,0 +1,61 @@
+"""The same facts from psutil, where there is no /proc (macOS)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psutil
+
+from gpuwatchd import frameworks
+from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.text import clean, mask_argv
+
+_STATES: Final = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_SLEEPING: "S",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_IDLE: "I",
+}
+
+
+def started_at_s(pid: int) -> float | None:
+    """Return when this pid's process started, epoch seconds; None when there is none."""
+    try:
+        return float(psutil.Process(pid).create_time())
+    except (psutil.Error, OSError, OverflowError):
+        return None
+
+
+def identify(pid: int) -> ProcessInfo | None:
+    """Return who a process is; None when there is none. Fields that are denied are None."""
+    try:
+        process = psutil.Process(pid)
+        started = float(process.create_time())
+        facts = process.as_dict(["name", "username", "cmdline", "ppid", "status"])
+    except (psutil.Error, OSError, OverflowError):
+        return None
+    argv = facts["cmdline"] or []
+    name = facts["name"] or f"pid {pid}"
+    framework, sure = frameworks.recognise(argv, (), name)
+    return ProcessInfo(
+        key=ProcessKey(pid=pid, started_at_s=started),
+        name=clean(name),
+        user=clean(facts["username"]) if facts["username"] else None,
+        argv=mask_argv(argv),
+        parent_pid=facts["ppid"],
+        state=_STATES.get(facts["status"] or ""),
+        framework=framework,
+        framework_sure=sure,
+    )
+
+
+def rss_bytes() -> int:
+    """Return the resident memory of this process, bytes."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def boot_id() -> str:
+    """Return a text that changes with every boot."""
+    return f"boot-{int(psutil.boot_time())}"

@@ -1,0 +1,159 @@
+"""What the files under /proc say: reading and parsing, nothing kept."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
+"""What /proc/self/ns/pid points to on the host: the number is part of the kernel's interface."""
+
+_INITS: Final = frozenset({b"systemd", b"init", b"openrc-init", b"runit", b"s6-svscan", b"launchd"})
+_COMM_BYTES: Final = 15
+_LIBRARY: Final = re.compile(rb"(/[^\n]*\.(?:so|dylib|metallib)\b[^\n]*)$", re.MULTILINE)
+_CONTAINERS: Final = (
+    ("docker", re.compile(rb"/docker[-/]([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
+    ("podman", re.compile(rb"/libpod-([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
+)
+_SLURM_JOB: Final = re.compile(rb"/(?:[^/]*slurmstepd\.scope|slurm(?:/uid_\d+)?)/job_(\d+)(?:/|$)")
+
+
+class Stat(NamedTuple):
+    """Fields of /proc/PID/stat."""
+
+    name: bytes
+    """At most 15 bytes, possibly cut inside a character."""
+    state: str
+    parent_pid: int
+    starttime: int
+    """Clock ticks since boot."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a small file's content; b"" when it cannot be read."""
+    return read_some(path, 1 << 20)
+
+
+def read_some(path: Path, limit_bytes: int) -> bytes:
+    """Return at most so much of a file; b"" when it cannot be read (gone, forbidden)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        first = os.read(descriptor, min(limit_bytes, 1 << 16))
+        if len(first) < 2048:  # the usual small file: the rest is empty
+            return first
+        parts, length = [first], len(first)
+        while length < limit_bytes and (more := os.read(descriptor, limit_bytes - length)):
+            parts.append(more)
+            length += len(more)
+        return b"".join(parts)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def parse_stat(raw: bytes) -> Stat | None:
+    """Parse /proc/PID/stat; None for what is none.
+
+    The name stands in brackets and may hold blanks and brackets itself, so the last one counts.
+
+    Examples
+    --------
+    >>> parse_stat(b"7 (a) (b) S 1 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 4242 0")
+    Stat(name=b'a) (b', state='S', parent_pid=1, starttime=4242)
+    """
+    start, end = raw.find(b"("), raw.rfind(b")")
+    fields = raw[end + 1 :].split()
+    if start < 0 or end < start or len(fields) < 20:
+        return None
+    try:
+        parent, starttime = int(fields[1]), int(fields[19])
+    except ValueError:
+        return None
+    return Stat(raw[start + 1 : end], clean(fields[0], limit=1), parent, starttime)
+
+
+def full_name(name: bytes, argv: Sequence[str]) -> str:
+    """Return the process's name, undoing the kernel's cut where the command line allows.
+
+    Examples
+    --------
+    >>> full_name(b"VLLM::EngineCor", ["VLLM::EngineCore_DP0"])
+    'VLLM::EngineCore_DP0'
+    >>> full_name(b"python", ["/usr/bin/python", "train.py"])
+    'python'
+    """
+    short = name.decode("utf-8", "replace")
+    if len(name) < _COMM_BYTES or not argv:
+        return short
+    start = short.rstrip("\ufffd")
+    for candidate in (argv[0], argv[0].rsplit("/", 1)[-1]):
+        if candidate.startswith(start):
+            return candidate.split(" ", 1)[0] if " " not in short else candidate
+    return short
+
+
+def libraries_in(maps: bytes) -> list[str]:
+    """Return the libraries that a memory map (/proc/PID/maps) names, each once."""
+    return [path.decode("utf-8", "replace") for path in dict.fromkeys(_LIBRARY.findall(maps))]
+
+
+def cgroup_names(cgroup: bytes) -> tuple[str | None, str | None]:
+    """Return (container, batch job) that /proc/PID/cgroup names.
+
+    Examples
+    --------
+    >>> cgroup_names(b"0::/system.slice/docker-" + b"ab" * 32 + b".scope")
+    ('docker abababababab', None)
+    >>> cgroup_names(b"0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0")
+    (None, 'slurm 42')
+    """
+    container = None
+    for kind, pattern in _CONTAINERS:
+        found = pattern.search(cgroup.replace(b"\n", b"/\n"))
+        if found:
+            container = f"{kind} {found.group(1).decode()}"
+            break
+    job = _SLURM_JOB.search(cgroup.replace(b"\n", b"/\n"))
+    return container, f"slurm {job.group(1).decode()}" if job else None
+
+
+def inside_container(proc: Path, root: Path) -> bool:
+    """Say whether this process has a pid namespace of its own, where host pids mean nothing.
+
+    The namespace itself is the proof: a container that shares the host's pids is as good as the
+    host. Only where it cannot be read do signs decide.
+    """
+    try:
+        return str((proc / "self/ns/pid").readlink()) != INITIAL_PID_NAMESPACE
+    except OSError:
+        pass
+    for line in read_bytes(proc / "self/status").splitlines():
+        if line.startswith(b"NSpid:") and len(line.split()) > 2:
+            return True
+    first = read_bytes(proc / "1/comm").strip()
+    if not first or first in _INITS:
+        return False
+    marked = (root / ".dockerenv").exists() or (root / "run/.containerenv").exists()
+    return marked or b"0::/" in read_bytes(proc / "self/cgroup").splitlines()
+
+
+def exists(pid: int) -> bool:
+    """Say whether a process exists although its files do not show it (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return False  # ours: then its files would have been readable, so it has just ended
