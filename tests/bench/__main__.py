@@ -1,0 +1,28 @@
+"""``python -m tests.bench``: every benchmark of this folder, one after the other.
+
+Each is also a program of its own (``python -m tests.bench.bench_tick``). They print figures and
+ratios of one run; nothing here asserts a time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Run them; return 1 when one of them failed."""
+    failed = []
+    for file in sorted(Path(__file__).parent.glob("bench_*.py")):
+        print(f"\n== {file.stem.removeprefix('bench_')} ==", flush=True)
+        done = subprocess.run([sys.executable, "-m", f"tests.bench.{file.stem}"], check=False)
+        if done.returncode:
+            failed.append(file.stem)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
