@@ -1,0 +1,126 @@
+"""The tables of the history and how an older file becomes a present one.
+
+A step of :data:`STEPS` takes a file from version n to n + 1; ``user_version`` is the only record of
+the version, and it changes in the same transaction as the tables.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+    from types import ModuleType
+
+    from sqlite_utils import Database
+
+FILE_NAME = "history.db"
+APPLICATION_ID = 0x67707764
+"""Marks the file as ours: "gpwd"."""
+PAGE_BYTES = 4096
+
+# STRICT: without it sqlite3 stores a numpy.int64 as an 8-byte BLOB in an INTEGER column, silently.
+# Raw rows are keyed by time first (15 times less writing than by series), roll-ups by series first
+# (they are read per series).
+_VERSION_1 = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE segment(id INTEGER PRIMARY KEY, started_ts_ms INTEGER NOT NULL, boot_id TEXT NOT NULL,
+  mono_ms INTEGER NOT NULL, reason TEXT NOT NULL, wall_step_s REAL, gap_s REAL) STRICT;
+CREATE TABLE gpu(id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, source TEXT NOT NULL,
+  vendor TEXT NOT NULL, position INTEGER, name TEXT NOT NULL, pci_bus TEXT, parent_uuid TEXT,
+  memory_kind TEXT NOT NULL, memory_total_bytes INTEGER, first_ts_ms INTEGER NOT NULL,
+  last_ts_ms INTEGER NOT NULL) STRICT;
+CREATE TABLE process(id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, pid INTEGER NOT NULL,
+  started_ts_ms INTEGER, started_at_s REAL, user TEXT, name TEXT NOT NULL, args TEXT,
+  parent_pid INTEGER, framework TEXT, framework_sure INTEGER NOT NULL, job TEXT, container TEXT,
+  first_ts_ms INTEGER NOT NULL, last_ts_ms INTEGER NOT NULL) STRICT;
+CREATE UNIQUE INDEX process_identity ON process(boot_id, pid, ifnull(started_ts_ms, -1));
+CREATE TABLE gpu_raw(ts_ms INTEGER NOT NULL, gpu INTEGER NOT NULL, used_bytes INTEGER,
+  util_percent INTEGER, mem_util_percent INTEGER, temp_c INTEGER, power_mw INTEGER,
+  clock_mhz INTEGER, PRIMARY KEY(ts_ms, gpu)) STRICT, WITHOUT ROWID;
+CREATE TABLE process_raw(ts_ms INTEGER NOT NULL, process INTEGER NOT NULL, gpu INTEGER NOT NULL,
+  used_bytes INTEGER, sm_percent INTEGER, host_bytes INTEGER, PRIMARY KEY(ts_ms, process, gpu))
+  STRICT, WITHOUT ROWID;
+CREATE TABLE gpu_1m(gpu INTEGER NOT NULL, ts_s INTEGER NOT NULL, n INTEGER NOT NULL,
+  used_min_bytes INTEGER, used_mean_bytes INTEGER, used_max_bytes INTEGER, used_last_bytes INTEGER,
+  util_mean_percent INTEGER, temp_max_c INTEGER, energy_mj INTEGER, PRIMARY KEY(gpu, ts_s))
+  STRICT, WITHOUT ROWID;
+CREATE TABLE gpu_1h(gpu INTEGER NOT NULL, ts_s INTEGER NOT NULL, n INTEGER NOT NULL,
+  used_min_bytes INTEGER, used_mean_bytes INTEGER, used_max_bytes INTEGER, used_last_bytes INTEGER,
+  util_mean_percent INTEGER, temp_max_c INTEGER, energy_mj INTEGER, PRIMARY KEY(gpu, ts_s))
+  STRICT, WITHOUT ROWID;
+CREATE TABLE process_1m(process INTEGER NOT NULL, gpu INTEGER NOT NULL, ts_s INTEGER NOT NULL,
+  n INTEGER NOT NULL, used_max_bytes INTEGER, used_last_bytes INTEGER, host_last_bytes INTEGER,
+  PRIMARY KEY(process, gpu, ts_s)) STRICT, WITHOUT ROWID;
+CREATE TABLE alert(id INTEGER PRIMARY KEY, key TEXT NOT NULL, kind TEXT NOT NULL,
+  severity TEXT NOT NULL, state TEXT NOT NULL, gpu INTEGER REFERENCES gpu(id),
+  process INTEGER REFERENCES process(id), opened_ts_ms INTEGER NOT NULL,
+  changed_ts_ms INTEGER NOT NULL, resolved_ts_ms INTEGER, confirmations INTEGER NOT NULL DEFAULT 0,
+  notices INTEGER NOT NULL DEFAULT 0, next_notice_ts_ms INTEGER, title TEXT NOT NULL,
+  finding TEXT NOT NULL) STRICT;
+CREATE UNIQUE INDEX alert_open ON alert(key) WHERE resolved_ts_ms IS NULL;
+CREATE INDEX alert_key ON alert(key, opened_ts_ms);
+CREATE TABLE delivery(id INTEGER PRIMARY KEY, alert INTEGER REFERENCES alert(id),
+  alert_key TEXT NOT NULL, channel TEXT NOT NULL, notice TEXT NOT NULL, message_id TEXT NOT NULL,
+  payload TEXT NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+  created_ts_ms INTEGER NOT NULL, next_try_ts_ms INTEGER, lease_until_ts_ms INTEGER,
+  sent_ts_ms INTEGER, error TEXT, dry_run INTEGER NOT NULL DEFAULT 0,
+  UNIQUE(channel, message_id)) STRICT;
+CREATE INDEX delivery_due ON delivery(next_try_ts_ms) WHERE state = 'pending';
+CREATE INDEX delivery_alert ON delivery(alert);
+CREATE INDEX delivery_key ON delivery(alert_key);
+CREATE TABLE silence(id INTEGER PRIMARY KEY, matcher TEXT NOT NULL, from_ts_ms INTEGER NOT NULL,
+  until_ts_ms INTEGER NOT NULL, who TEXT, why TEXT) STRICT;
+CREATE TABLE action(id INTEGER PRIMARY KEY, ts_ms INTEGER NOT NULL, verb TEXT NOT NULL,
+  process INTEGER, dry_run INTEGER NOT NULL, phase TEXT NOT NULL, result TEXT, who TEXT) STRICT;
+CREATE TABLE event(id INTEGER PRIMARY KEY, ts_ms INTEGER NOT NULL, kind TEXT NOT NULL,
+  gpu_uuid TEXT, detail TEXT) STRICT;
+CREATE VIEW gpu_history AS SELECT datetime(r.ts_ms / 1000, 'unixepoch') AS utc, g.name, g.uuid, r.*
+  FROM gpu_raw r JOIN gpu g ON g.id = r.gpu;
+CREATE VIEW gpu_hourly AS SELECT datetime(h.ts_s, 'unixepoch') AS utc, g.name, g.uuid, h.*
+  FROM gpu_1h h JOIN gpu g ON g.id = h.gpu;
+CREATE VIEW open_alerts AS SELECT datetime(opened_ts_ms / 1000, 'unixepoch') AS utc, *
+  FROM alert WHERE resolved_ts_ms IS NULL
+"""
+
+STEPS: tuple[str, ...] = (_VERSION_1,)
+"""Statements, separated by semicolons, of each version."""
+VERSION = len(STEPS)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables of an open file to :data:`VERSION`; each step is one transaction.
+
+    ``connection`` is in autocommit (``isolation_level=None``).
+
+    Raises
+    ------
+    sqlite3.Error
+        When a step fails; it is rolled back and the file stays at the version before it.
+    """
+    database: Database = _sqlite_utils().Database(connection)
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    for number, step in enumerate(STEPS[version:], start=version + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in step.split(";\n"):
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+def _sqlite_utils() -> ModuleType:
+    """Import sqlite_utils without numpy and pandas, which it would pull in (12 MiB)."""
+    masked = [name for name in ("numpy", "pandas") if name not in sys.modules]
+    for name in masked:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        import sqlite_utils  # noqa: PLC0415 - 24 MiB that only a new file needs
+    finally:
+        for name in masked:
+            sys.modules.pop(name, None)
+    return sqlite_utils

@@ -1,0 +1,467 @@
+"""The one writer of the history: it takes in every tick and never stops the daemon.
+
+Raw samples wait in memory and are written together; alerts, deliveries and events are written at
+once and survive a power cut. What cannot be written (disk full, locked, read-only, damaged) stays
+in memory, bounded, and is tried again; :attr:`History.problems` says so in words.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import units
+from gpuwatchd.store import database, recent, rows, schema
+from gpuwatchd.store.intake import Intake
+from gpuwatchd.store.ledger import Event, Ledger, Segment
+from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gpuwatchd.config import StoreSection
+    from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo, ProcessKey, Sample
+
+_MIB = 2**20
+_REOPEN_S = 60.0
+_RETRY_S = 5.0
+_BUSY_PATIENCE = 3
+_WAL_GUARD_BYTES = 64 * _MIB
+_RESUME_SHARE = 1.1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class History:
+    """The history of one state directory. Every method belongs to the thread that opened it.
+
+    The exception is :meth:`check`, which may run anywhere. Use :meth:`open`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: StoreSection,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        boot_id: str | None,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        self._monotonic = monotonic
+        self._boot_id = _this_boot() if boot_id is None else boot_id
+        self._thread = threading.get_ident()
+        self._connection: sqlite3.Connection | None = None
+        self._mode: database.Mode = "memory"
+        self._intake = Intake()
+        self._ledger = Ledger()
+        self._upkeep = Upkeep(settings, monotonic)
+        self._problems: dict[str, str] = {}
+        self._damage: str | None = None
+        self._segmented = False
+        self._disk_low = False
+        self._busy = 0
+        self._last_flush_s: float | None = None
+        self._retry_mono_s = -1e18
+        self._reopen_mono_s = -1e18
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        settings: StoreSection,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        boot_id: str | None = None,
+    ) -> History:
+        """Open the history, whatever state it is in. Never raises.
+
+        A file that is lost or damaged is set aside and a new one begun; one that a later version
+        wrote is only read; where nothing can be written, everything is kept in memory and
+        writing is tried again each minute. :attr:`problems` tells.
+
+        Parameters
+        ----------
+        directory
+            The state directory; made with mode 0700 when missing.
+        boot_id
+            Identity of this boot; by default what Linux says, and unknown elsewhere.
+        """
+        history = cls(directory, settings, clock=clock, monotonic=monotonic, boot_id=boot_id)
+        now_s = clock()
+        history._open(now_s)
+        if history._mode != "writing":
+            # Rows that are given numbers in memory must not meet those in the file later.
+            history._ledger.number_from(int(now_s * 1000))
+        return history
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong now, one sentence each."""
+        return tuple(self._problems.values())
+
+    @property
+    def writing(self) -> bool:
+        """Whether samples reach the disk at present."""
+        return self._mode == "writing" and not self._disk_low and not self._busy
+
+    # ---- what the daemon tells
+
+    def record(
+        self,
+        sample: Sample,
+        devices: Sequence[Device],
+        processes: Mapping[ProcessKey, ProcessInfo],
+    ) -> None:
+        """Take in one sample; it is written with the next flush. Costs some 50 µs, never raises."""
+        self._own()
+        if sample.boot_id != self._boot_id:
+            self._boot_id = sample.boot_id
+            self._intake.new_boot()
+            self._segment("boot" if self._segmented else "start", at_s=sample.taken_at_s)
+        elif not self._segmented:
+            self._segment("start", at_s=sample.taken_at_s)
+        if self._mode == "newer":
+            return
+        self._intake.note(sample, devices, processes)
+        if self._intake.lost:
+            self._problems["lost"] = (
+                f"{self._intake.lost} rows of samples could not be kept: nothing can be written "
+                "to the history and the memory for them is full"
+            )
+
+    def segment(
+        self, reason: str, wall_step_s: float | None = None, gap_s: float | None = None
+    ) -> None:
+        """Note that time went on differently: start, clock-step, suspend, gap, driver-reset."""
+        self._own()
+        self._segment(reason, at_s=self._clock(), wall_step_s=wall_step_s, gap_s=gap_s)
+        self._commit()
+
+    def _segment(
+        self,
+        reason: str,
+        *,
+        at_s: float,
+        wall_step_s: float | None = None,
+        gap_s: float | None = None,
+    ) -> None:
+        self._segmented = True
+        mono_ms = round(self._monotonic() * 1000)
+        self._ledger.add_segment(
+            Segment(round(at_s * 1000), self._boot_id, mono_ms, reason, wall_step_s, gap_s)
+        )
+
+    def event(self, kind: str, detail: str, device_uid: str | None = None) -> None:
+        """Note something that happened, at once and power-cut-safe."""
+        self._own()
+        self._ledger.add_event(Event(round(self._clock() * 1000), kind, device_uid, detail))
+        self._commit()
+
+    def apply(self, alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Write how alerts and deliveries stand now, in one power-cut-safe transaction.
+
+        Returns the deliveries with their rows. Never raises: what the disk refuses is kept in
+        memory, where :meth:`open_alerts` and :meth:`pending_deliveries` see it, and tried again.
+        """
+        self._own()
+        for alert in alerts:
+            self._ledger.add_alert(alert)
+        noted = [self._ledger.add_delivery(delivery) for delivery in deliveries]
+        moved = self._commit() if alerts or deliveries else {}
+        return [
+            msgspec.structs.replace(delivery, row=moved.get(delivery.row or 0, delivery.row))
+            for delivery in noted
+        ]
+
+    def update_delivery(self, delivery: Delivery) -> None:
+        """Write what became of a delivery. Never raises."""
+        self.apply((), (delivery,))
+
+    def open_alerts(self) -> list[Alert]:
+        """Return the alerts that are not resolved, oldest first."""
+        self._own()
+        return sorted(self._ledger.open_alerts.values(), key=lambda alert: alert.opened_at_s)
+
+    def pending_deliveries(self) -> list[Delivery]:
+        """Return the deliveries that are not done, oldest first."""
+        self._own()
+        return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
+
+    def recent_series(
+        self, since_s: float
+    ) -> Iterator[tuple[str, ProcessKey | None, list[tuple[float, int]]]]:
+        """Yield (device, process or None, [(t_s, used_bytes), ...]) of the present boot.
+
+        One series at a time is in memory. Ends early where the file cannot be read on.
+        """
+        self._own()
+        if self._connection is None or self._mode == "newer":
+            return
+        try:
+            yield from recent.series(
+                self._connection, boot_id=self._boot_id, since_s=since_s, now_s=self._clock()
+            )
+        except sqlite3.Error as error:
+            self._failed(error)
+
+    # ---- what the daemon calls now and then
+
+    def flush_due(self, now_s: float) -> None:
+        """Write what waits when ``[store] flush`` has passed; alerts that wait sooner."""
+        self._own()
+        if self._last_flush_s is None:
+            self._last_flush_s = now_s
+        if abs(now_s - self._last_flush_s) >= self._settings.flush:
+            self.flush(now_s)
+        elif self._ledger.waiting and self._monotonic() >= self._retry_mono_s:
+            self._commit()
+
+    def flush(self, now_s: float) -> bool:
+        """Write everything that waits in one transaction; return whether nothing waits now."""
+        self._own()
+        self._last_flush_s = now_s
+        self._replace_damaged(now_s)
+        connection = self._writable(now_s)
+        if connection is None:
+            return False
+        self._commit()
+        if not self._space(connection, now_s):
+            return False
+        if len(self._intake):
+            self._write_samples(connection)
+        self._guard_wal(connection)
+        return not len(self._intake) and not self._ledger.waiting
+
+    def chores(self, now_s: float) -> None:
+        """Roll up, delete what is too old, keep the size bound. Bounded work; never raises."""
+        self._own()
+        self._replace_damaged(now_s)
+        connection = self._writable(now_s)
+        if connection is None:
+            return
+        try:
+            self._upkeep.run(connection, now_s, self._intake.oldest_ms)
+        except sqlite3.Error as error:
+            self._failed(error)
+        else:
+            self._succeeded()
+
+    def check(self) -> str | None:
+        """Read the whole file; return what is damaged, or None. May run on any thread.
+
+        A damaged file is set aside by the next :meth:`flush` or :meth:`chores`.
+        """
+        if self._mode != "writing":
+            return None
+        found = database.quick_check(self._directory)
+        if found is not None:
+            self._damage = found
+        return found
+
+    def close(self) -> None:
+        """Write what waits and let go of the file. May be called twice; never raises."""
+        self._own()
+        if self._connection is None:
+            return
+        self.flush(self._clock())
+        self._drop_connection()
+
+    # ---- inside
+
+    def _own(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("the history belongs to the thread that opened it")
+
+    def _open(self, now_s: float) -> None:
+        self._drop_connection()
+        max_pages = self._settings.max_db_mib * _MIB // schema.PAGE_BYTES
+        opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
+        self._connection, self._mode = opening.connection, opening.mode
+        self._reopen_mono_s = self._monotonic() + _REOPEN_S
+        self._problems.pop("opening", None)
+        if opening.problem is not None:
+            kind = "opening" if opening.damaged is None else "damaged"
+            self._problems[kind] = opening.problem
+        if opening.damaged is not None:
+            self._ledger.add_event(Event(round(now_s * 1000), "db", None, opening.problem or ""))
+            self._ledger.write_all_again()
+        if self._connection is not None:
+            self._load(self._connection)
+
+    def _load(self, connection: sqlite3.Connection) -> None:
+        try:
+            strange = self._ledger.load(connection)
+        except sqlite3.Error as error:
+            self._failed(error)
+            return
+        if strange:
+            self._problems["strange"] = (
+                f"{strange} stored alerts or messages could not be understood and are left out"
+            )
+
+    def _drop_connection(self) -> None:
+        connection, self._connection, self._mode = self._connection, None, "memory"
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _replace_damaged(self, now_s: float) -> None:
+        """Set a damaged file aside and begin a new one with what is in memory."""
+        why, self._damage = self._damage, None
+        if why is None:
+            return
+        self._drop_connection()
+        try:
+            kept = database.set_aside(self._directory, now_s)
+        except OSError as error:
+            self._problems["opening"] = database.cannot_write(self._directory, error)
+            return
+        self._problems["damaged"] = text = (
+            f"the history was damaged ({why}) and was set aside as {kept}; a new one was begun"
+        )
+        self._ledger.add_event(Event(round(now_s * 1000), "db", None, text))
+        self._ledger.write_all_again()
+        self._segment("start", at_s=now_s)
+        self._open(now_s)
+
+    def _writable(self, now_s: float) -> sqlite3.Connection | None:
+        if self._mode == "memory" and self._monotonic() >= self._reopen_mono_s:
+            self._open(now_s)
+        return self._connection if self._mode == "writing" else None
+
+    def _commit(self) -> dict[int, int]:
+        """Write the ledger with synchronous=FULL; return deliveries that got another row."""
+        if self._mode == "newer":
+            self._ledger.drop()
+            return {}
+        connection = self._connection
+        if connection is None or self._mode != "writing" or not self._ledger.waiting:
+            return {}
+        self._retry_mono_s = self._monotonic() + _RETRY_S
+        try:
+            # The level cannot be changed inside a transaction.
+            connection.execute("PRAGMA synchronous = FULL")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                moved, refused = self._ledger.write(connection, self._boot_id, self._subject)
+                connection.execute("COMMIT")
+            finally:
+                _end(connection)
+                connection.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as error:
+            self._failed(error)
+            return {}
+        self._ledger.written(moved)
+        self._note_refused(refused)
+        self._succeeded()
+        return moved
+
+    def _subject(self, alert: Alert) -> None:
+        if self._connection is not None:
+            subject = alert.subject
+            self._intake.save_subject(self._connection, subject.device_uid, subject.process)
+
+    def _write_samples(self, connection: sqlite3.Connection) -> None:
+        try:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                refused = self._intake.write(connection)
+                oldest_ms = self._intake.oldest_ms
+                if oldest_ms is not None:
+                    reopen_buckets(connection, oldest_ms)
+                connection.execute("COMMIT")
+            finally:
+                _end(connection)
+        except rows.REFUSED:
+            # A device or a process itself does not fit: without them their rows mean nothing.
+            refused = len(self._intake)
+        except sqlite3.Error as error:
+            self._failed(error)
+            return
+        self._intake.written()
+        self._note_refused(refused)
+        self._succeeded()
+
+    def _space(self, connection: sqlite3.Connection, now_s: float) -> bool:
+        """Say whether the disk has room; act before it is full, when deleting still works."""
+        floor = self._settings.min_free_mib * _MIB
+        try:
+            found = os.statvfs(self._directory)
+        except OSError:
+            return True
+        free = found.f_bavail * found.f_frsize
+        self._disk_low = free < (floor * _RESUME_SHARE if self._disk_low else floor)
+        if not self._disk_low:
+            self._problems.pop("space", None)
+            return True
+        self._problems["space"] = (
+            f"the disk of {self._directory} has {units.size(free)} left, less than "
+            f"store.min-free-mib ({units.size(floor)}); samples are kept in memory only"
+        )
+        with suppress(sqlite3.Error):
+            self._upkeep.expire(connection, now_s)
+        return False
+
+    def _guard_wal(self, connection: sqlite3.Connection) -> None:
+        """Shrink a write-ahead log that a slow reader let grow; say so where it cannot be."""
+        try:
+            size = (self._directory / f"{schema.FILE_NAME}-wal").stat().st_size
+        except OSError:
+            return
+        if size <= _WAL_GUARD_BYTES:
+            self._problems.pop("wal", None)
+            return
+        with suppress(sqlite3.Error):
+            if not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                self._problems.pop("wal", None)
+                return
+        self._problems["wal"] = (
+            f"a program reads the history without end, so its log grew to {units.size(size)}; "
+            "find it with: fuser history.db"
+        )
+
+    def _note_refused(self, refused: int) -> None:
+        if refused:
+            self._problems["refused"] = (
+                f"{refused} rows were left out of the history: a value did not fit"
+            )
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        kind = database.trouble(error)
+        if kind == "damaged":
+            self._damage = str(error)
+        if kind == "busy":
+            self._busy += 1
+            if self._busy < _BUSY_PATIENCE:
+                return
+        self._problems["writing"] = database.cannot_write(self._directory, error)
+
+    def _succeeded(self) -> None:
+        self._busy = 0
+        self._problems.pop("writing", None)
+        if self._intake.lost and not len(self._intake):
+            self._intake.lost = 0
+            self._problems.pop("lost", None)
+
+
+def _end(connection: sqlite3.Connection) -> None:
+    """Roll back what is open; after some errors SQLite has done so itself."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _this_boot() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
