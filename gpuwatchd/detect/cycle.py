@@ -1,0 +1,105 @@
+"""Rise and fall, again and again: does the floor creep up, or come back?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwatchd import robust
+from gpuwatchd.model import Signal
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import FloatArray, Pattern, Series
+    from gpuwatchd.robust import View
+
+LEAST_CYCLES = 3
+LEAST_SWING = 32.0 * robust.MIB
+LEAST_GROWTH = 16.0 * robust.MIB
+MEMORY = 24
+
+
+class Cycle:
+    """Troughs of the swings: a rising row is a leak, a level one a sawtooth.
+
+    When it fires
+        ``cyclic``: four or more troughs whose line rises, most of them above the one before, and
+        whose rise stands out of their scatter. ``sawtooth``: three or more troughs that do not.
+    When it must not
+        Noise (a swing is at least eight times the noise and 32 MiB), a single rise and fall.
+        Rising peaks over a level floor are a sawtooth: a day of ever larger jobs looks so.
+    Cost
+        O(n) for the zigzag, on at most 720 points.
+
+    References
+    ----------
+        Rainflow-style turning points; the floor, because only what is never given back leaks.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Series, Subject
+    >>> t = np.arange(0.0, 3000.0, 10.0)
+    >>> swing = 4e9 + 2e9 * (t % 300) / 300
+    >>> series = Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=swing, limit_bytes=None)
+    >>> Cycle().look(series).pattern
+    'sawtooth'
+    """
+
+    name = "cycle"
+
+    def look(self, series: Series) -> Signal | None:
+        """Return what is seen in the whole series, or None."""
+        return self.look_at(robust.prepare(series))
+
+    def look_at(self, view: View) -> Signal | None:
+        """Return what is seen in the view, or None."""
+        if view.t_s.size < 3 * LEAST_CYCLES:
+            return None
+        span = float(view.high.max() - view.low.min())
+        growth = float(view.floor[-1] - view.floor[0])
+        size = max(LEAST_SWING, 8.0 * view.noise_bytes, 0.2 * (span - growth))
+        points = robust.turns(view.t_s, view.mean, size)
+        troughs = [(t, x) for t, x, kind in points if kind < 0][-MEMORY:]
+        peaks = [(t, x) for t, x, kind in points if kind > 0][-MEMORY:]
+        if len(troughs) < LEAST_CYCLES or len(peaks) < LEAST_CYCLES:
+            return None
+        at, low = np.array(troughs).T
+        top_at, top = np.array(peaks).T
+        return self._signal(view, at, low, top_at, top)
+
+    def _signal(
+        self, view: View, at: FloatArray, low: FloatArray, top_at: FloatArray, top: FloatArray
+    ) -> Signal | None:
+        slope, _, r_squared = robust.least_squares(at, low)
+        swing = max(float(np.median(top)) - float(np.median(low)), 1.0)
+        growth = float(low[-1] - low[0])
+        rises = np.diff(low)
+        up = float((rises > 0.0).mean())
+        pause = float(np.median(np.diff(at)))
+        since = -float(max(at[-1], top_at[-1]))
+        live = min(1.0, 2.0 * pause / max(since, 1.0))
+        leak = (
+            low.size > LEAST_CYCLES
+            and slope > 0.0
+            and up >= 0.75
+            and r_squared >= 0.7
+            and growth >= max(LEAST_GROWTH, 0.02 * swing)
+        )
+        pattern: Pattern = "cyclic" if leak else "sawtooth"
+        even = 1.0 / (1.0 + float(np.diff(at).std()) / pause)
+        return Signal(
+            detector=self.name,
+            pattern=pattern,
+            rate_bytes_per_s=slope if leak else 0.0,
+            confidence=live * (r_squared * up if leak else even) * (1.0 - 1.0 / low.size),
+            since_s=view.now_s + float(at[0]),
+            n=int(low.size),
+            facts={
+                "swing_bytes": swing,
+                "period_s": pause,
+                "floor_growth_bytes": growth,
+                "rising_share": up,
+                "r_squared": r_squared,
+                "peaks_slope_bytes_per_s": robust.least_squares(top_at, top)[0],
+            },
+        )

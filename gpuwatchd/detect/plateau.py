@@ -1,0 +1,84 @@
+"""Growth that ends: warm-ups, caches, pools. It exists to say "not a leak"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwatchd import robust
+from gpuwatchd.model import Signal
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Series
+    from gpuwatchd.robust import View
+
+LEAST_GROWTH = 16.0 * robust.MIB
+LEAST_CELLS = 12
+LATE_SHARE = 0.12
+"""The last third may hold this share of the growth (a straight line: a third)."""
+
+
+class Plateau:
+    """Decelerating growth, or growth that has stopped.
+
+    When it fires
+        The floor rose by 16 MiB or more, and the last third of the time brought less than an
+        eighth of it.
+    When it must not
+        Steady or accelerating growth, a late onset, a series that never rose.
+    Cost
+        O(n).
+
+    References
+    ----------
+        Share of growth in the last third: the simplest deceleration test that needs no fit.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Series, Subject
+    >>> t = np.arange(0.0, 3600.0, 10.0)
+    >>> warm = 4e9 + 2e9 * (1 - np.exp(-t / 300))
+    >>> Plateau().look(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=warm,
+    ...                       limit_bytes=None)).pattern
+    'plateau'
+    """
+
+    name = "plateau"
+
+    def look(self, series: Series) -> Signal | None:
+        """Return what is seen in the whole series, or None."""
+        return self.look_at(robust.prepare(series))
+
+    def look_at(self, view: View) -> Signal | None:
+        """Return what is seen in the view, or None."""
+        first = view.start
+        t, x = view.t_s[first:], view.mean[first:]
+        if t.size < LEAST_CELLS:
+            return None
+        third = t.size // 3
+        growth = float(view.floor[-1] - view.floor[first])
+        if growth < max(LEAST_GROWTH, 4.0 * view.noise_bytes):
+            return None
+        # Means of the ends of the last third, so that a single sample does not decide.
+        width = max(2, third // 4)
+        late = float(x[-width:].mean() - x[-third : -third + width].mean())
+        share = max(late, 0.0) / growth
+        if share > LATE_SHARE:
+            return None
+        top = float(np.quantile(x, 0.9))
+        reached = int(np.argmax(x >= x[0] + 0.9 * (top - x[0])))
+        return Signal(
+            detector=self.name,
+            pattern="plateau",
+            rate_bytes_per_s=0.0,
+            confidence=min(1.0, (1.0 - share / LATE_SHARE) * (-float(t[reached]) / view.span_s)),
+            since_s=view.now_s + float(t[reached]),
+            n=int(t.size),
+            facts={
+                "growth_bytes": growth,
+                "late_share": share,
+                "level_bytes": top,
+                "rise_s": float(t[reached] - t[0]),
+            },
+        )

@@ -1,0 +1,359 @@
+"""Numerics that every detector shares: one view of a series, and estimators that bear noise.
+
+A :class:`View` is what all detectors look at: the last stretch without a gap, brought to a common
+grid, with the **retained floor** m(t) = min of x over [t, now], which is what was never given back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import FloatArray, Series
+
+GRID_S = 10.0
+"""Grid of a long window; short windows are finer, coarse logs keep their own interval."""
+FINE_POINTS = 64
+"""A window shorter than this many grid steps is cut finer."""
+GAP_S = 60.0
+"""A pause up to this long is never a gap; above it, one of more than three intervals is."""
+STACK_POINTS = 360
+"""Points at which holding times are worked out; more precision buys nothing."""
+LONGEST_S = 6.4 * 3600
+RECENT = 4.0
+"""A hold that ended longer ago than this many times its length says nothing about now."""
+MIB = float(1 << 20)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """The last stretch of a series without a gap, on a grid; times are seconds before now (<= 0).
+
+    ``low``, ``mean`` and ``high`` (n,) are minimum, mean and maximum of each grid cell, in bytes;
+    a cell without samples is absent.
+    """
+
+    now_s: float
+    t_s: FloatArray
+    low: FloatArray
+    mean: FloatArray
+    high: FloatArray
+    samples: int
+    """Samples of the stretch, before the grid."""
+    interval_s: float
+    """Mean time between samples."""
+    step_s: float
+    """Grid step: at least the interval."""
+
+    @property
+    def span_s(self) -> float:
+        """Length of the stretch, seconds."""
+        return -float(self.t_s[0]) if self.t_s.size else 0.0
+
+    @cached_property
+    def floor(self) -> FloatArray:
+        """Retained floor (n,): minimum from each instant to now; never falls."""
+        return np.minimum.accumulate(self.low[::-1])[::-1]
+
+    @cached_property
+    def start(self) -> int:
+        """Index of the last instant at the lowest level: growth cannot be older."""
+        return int(np.searchsorted(self.floor, self.floor[0], side="right")) - 1
+
+    @cached_property
+    def noise_bytes(self) -> float:
+        """Standard deviation of the noise from one grid cell to the next; 0 when there is none."""
+        return noise(self.mean)
+
+    @cached_property
+    def holds(self) -> Holds:
+        """How long memory was held before it was given back."""
+        return holds(self.t_s, self.low)
+
+    @cached_property
+    def sums(self) -> FloatArray:
+        """Cumulative sum of ``mean`` above its first value (n+1,), for means over blocks."""
+        out = np.empty(self.mean.size + 1)
+        out[0] = 0.0
+        np.cumsum(self.mean - self.mean[0], out=out[1:])
+        return out
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Holds:
+    """Releases of memory: for each amount, the longest time that so much was held and let go.
+
+    ``amount`` (k,) falls, ``held_s`` (k,) rises: ``held_s[i]`` is the longest hold of at least
+    ``amount[i]`` bytes.
+    """
+
+    amount: FloatArray
+    held_s: FloatArray
+
+    def longest_s(self, amount: FloatArray) -> FloatArray:
+        """Return the longest hold of at least ``amount`` bytes (0 where nothing was let go)."""
+        if not self.amount.size:
+            return np.zeros_like(amount)
+        rank = np.searchsorted(-self.amount, -amount, side="right")
+        return np.where(rank > 0, self.held_s[np.maximum(rank, 1) - 1], 0.0)
+
+
+def prepare(series: Series, window_s: float = LONGEST_S) -> View:
+    """Return the view of the last ``window_s`` seconds, back to the last gap.
+
+    Parameters
+    ----------
+    series
+        Any number of samples, also none; its arrays are not changed.
+    window_s
+        Longest look-back.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Series, Subject
+    >>> t = np.arange(0.0, 600.0, 5.0)
+    >>> view = prepare(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=t * 1e6,
+    ...                       limit_bytes=None))
+    >>> view.samples, round(view.interval_s, 1), view.floor.size
+    (120, 5.0, 65)
+    """
+    t = np.asarray(series.t_s, dtype=np.float64)
+    x = np.asarray(series.used_bytes, dtype=np.float64)
+    if t.size == 0:
+        empty = np.empty(0)
+        return View(
+            now_s=0.0, t_s=empty, low=empty, mean=empty, high=empty, samples=0,
+            interval_s=0.0, step_s=GRID_S,
+        )  # fmt: skip
+    now = float(t[-1])
+    first = int(np.searchsorted(t, now - window_s - 1e-6))
+    t = t[first:] - now
+    x = x[first:]
+    cut = last_gap(t)
+    t, x = t[cut:], x[cut:]
+    n = t.size
+    interval = -float(t[0]) / (n - 1) if n > 1 else 0.0
+    step = max(interval, min(GRID_S, -float(t[0]) / FINE_POINTS))
+    low, mean, high, grid = _grid(t, x, step, interval)
+    return View(
+        now_s=now, t_s=grid, low=low, mean=mean, high=high, samples=n,
+        interval_s=interval, step_s=step,
+    )  # fmt: skip
+
+
+def _grid(
+    t: FloatArray, x: FloatArray, step: float, interval: float
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return minimum, mean, maximum and last instant of each cell; cells end at now."""
+    if step < interval * 1.3 or t.size < 3:
+        return x, x, x, t
+    cell = np.floor(t * (-1.0 / step) + 1e-9)
+    edge = np.concatenate(([0], np.flatnonzero(cell[1:] != cell[:-1]) + 1))
+    count = np.diff(np.append(edge, t.size))
+    low = np.minimum.reduceat(x, edge)
+    high = np.maximum.reduceat(x, edge)
+    mean = np.add.reduceat(x, edge) / count
+    return low, mean, high, t[edge + count - 1]
+
+
+def last_gap(t_s: FloatArray) -> int:
+    """Return the index of the first sample after the last gap; 0 without a gap.
+
+    A gap is a pause above three usual intervals (the 95 % quantile: irregular sampling is not a
+    row of gaps) and above one minute.
+    """
+    if t_s.size < 2:
+        return 0
+    pauses = np.diff(t_s)
+    if float(pauses.max()) <= GAP_S:
+        return 0
+    limit = max(GAP_S, 3.0 * float(np.quantile(pauses, 0.95)))
+    gaps = np.flatnonzero(pauses > limit)
+    return int(gaps[-1]) + 1 if gaps.size else 0
+
+
+def holds(t_s: FloatArray, low: FloatArray) -> Holds:
+    """Return the releases of a series, from the stack of its retained floor.
+
+    Each value that a later, lower one pops from the stack was held for the time between them.
+    Holds that ended long ago compared with their length are left out: the subject has changed.
+    """
+    n = low.size
+    block = -(-n // STACK_POINTS) if n else 1
+    if block > 1:
+        edge = np.arange(n % block, n, block)
+        values, times = np.minimum.reduceat(low, edge).tolist(), t_s[edge + block - 1].tolist()
+    else:
+        values, times = low.tolist(), t_s.tolist()
+    level: list[float] = []
+    since: list[float] = []
+    released: list[float] = []
+    held: list[float] = []
+    for at, value in zip(times, values, strict=True):
+        while level and level[-1] > value:
+            age = at - since.pop()
+            above = level.pop()
+            if -at <= RECENT * age + GAP_S:
+                released.append(above - value)
+                held.append(age)
+        level.append(value)
+        since.append(at)
+    order = np.argsort(-np.asarray(released)) if released else np.empty(0, dtype=np.intp)
+    amount = np.asarray(released)[order]
+    return Holds(amount=amount, held_s=np.maximum.accumulate(np.asarray(held)[order]))
+
+
+def noise(x: FloatArray) -> float:
+    """Return the standard deviation of white noise on a slowly moving series.
+
+    Median absolute second difference: blind to level, slope and single jumps. 0 when fewer than
+    five points.
+    """
+    if x.size < 5:
+        return 0.0
+    second = np.abs(x[2:] - 2.0 * x[1:-1] + x[:-2])
+    middle = second.size // 2
+    # 0.6745 sd is the median of |N|; the second difference has variance 6.
+    return float(np.partition(second, middle)[middle]) / (0.6745 * math.sqrt(6.0))
+
+
+def drawdown(x: FloatArray) -> float:
+    """Return the largest fall below an earlier value; 0 for a series that never falls.
+
+    Examples
+    --------
+    >>> drawdown(np.array([1.0, 5.0, 3.0, 4.0]))
+    2.0
+    """
+    return float((np.maximum.accumulate(x) - x).max()) if x.size else 0.0
+
+
+def least_squares(t: FloatArray, x: FloatArray) -> tuple[float, float, float]:
+    """Return slope, value at t = 0 and R² of the least-squares line.
+
+    R² is 0 for a constant series. Needs two different instants; otherwise slope and R² are 0.
+    """
+    if t.size < 2:
+        return 0.0, float(x[-1]) if x.size else 0.0, 0.0
+    t_mean, x_mean = float(t.mean()), float(x.mean())
+    dt, dx = t - t_mean, x - x_mean
+    tt, xx, tx = float(dt @ dt), float(dx @ dx), float(dt @ dx)
+    if tt <= 0.0:
+        return 0.0, x_mean, 0.0
+    slope = tx / tt
+    return slope, x_mean - slope * t_mean, min(1.0, tx * tx / (tt * xx)) if xx > 0.0 else 0.0
+
+
+def theil_sen(t: FloatArray, x: FloatArray, points: int = 120) -> float:
+    """Return the median of the slopes between all pairs of points; bears 29 % of outliers.
+
+    Above ``points`` points, block means are taken first (all pairs are quadratic). 0 when fewer
+    than two points.
+    """
+    if t.size < 2:
+        return 0.0
+    if t.size > points:
+        edge = np.linspace(0, t.size, points + 1).astype(np.intp)[:-1]
+        count = np.diff(np.append(edge, t.size))
+        t, x = np.add.reduceat(t, edge) / count, np.add.reduceat(x, edge) / count
+    i, j = np.triu_indices(t.size, 1)
+    return float(np.median((x[j] - x[i]) / (t[j] - t[i])))
+
+
+def effective_samples(x: FloatArray) -> float:
+    """Return how many independent samples the noise of ``x`` is worth (1 to n).
+
+    Bayley-Hammersley with the lag-one autocorrelation: n (1-ρ)/(1+ρ).
+    """
+    n = x.size
+    if n < 4:
+        return float(n)
+    centred = x - x.mean()
+    power = float(centred @ centred)
+    if power <= 0.0:
+        return float(n)
+    rho = float(np.clip(float(centred[1:] @ centred[:-1]) / power, 0.0, 0.999))
+    return max(1.0, n * (1.0 - rho) / (1.0 + rho))
+
+
+def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float, float]:
+    """Return t statistic and one-sided p-value of "x rises", valid under autocorrelation.
+
+    The window is cut into batches longer than the correlation time; the differences of neighbouring
+    batch means are the observations of a t test against zero. Fewer than 2 × ``batches`` points:
+    (0, 1).
+    """
+    if x.size < 2 * batches:
+        return 0.0, 1.0
+    edge = np.searchsorted(t, np.linspace(t[0], t[-1], batches + 1)[:-1])
+    if np.any(np.diff(edge) <= 0):
+        return 0.0, 1.0
+    means = np.add.reduceat(x, edge) / np.diff(np.append(edge, x.size))
+    slope, at_zero, _ = least_squares(np.arange(batches, dtype=np.float64), means)
+    rest = means - at_zero - slope * np.arange(batches)
+    freedom = batches - 2
+    sd = math.sqrt(float(rest @ rest) / freedom)
+    if sd <= 1e-9 * max(1.0, abs(slope)):
+        return (math.inf, 0.0) if slope > 0 else (0.0, 1.0)
+    error = sd / math.sqrt((batches**3 - batches) / 12.0)
+    statistic = slope / error
+    return statistic, t_tail(statistic, freedom)
+
+
+def t_tail(statistic: float, freedom: int) -> float:
+    """Return the upper tail of Student's t law with an even number of degrees of freedom.
+
+    Abramowitz and Stegun 26.7.4 (closed form for even degrees).
+
+    Examples
+    --------
+    >>> round(t_tail(2.447, 6), 4), t_tail(0.0, 6)
+    (0.025, 0.5)
+    """
+    if math.isinf(statistic):
+        return 0.0 if statistic > 0 else 1.0
+    theta = math.atan2(statistic, math.sqrt(freedom))
+    cos2 = math.cos(theta) ** 2
+    term = total = 1.0
+    for k in range(1, freedom // 2):
+        term *= cos2 * (2 * k - 1) / (2 * k)
+        total += term
+    return max(0.0, 0.5 * (1.0 - math.sin(theta) * total))
+
+
+def turns(t_s: FloatArray, x: FloatArray, size: float) -> list[tuple[float, float, int]]:
+    """Return the turning points of a zigzag of at least ``size`` bytes: (t, value, ±1).
+
+    +1 is a peak, -1 a trough; the last, unfinished leg is not closed. Long series are first cut to
+    the extremes of blocks.
+    """
+    if x.size < 3 or size <= 0.0:
+        return []
+    if x.size > 2 * STACK_POINTS:
+        block = -(-x.size // STACK_POINTS)
+        edge = np.arange(0, x.size, block)
+        low = [int(a + np.argmin(x[a : a + block])) for a in edge]
+        high = [int(a + np.argmax(x[a : a + block])) for a in edge]
+        picked = np.unique(low + high)
+        t_s, x = t_s[picked], x[picked]
+    out: list[tuple[float, float, int]] = []
+    top_t = low_t = float(t_s[0])
+    top = low_x = float(x[0])
+    rising: bool | None = None
+    for at, value in zip(t_s.tolist(), x.tolist(), strict=True):
+        if rising is not False and value >= top:
+            top, top_t = value, at
+        if rising is not True and value <= low_x:
+            low_x, low_t = value, at
+        if rising is not False and top - value >= size:
+            out.append((top_t, top, 1))
+            rising, low_x, low_t = False, value, at
+        elif rising is not True and value - low_x >= size:
+            out.append((low_t, low_x, -1))
+            rising, top, top_t = True, value, at
+    return out
