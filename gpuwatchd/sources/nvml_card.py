@@ -1,0 +1,138 @@
+"""One card or MIG instance: its handle, and what was learnt about it.
+
+Nothing here imports pynvml.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+import msgspec
+
+from gpuwatchd.model import Device, DeviceReading, DeviceState, Fault
+
+OK, NOT_SUPPORTED, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 0, 3, 7, 13
+GPU_IS_LOST: Final = 15
+
+GLOBAL_CODES: Final = frozenset({1, 9, 18})
+"""UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH: NVML itself has to start again."""
+GONE_CODES: Final = frozenset({GPU_IS_LOST, 16})
+"""GPU_IS_LOST, RESET_REQUIRED: this card's handle must not be used again."""
+ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
+"""NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH: asking again is of no use."""
+
+PROCESS_ENTRY_BYTES: Final = 24
+"""Size of the largest structure that a process list consists of."""
+
+_STATES: Final[dict[int, DeviceState]] = {
+    3: "unsupported",
+    4: "no-permission",
+    10: "hung",
+    16: "reset-required",
+}
+_WORDS: Final[dict[DeviceState, str]] = {
+    "ok": "the GPU does not answer",
+    "asleep": "the GPU is asleep",
+    "lost": "the GPU is lost",
+    "no-permission": "no permission to read the GPU",
+    "unsupported": "the driver does not support reading the GPU",
+    "hung": "the GPU hangs",
+    "reset-required": "the GPU has to be reset",
+}
+
+
+def state_of(code: int) -> DeviceState:
+    """Return what an NVML code says about a card.
+
+    Examples
+    --------
+    >>> state_of(4), state_of(15), state_of(16)
+    ('no-permission', 'lost', 'reset-required')
+    """
+    return _STATES.get(code, "lost")
+
+
+class Card:
+    """One card or MIG instance: its handle and what was learnt about it."""
+
+    __slots__ = (
+        "buffer",
+        "carried",
+        "device",
+        "handle",
+        "is_parent",
+        "is_placeholder",
+        "memory_api",
+        "refused",
+        "room",
+        "state",
+        "uid",
+        "versions",
+    )
+
+    def __init__(self, uid: str, device: Device) -> None:
+        self.uid = uid
+        self.device = device
+        self.handle: Any = None
+        self.state: DeviceState = "ok"
+        self.is_parent = False
+        self.is_placeholder = False
+        self.memory_api: str | None = None
+        self.refused: set[str] = set()
+        self.carried: dict[str, tuple[float, float | None]] = {}
+        self.versions: dict[str, int] = {}
+        self.room = 0
+        self.buffer: Any = None
+        self.grow(32)
+
+    def grow(self, entries: int) -> None:
+        """Make room for so many processes."""
+        self.room = entries
+        self.buffer = ctypes.create_string_buffer(entries * PROCESS_ENTRY_BYTES)
+
+    def forget_refusals(self) -> None:
+        """Ask for everything again, as a driver that starts anew may answer differently."""
+        self.refused.clear()
+        self.versions.clear()
+
+    def learn_total(self, total_bytes: int) -> None:
+        """Note the size of the memory in the device's description."""
+        self.device = msgspec.structs.replace(self.device, memory_total_bytes=total_bytes)
+
+    def fault(self, why: str, field: str = "") -> Fault:
+        """Return a fault of this card, or of one field of it."""
+        where = f"nvml/{self.device.index}" + (f"/{field}" if field else "")
+        return Fault(where=where, why=why, device_uid=self.uid)
+
+    def blank(self) -> DeviceReading:
+        """Return the reading of a card that did not answer."""
+        return DeviceReading(
+            device_uid=self.uid,
+            used_bytes=None,
+            free_bytes=None,
+            total_bytes=self.device.memory_total_bytes,
+            uses=None,
+            uses_reason=self.why(),
+            state=self.state if self.state != "ok" else "lost",
+        )
+
+    def why(self) -> str:
+        """Say in words what keeps this card from being read."""
+        return _WORDS[self.state]
+
+
+def placeholder(index: int, code: int) -> Card:
+    """Return what stands for a card whose UUID could not be asked for."""
+    uid = f"nvml-index-{index}"
+    device = Device(
+        uid=uid,
+        vendor="nvidia",
+        index=index,
+        name=f"NVIDIA GPU {index} (not accessible)",
+        memory_total_bytes=None,
+        source="nvml",
+    )
+    card = Card(uid, device)
+    card.is_placeholder, card.state = True, state_of(code)
+    return card
