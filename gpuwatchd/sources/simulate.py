@@ -48,7 +48,7 @@ class Planted(Value, frozen=True, kw_only=True):
 
     subject: Subject
     title: str
-    """"GPU 0 (NVIDIA A10): python[4200000] of alice"."""
+    """"GPU 0 (A10): python[4200000] of alice"."""
     program: str
     """Who it is, the same over all restarts: "GPU 0: finetune_lora.py"."""
     leak: bool
@@ -315,9 +315,10 @@ class SimulateSource:
     def _row(self, actor: Actor, life: _Life, device: Device) -> Planted:
         key = life.info.key
         script = next((word for word in actor.argv if word.endswith(".py")), actor.name)
+        card = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         return Planted(
             subject=Subject(device_uid=device.uid, process=key),
-            title=f"GPU {device.index} ({device.name}): {actor.name}[{key.pid}] of {actor.user}",
+            title=f"GPU {device.index} ({card}): {actor.name}[{key.pid}] of {actor.user}",
             program=f"GPU {device.index}: {script}",
             leak=actor.leak,
             pattern=actor.pattern,

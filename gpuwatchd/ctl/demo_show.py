@@ -1,0 +1,345 @@
+"""Three ways to show the demo: plain lines, a live table, NDJSON."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from gpuwatchd import units
+from gpuwatchd.ctl import demo_score, envelope, output
+from gpuwatchd.pipeline import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    from gpuwatchd.ctl.output import Out
+    from gpuwatchd.model import Alert, Finding
+    from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
+
+_KINDS = {
+    "watch": "yellow",
+    "alert": "red-bold",
+    "escalated": "red-bold",
+    "recovered": "green",
+    "cleared": "green",
+    "crashed": "red",
+    "pop-up": "cyan",
+}
+_RICH = {"red-bold": "bold red", "yellow-bold": "bold yellow"}
+_FRAME_S = 0.25
+_LINES_BELOW = 7
+_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
+    ("memory", "right", 8),
+    ("growth", "right", 11),
+    ("full in", "right", 7),
+    ("verdict", "left", 13),
+)
+"""Columns of fixed width: header, side, width. The first two share what is left."""
+
+
+class Event:
+    """One thing worth a line.
+
+    Parameters
+    ----------
+    kind
+        One of watch, alert, escalated, cleared, recovered, crashed, pop-up.
+    world_s
+        World seconds since the demo began.
+    words
+        One sentence.
+    alert
+        The alert that it is about, if any.
+    """
+
+    def __init__(self, kind: str, world_s: float, words: str, alert: Alert | None = None) -> None:
+        self.kind = kind
+        self.world_s = world_s
+        self.words = words
+        self.alert = alert
+
+    def parts(self) -> tuple[output.Part, ...]:
+        """Return the line, in pieces with their styles."""
+        label = self.kind.upper() if self.kind == "alert" else self.kind
+        return (
+            f"+{units.duration(self.world_s):<8} ",
+            (f"{label:<10}", _KINDS[self.kind]),
+            self.words,
+        )
+
+
+def event_of(alert: Alert, world_s: float) -> Event:
+    """Return the event of an alert whose state has just changed."""
+    finding = alert.finding
+    if alert.state == "resolved":
+        words = f"{alert.title} no longer grows: {alert.ended or 'it is over'}"
+        # What was only watched was never told to anybody: nothing to recover from.
+        return Event("recovered" if alert.firing_at_s else "cleared", world_s, words, alert)
+    words = (
+        f"{alert.title} {messages.growth_line(finding)}. Full in {messages.eta_words(finding.eta)}."
+    )
+    if alert.state == "watch":
+        return Event("watch", world_s, words, alert)
+    fresh = alert.firing_at_s == alert.changed_at_s
+    return Event("alert" if fresh else "escalated", world_s, words, alert)
+
+
+class Show(Protocol):
+    """Whoever presents the demo."""
+
+    def begin(self, title: str, note: str) -> None:
+        """Say what is about to happen."""
+
+    def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:
+        """Take one tick."""
+
+    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
+        """Say what was found against what was planted."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was. May be called twice."""
+
+
+class Lines:
+    """One line per event; for pipes, logs and terminals without colour."""
+
+    def __init__(self, out: Out) -> None:
+        self.out = out
+
+    def begin(self, title: str, note: str) -> None:
+        """Write the heading."""
+        self.out.line(
+            ("gpuwatchd demo", "bold"), f": {title}. All simulated; no real GPU is touched."
+        )
+        if note:
+            self.out.line(note)
+        self.out.flush()
+
+    def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:  # noqa: ARG002
+        """Write the events of this tick."""
+        for event in events:
+            self.out.line(*event.parts())
+        if events:
+            self.out.flush()
+
+    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
+        """Write the final table and the next command."""
+        self.out.line()
+        right = frozenset({3, 5})
+        self.out.table(demo_score.HEADERS, [demo_score.cells(row) for row in rows], right=right)
+        good = all(row.right for row in rows)
+        words = demo_score.verdict_line(rows, simulated_s=simulated_s)
+        self.out.line((f"{words}.", "green" if good else "red-bold"))
+        self.out.line("Next: gpuwatchctl doctor           what works on this machine")
+        self.out.line("      gpuwatchctl service install  watch your own GPUs from now on")
+        self.out.flush()
+
+    def close(self) -> None:
+        """Nothing to restore."""
+
+
+class Json:
+    """One object per line, flushed: the same events for programs."""
+
+    def begin(self, title: str, note: str) -> None:
+        """Write the first object."""
+        self._write({"event": "started", "world_s": 0.0, "title": title, "note": note})
+
+    def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:  # noqa: ARG002
+        """Write the events of this tick."""
+        devices = {item.device.uid: item.device for item in state.devices}
+        for event in events:
+            data: dict[str, Any] = {
+                "event": event.kind,
+                "world_s": event.world_s,
+                "at": units.instant(state.taken_at_s),
+                "text": event.words,
+            }
+            if event.alert is not None:
+                subject = event.alert.subject
+                device, process = devices.get(subject.device_uid), subject.process
+                data |= {
+                    "key": event.alert.key,
+                    "device": None if device is None else envelope.device_json(device),
+                    "pid": None if process is None else process.pid,
+                    "started_at": None if process is None else units.instant(process.started_at_s),
+                    "verdict": envelope.verdict_json(event.alert.finding),
+                }
+            self._write(data)
+
+    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
+        """Write the last object."""
+        self._write(
+            {
+                "event": "summary",
+                "world_s": simulated_s,
+                "text": demo_score.verdict_line(rows, simulated_s=simulated_s),
+                "rows": [demo_score.row_json(row) for row in rows],
+            }
+        )
+
+    def close(self) -> None:
+        """Nothing to restore."""
+
+    @staticmethod
+    def _write(data: dict[str, Any]) -> None:
+        output.emit_json(envelope.answer("demo", data, source="simulate"))
+
+
+class Screen(Lines):
+    """A live table above the last events, for terminals."""
+
+    def __init__(self, out: Out, *, length_s: float, speed: float) -> None:
+        super().__init__(out)
+        self._length_s = length_s
+        self._speed = speed
+        self._title = ""
+        self._note = ""
+        self._events: list[Event] = []
+        self._trend_width = 9
+        self._drawn_s = -1.0
+        self._live: Live | None = None
+
+    def begin(self, title: str, note: str) -> None:
+        """Take over the lower part of the terminal."""
+        from rich.live import Live  # noqa: PLC0415 - 40 ms, only for this screen
+
+        self._title, self._note = title, note
+        self._live = Live(console=self._console(), auto_refresh=False, transient=True)
+        self._live.start()
+
+    def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:
+        """Draw, a few times a second at most."""
+        self._events.extend(events)
+        now_s = time.monotonic()
+        if self._live is None or (now_s - self._drawn_s < _FRAME_S and not events):
+            return
+        self._drawn_s = now_s
+        self._live.update(self._picture(state, world_s), refresh=True)
+
+    def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
+        """Replace the live table by what remains: heading, events, final table."""
+        self.close()
+        super().begin(self._title, self._note)
+        for event in self._events:
+            self.out.line(*event.parts())
+        super().end(rows, simulated_s=simulated_s)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _console(self) -> Console:
+        from rich.console import Console  # noqa: PLC0415
+
+        return Console(
+            color_system="standard",
+            highlight=False,
+            markup=False,
+            emoji=False,
+            width=self.out.width,
+        )
+
+    def _picture(self, state: LiveState, world_s: float) -> Any:
+        from rich.console import Group  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        clock = (
+            f"+{units.duration(world_s)} of {units.duration(self._length_s)} "
+            f"({self._speed:g}x), Ctrl-C ends it"
+        )
+        lines = [self._text(f"gpuwatchd demo: {self._title}", "bold"), self._text(clock, "dim")]
+        if self._note:
+            lines.append(self._text(self._note, "dim"))
+        below = [
+            Text.assemble(
+                *((self.out.safe(w), self._style(s)) for w, s in map(_pair, event.parts()))
+            )
+            for event in self._events[-_LINES_BELOW:]
+        ]
+        return Group(*lines, self._table(state), *below)
+
+    def _table(self, state: LiveState) -> Table:
+        from rich import box  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+
+        table = Table(
+            box=box.ASCII2 if self.out.ascii else box.SIMPLE_HEAD,
+            safe_box=False,
+            padding=(0, 1, 0, 0),
+            show_edge=False,
+        )
+        spare = self.out.width - sum(width + 1 for *_, width in _COLUMNS) - 2
+        self._trend_width = min(32, max(9, spare // 3))
+        first = ("GPU / process", "left", min(40, max(12, spare - self._trend_width)))
+        trend = ("trend", "left", self._trend_width)
+        for header, justify, width in (first, _COLUMNS[0], trend, *_COLUMNS[1:]):
+            side: Literal["left", "right"] = "right" if justify == "right" else "left"
+            table.add_column(header, justify=side, width=width, no_wrap=True, overflow="ellipsis")
+        for item in state.devices:
+            table.add_row(*self._device_cells(item))
+            for process in item.processes or ():
+                table.add_row(*self._process_cells(process))
+        return table
+
+    def _device_cells(self, item: LiveDevice) -> list[Any]:
+        reading, device = item.reading, item.device
+        total = device.memory_total_bytes or 0
+        values = _thinned(item.recent_bytes, self._trend_width)
+        trend = units.spark(values, low=0, high=total or 1, ascii_only=self.out.ascii)
+        short = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        name = f"{device.index} {short}, {units.size(total)}"
+        if reading is None or reading.used_bytes is None:
+            return [self._text(name, "bold"), "?", trend, "", "", self._text("no answer", "red")]
+        used = units.size(reading.used_bytes)
+        return [self._text(name, "bold"), used, trend, "", "", ""]
+
+    def _process_cells(self, process: LiveProcess) -> list[Any]:
+        info, finding = process.info, process.finding
+        who = f"  {info.name}[{info.key.pid}] {info.user or ''}"
+        return [
+            self._text(who),
+            units.size(process.used_bytes),
+            self._text(info.framework or "", "dim"),
+            *self._judgement(finding),
+        ]
+
+    def _judgement(self, finding: Finding | None) -> list[Any]:
+        if finding is None:
+            return ["", "", ""]
+        if finding.tier == "none":
+            return [
+                "",
+                "",
+                self._text(finding.pattern, "dim" if finding.pattern == "unknown" else "green"),
+            ]
+        style = "red-bold" if finding.tier == "alert" else "yellow-bold"
+        eta = "" if finding.eta is None else units.duration(finding.eta.mid_s)
+        level = finding.tier.upper() if finding.tier == "alert" else finding.tier
+        words = f"{level} {finding.pattern}"
+        return [units.rate(finding.rate_bytes_per_s), eta, self._text(words, style)]
+
+    def _text(self, words: str, style: str = "") -> Any:
+        from rich.text import Text  # noqa: PLC0415
+
+        return Text(self.out.safe(words), style=self._style(style))
+
+    @staticmethod
+    def _style(style: str) -> str:
+        return _RICH.get(style, style)
+
+
+def _thinned(values: Sequence[int | None], count: int) -> list[float | None]:
+    """Return at most ``count`` of the values, evenly spread, the last one included."""
+    skip = max(1, -(-len(values) // count))
+    return list(values[::-1][::skip][::-1])
+
+
+def _pair(part: output.Part) -> tuple[str, str]:
+    return (part, "") if isinstance(part, str) else part
