@@ -1,0 +1,306 @@
+"""The pop-up channel against a library that behaves like the real one, also when it fails."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.notify import desktop
+from gpuwatchd.notify.desktop import REBUILD_AFTER, DesktopNotifier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from desktop_notifier import Notification
+
+    from gpuwatchd.model import Message
+
+LIBRARY_LOG = logging.getLogger("desktop_notifier.backends.base")
+
+
+class DBusError(Exception):
+    """As dbus-fast's: the kind is in ``type``."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__("a text of the bus")
+        self.type = f"org.freedesktop.DBus.Error.{kind}"
+
+
+class World:
+    """The desktop behind the library."""
+
+    def __init__(self) -> None:
+        self.built = 0
+        self.shown: list[Notification] = []
+        self.cleared: list[str] = []
+        self.failures: list[Exception] = []
+        self.capabilities: frozenset[str] = frozenset({"TITLE"})
+        self.probe_error: Exception | None = None
+        self.hang: threading.Event | None = None
+        self.silent = False
+        self.warn = ""
+
+    def library(self) -> Library:
+        self.built += 1
+        return Library(self)
+
+
+class Library:
+    """What desktop-notifier does: it never raises from a send."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.cache: list[str] = []
+
+    async def get_capabilities(self) -> frozenset[str]:
+        if self.world.probe_error is not None:
+            raise self.world.probe_error
+        return self.world.capabilities
+
+    async def send_notification(self, notification: Notification) -> str:
+        if self.world.hang is not None:
+            self.world.hang.wait(20)
+        if self.world.failures:
+            LIBRARY_LOG.warning("Notification failed", exc_info=self.world.failures.pop(0))
+            return notification.identifier
+        if self.world.warn:
+            LIBRARY_LOG.warning(self.world.warn)
+        if self.world.silent:
+            return notification.identifier
+        self.world.shown.append(notification)
+        self.cache.append(notification.identifier)
+        if notification.on_dispatched is not None:
+            notification.on_dispatched()
+        return notification.identifier
+
+    async def get_current_notifications(self) -> list[str]:
+        return list(self.cache)
+
+    async def clear(self, identifier: str) -> None:
+        self.cache.remove(identifier)
+        self.world.cleared.append(identifier)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(desktop, "_build", world.library)
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere")
+    return world
+
+
+@pytest.fixture
+def notifier() -> Iterator[DesktopNotifier]:
+    notifier = DesktopNotifier(timeout=5)
+    yield notifier
+    notifier.close()
+
+
+def test_a_dispatched_popup_is_delivered(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    assert notifier.send(message) == "accepted by the desktop"
+    (shown,) = world.shown
+    assert shown.title == message.subject
+    assert shown.message.endswith("gpuwatchctl explain 4711")
+    assert shown.urgency.value == "normal"
+
+
+def test_one_failure_is_mended_by_a_new_connection(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    notifier.send(message)
+    world.failures = [OSError(9, "Bad file descriptor")]
+    assert notifier.send(message)
+    assert world.built == 2
+    assert len(world.shown) == 2
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (FileNotFoundError(2, "no such file"), "no session bus"),
+        (DBusError("ServiceUnknown"), "no notification server on the session bus"),
+        (DBusError("Spawn.ChildSignaled"), "no notification server on the session bus"),
+        (ValueError("odd\x1b[2J"), "the pop-up failed: odd"),
+    ],
+)
+def test_two_failures_are_a_transient_error(
+    world: World, notifier: DesktopNotifier, message: Message, cause: Exception, expected: str
+) -> None:
+    world.failures = [cause, cause]
+    with pytest.raises(NotifyError) as caught:
+        notifier.send(message)
+    assert caught.value.message == expected
+    assert not caught.value.permanent
+    assert world.built == 2
+    assert notifier.send(message)
+
+
+def test_success_that_nobody_saw_is_a_failure(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    world.silent = True
+    with pytest.raises(NotifyError, match="was not dispatched"):
+        notifier.send(message)
+
+
+def test_a_warning_is_a_failure_even_when_dispatched(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    world.warn = "Notification server not supported"
+    with pytest.raises(NotifyError, match="Notification server not supported"):
+        notifier.send(message)
+
+
+def test_a_warning_of_another_thread_is_not_ours(
+    world: World, notifier: DesktopNotifier, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Library.get_current_notifications
+
+    async def meanwhile(self: Library) -> list[str]:
+        other = threading.Thread(target=lambda: LIBRARY_LOG.warning("something else"))
+        other.start()
+        other.join()
+        return await original(self)
+
+    monkeypatch.setattr(Library, "get_current_notifications", meanwhile)
+    assert notifier.send(message)
+
+
+def test_the_dummy_backend_is_no_channel(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    world.capabilities = frozenset()
+    available = notifier.probe()
+    assert not available.ok
+    assert available.hint
+    with pytest.raises(NotifyError) as caught:
+        notifier.send(message)
+    assert caught.value.permanent
+    assert world.shown == []
+
+
+def test_probe_says_what_is_missing(world: World, notifier: DesktopNotifier) -> None:
+    assert notifier.probe().ok
+    world.probe_error = DBusError("ServiceUnknown")
+    available = notifier.probe()
+    assert (available.ok, "notification server" in available.reason) == (False, True)
+
+
+def test_a_probe_leaves_the_connection_alone(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    notifier.send(message)
+    notifier.probe()
+    notifier.send(message)
+    assert world.built == 2
+    assert world.cleared == [world.shown[0].identifier]
+
+
+def test_the_library_object_is_rebuilt_before_it_grows(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    for _ in range(REBUILD_AFTER):
+        notifier.send(message)
+    assert world.built == 1
+    notifier.send(message)
+    assert world.built == 2
+
+
+def test_only_the_same_incident_is_replaced(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    later = msgspec.structs.replace(message, id="m2", thread=message.id, notice="resolved")
+    other = msgspec.structs.replace(message, id="m3")
+    for one in (message, other, later):
+        notifier.send(one)
+    assert world.cleared == [world.shown[0].identifier]
+
+
+@pytest.mark.parametrize(
+    ("severity", "notice", "urgency"),
+    [
+        ("info", "firing", "low"),
+        ("warning", "repeat", "normal"),
+        ("critical", "firing", "critical"),
+        ("critical", "resolved", "normal"),
+    ],
+)
+def test_urgency_follows_severity(
+    world: World,
+    notifier: DesktopNotifier,
+    message: Message,
+    severity: str,
+    notice: str,
+    urgency: str,
+) -> None:
+    notifier.send(msgspec.structs.replace(message, severity=severity, notice=notice))
+    assert world.shown[0].urgency.value == urgency
+
+
+def test_a_hang_ends_in_time_and_leaves_a_bounded_number_of_threads(
+    world: World, message: Message
+) -> None:
+    notifier = DesktopNotifier(timeout=0.2)
+    world.hang = threading.Event()
+    before = threading.active_count()
+    try:
+        began = time.monotonic()
+        failures: list[NotifyError] = []
+        for _ in range(4):
+            with pytest.raises(NotifyError) as caught:
+                notifier.send(message)
+            failures.append(caught.value)
+        assert time.monotonic() - began < 15
+        assert threading.active_count() - before <= 2
+        assert not any(failure.permanent for failure in failures)
+        assert "did not answer within 0.2 s" in failures[0].message
+        assert failures[-1].message == "the session bus hangs"
+    finally:
+        world.hang.set()
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    world.hang = None
+    assert notifier.send(message)
+    notifier.close()
+    assert threading.active_count() <= before
+
+
+def test_close_may_come_twice_and_a_send_starts_anew(
+    world: World, notifier: DesktopNotifier, message: Message
+) -> None:
+    notifier.close()
+    notifier.send(message)
+    notifier.close()
+    notifier.close()
+    notifier.send(message)
+    assert world.built == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a session bus is a thing of Linux")
+def test_without_a_bus_the_real_library_is_found_out(
+    message: Message,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    notifier = DesktopNotifier(timeout=5)
+    assert notifier.probe().reason == "no session bus"
+    with pytest.raises(NotifyError, match="no session bus"):
+        notifier.send(message)
+    notifier.close()
+    # No traceback of the library in our log.
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
