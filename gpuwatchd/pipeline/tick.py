@@ -377,7 +377,7 @@ class Pipeline:
             version=__version__,
             started_at_s=self._started_at_s,
             taken_at_s=now_s,
-            interval_s=self.config.daemon.interval,
+            interval_s=float(self.config.daemon.interval),
             ticks=self._ticks,
             devices=tuple(devices),
             alerts=(*alerts, *self.intake.unplaced()),
