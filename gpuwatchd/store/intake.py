@@ -173,6 +173,7 @@ class Intake:
     def written(self) -> None:
         """Forget what was written, and processes that have gone."""
         self.drop()
+        self.lost = 0
         for card in self._cards.values():
             gone = [key for key, track in card.tracks.items() if track.last_ms < card.last_ms]
             for key in gone:

@@ -7,7 +7,6 @@ in memory, bounded, and is tried again; :attr:`History.problems` says so in word
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import units
 from gpuwatchd.store import database, recent, rows, schema
+from gpuwatchd.store.health import Health
 from gpuwatchd.store.intake import Intake
 from gpuwatchd.store.ledger import Event, Ledger, Segment
 from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 _MIB = 2**20
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
-_BUSY_PATIENCE = 3
-_WAL_GUARD_BYTES = 64 * _MIB
-_RESUME_SHARE = 1.1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -64,11 +60,8 @@ class History:
         self._intake = Intake()
         self._ledger = Ledger()
         self._upkeep = Upkeep(settings, monotonic)
-        self._problems: dict[str, str] = {}
-        self._damage: str | None = None
+        self._health = Health(directory, min_free_mib=settings.min_free_mib)
         self._segmented = False
-        self._disk_low = False
-        self._busy = 0
         self._last_flush_s: float | None = None
         self._retry_mono_s = -1e18
         self._reopen_mono_s = -1e18
@@ -107,12 +100,12 @@ class History:
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong now, one sentence each."""
-        return tuple(self._problems.values())
+        return self._health.problems
 
     @property
     def writing(self) -> bool:
         """Whether samples reach the disk at present."""
-        return self._mode == "writing" and not self._disk_low and not self._busy
+        return self._mode == "writing" and self._health.well
 
     # ---- what the daemon tells
 
@@ -134,10 +127,7 @@ class History:
             return
         self._intake.note(sample, devices, processes)
         if self._intake.lost:
-            self._problems["lost"] = (
-                f"{self._intake.lost} rows of samples could not be kept: nothing can be written "
-                "to the history and the memory for them is full"
-            )
+            self._health.lost(self._intake.lost)
 
     def segment(
         self, reason: str, wall_step_s: float | None = None, gap_s: float | None = None
@@ -212,7 +202,7 @@ class History:
                 self._connection, boot_id=self._boot_id, since_s=since_s, now_s=self._clock()
             )
         except sqlite3.Error as error:
-            self._failed(error)
+            self._health.failed(error)
 
     # ---- what the daemon calls now and then
 
@@ -235,11 +225,13 @@ class History:
         if connection is None:
             return False
         self._commit()
-        if not self._space(connection, now_s):
+        if not self._health.has_space():
+            with suppress(sqlite3.Error):
+                self._upkeep.expire(connection, now_s)
             return False
         if len(self._intake):
             self._write_samples(connection)
-        self._guard_wal(connection)
+        self._health.guard_wal(connection)
         return not len(self._intake) and not self._ledger.waiting
 
     def chores(self, now_s: float) -> None:
@@ -252,9 +244,9 @@ class History:
         try:
             self._upkeep.run(connection, now_s, self._intake.oldest_ms)
         except sqlite3.Error as error:
-            self._failed(error)
+            self._health.failed(error)
         else:
-            self._succeeded()
+            self._health.succeeded()
 
     def check(self) -> str | None:
         """Read the whole file; return what is damaged, or None. May run on any thread.
@@ -265,7 +257,7 @@ class History:
             return None
         found = database.quick_check(self._directory)
         if found is not None:
-            self._damage = found
+            self._health.damage = found
         return found
 
     def close(self) -> None:
@@ -288,11 +280,10 @@ class History:
         opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
         self._connection, self._mode = opening.connection, opening.mode
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
-        self._problems.pop("opening", None)
-        if opening.problem is not None:
-            kind = "opening" if opening.damaged is None else "damaged"
-            self._problems[kind] = opening.problem
-        if opening.damaged is not None:
+        lost = opening.damaged is not None
+        self._health.say("opening", None if lost else opening.problem)
+        if lost:
+            self._health.say("damaged", opening.problem)
             self._ledger.add_event(Event(round(now_s * 1000), "db", None, opening.problem or ""))
             self._ledger.write_all_again()
         if self._connection is not None:
@@ -302,11 +293,12 @@ class History:
         try:
             strange = self._ledger.load(connection)
         except sqlite3.Error as error:
-            self._failed(error)
+            self._health.failed(error)
             return
         if strange:
-            self._problems["strange"] = (
-                f"{strange} stored alerts or messages could not be understood and are left out"
+            self._health.say(
+                "strange",
+                f"{strange} stored alerts or messages could not be understood and are left out",
             )
 
     def _drop_connection(self) -> None:
@@ -317,18 +309,17 @@ class History:
 
     def _replace_damaged(self, now_s: float) -> None:
         """Set a damaged file aside and begin a new one with what is in memory."""
-        why, self._damage = self._damage, None
+        why, self._health.damage = self._health.damage, None
         if why is None:
             return
         self._drop_connection()
         try:
             kept = database.set_aside(self._directory, now_s)
         except OSError as error:
-            self._problems["opening"] = database.cannot_write(self._directory, error)
+            self._health.say("opening", database.cannot_write(self._directory, error))
             return
-        self._problems["damaged"] = text = (
-            f"the history was damaged ({why}) and was set aside as {kept}; a new one was begun"
-        )
+        text = f"the history was damaged ({why}) and was set aside as {kept}; a new one was begun"
+        self._health.say("damaged", text)
         self._ledger.add_event(Event(round(now_s * 1000), "db", None, text))
         self._ledger.write_all_again()
         self._segment("start", at_s=now_s)
@@ -359,11 +350,11 @@ class History:
                 _end(connection)
                 connection.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
-            self._failed(error)
+            self._health.failed(error)
             return {}
         self._ledger.written(moved)
-        self._note_refused(refused)
-        self._succeeded()
+        self._health.refused(refused)
+        self._health.succeeded()
         return moved
 
     def _subject(self, alert: Alert) -> None:
@@ -386,72 +377,12 @@ class History:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)
         except sqlite3.Error as error:
-            self._failed(error)
+            self._health.failed(error)
             return
         self._intake.written()
-        self._note_refused(refused)
-        self._succeeded()
-
-    def _space(self, connection: sqlite3.Connection, now_s: float) -> bool:
-        """Say whether the disk has room; act before it is full, when deleting still works."""
-        floor = self._settings.min_free_mib * _MIB
-        try:
-            found = os.statvfs(self._directory)
-        except OSError:
-            return True
-        free = found.f_bavail * found.f_frsize
-        self._disk_low = free < (floor * _RESUME_SHARE if self._disk_low else floor)
-        if not self._disk_low:
-            self._problems.pop("space", None)
-            return True
-        self._problems["space"] = (
-            f"the disk of {self._directory} has {units.size(free)} left, less than "
-            f"store.min-free-mib ({units.size(floor)}); samples are kept in memory only"
-        )
-        with suppress(sqlite3.Error):
-            self._upkeep.expire(connection, now_s)
-        return False
-
-    def _guard_wal(self, connection: sqlite3.Connection) -> None:
-        """Shrink a write-ahead log that a slow reader let grow; say so where it cannot be."""
-        try:
-            size = (self._directory / f"{schema.FILE_NAME}-wal").stat().st_size
-        except OSError:
-            return
-        if size <= _WAL_GUARD_BYTES:
-            self._problems.pop("wal", None)
-            return
-        with suppress(sqlite3.Error):
-            if not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                self._problems.pop("wal", None)
-                return
-        self._problems["wal"] = (
-            f"a program reads the history without end, so its log grew to {units.size(size)}; "
-            "find it with: fuser history.db"
-        )
-
-    def _note_refused(self, refused: int) -> None:
-        if refused:
-            self._problems["refused"] = (
-                f"{refused} rows were left out of the history: a value did not fit"
-            )
-
-    def _failed(self, error: sqlite3.Error) -> None:
-        kind = database.trouble(error)
-        if kind == "damaged":
-            self._damage = str(error)
-        if kind == "busy":
-            self._busy += 1
-            if self._busy < _BUSY_PATIENCE:
-                return
-        self._problems["writing"] = database.cannot_write(self._directory, error)
-
-    def _succeeded(self) -> None:
-        self._busy = 0
-        self._problems.pop("writing", None)
-        if self._intake.lost and not len(self._intake):
-            self._intake.lost = 0
-            self._problems.pop("lost", None)
+        self._health.lost(0)
+        self._health.refused(refused)
+        self._health.succeeded()
 
 
 def _end(connection: sqlite3.Connection) -> None:

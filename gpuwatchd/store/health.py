@@ -1,0 +1,120 @@
+"""What is wrong with the history at present, in sentences for people."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.store import database, schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MIB = 2**20
+_BUSY_PATIENCE = 3
+"""A lock that is met this often in a row is told."""
+_WAL_GUARD_BYTES = 64 * _MIB
+_RESUME_SHARE = 1.1
+
+
+class Health:
+    """Sentences by kind; each disappears when its cause has."""
+
+    def __init__(self, directory: Path, *, min_free_mib: int) -> None:
+        self._directory = directory
+        self._floor_bytes = min_free_mib * _MIB
+        self._sentences: dict[str, str] = {}
+        self._busy = 0
+        self.disk_low = False
+        self.damage: str | None = None
+        """Why the file must be set aside, once that is known."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The sentences."""
+        return tuple(self._sentences.values())
+
+    @property
+    def well(self) -> bool:
+        """Whether the last write worked and the disk has room."""
+        return not self.disk_low and not self._busy and "writing" not in self._sentences
+
+    def say(self, kind: str, sentence: str | None) -> None:
+        """Set the sentence of a kind; None takes it back."""
+        if sentence is None:
+            self._sentences.pop(kind, None)
+        else:
+            self._sentences[kind] = sentence
+
+    def failed(self, error: sqlite3.Error) -> None:
+        """Note that the file could not be written or read."""
+        kind = database.trouble(error)
+        if kind == "damaged":
+            self.damage = str(error)
+        if kind == "busy":
+            self._busy += 1
+            if self._busy < _BUSY_PATIENCE:
+                return
+        self.say("writing", database.cannot_write(self._directory, error))
+
+    def succeeded(self) -> None:
+        """Note that writing works."""
+        self._busy = 0
+        self.say("writing", None)
+
+    def lost(self, count: int) -> None:
+        """Note how many rows of samples fell out of memory unwritten."""
+        self.say(
+            "lost",
+            f"{count} rows of samples could not be kept: nothing can be written to the history "
+            "and the memory for them is full"
+            if count
+            else None,
+        )
+
+    def refused(self, count: int) -> None:
+        """Note how many rows were left out of a transaction."""
+        if count:
+            self.say("refused", f"{count} rows were left out of the history: a value did not fit")
+
+    def has_space(self) -> bool:
+        """Say whether the disk has room; it must stop writing before it is full.
+
+        On a full disk SQLite can neither delete nor check its log in.
+        """
+        try:
+            found = os.statvfs(self._directory)
+        except OSError:
+            return True
+        free = found.f_bavail * found.f_frsize
+        floor = self._floor_bytes
+        self.disk_low = free < (floor * _RESUME_SHARE if self.disk_low else floor)
+        self.say(
+            "space",
+            f"the disk of {self._directory} has {units.size(free)} left, less than "
+            f"store.min-free-mib ({units.size(floor)}); samples are kept in memory only"
+            if self.disk_low
+            else None,
+        )
+        return not self.disk_low
+
+    def guard_wal(self, connection: sqlite3.Connection) -> None:
+        """Shrink a write-ahead log that a slow reader let grow; say so where it cannot be."""
+        try:
+            size = (self._directory / f"{schema.FILE_NAME}-wal").stat().st_size
+        except OSError:
+            size = 0
+        if size > _WAL_GUARD_BYTES:
+            with suppress(sqlite3.Error):
+                busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                size = size if busy else 0
+        self.say(
+            "wal",
+            f"a program reads the history without end, so its log grew to {units.size(size)}; "
+            "find it with: fuser history.db"
+            if size > _WAL_GUARD_BYTES
+            else None,
+        )

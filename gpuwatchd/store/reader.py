@@ -1,0 +1,390 @@
+"""Reading the history while the daemon writes it: for the control program and its reports.
+
+A reader opens the file read-only, asks and closes: one that stays makes the writer's log grow.
+Nothing here needs more than the standard library's sqlite3, so that a cold start stays quick.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpuwatchd.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
+from gpuwatchd.model import ProcessKey, Value
+from gpuwatchd.store import queries, rows, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+    from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo
+
+_T = TypeVar("_T")
+_MINUTE_S = 60
+_HOUR_S = 3600
+RAW_SPAN_S = 6 * 3600.0
+"""Longest span that is read from raw rows."""
+MINUTE_SPAN_S = 14 * 86400.0
+"""Longest span that is read from one-minute rows."""
+_BUSY_S = 5.0
+
+
+class DeviceRow(Value, frozen=True, kw_only=True):
+    """A device over one bucket of time; every value is None where it was not known."""
+
+    at_s: float
+    """Start of the bucket."""
+    width_s: float
+    """0 for a single sample."""
+    n: int
+    """Samples with a known memory; less than usual where there are gaps."""
+    used_min_bytes: int | None
+    used_mean_bytes: int | None
+    used_max_bytes: int | None
+    used_last_bytes: int | None
+    util_pct: float | None
+    temp_max_c: float | None
+    energy_j: float | None
+    """Energy of the bucket; None for a single sample."""
+
+
+class ProcessRow(Value, frozen=True, kw_only=True):
+    """A process on a device over one bucket of time (or one sample, ``width_s`` 0)."""
+
+    at_s: float
+    width_s: float
+    process: ProcessKey
+    used_max_bytes: int | None
+    used_last_bytes: int | None
+
+
+class Event(Value, frozen=True, kw_only=True):
+    """Something that happened."""
+
+    at_s: float
+    kind: str
+    device_uid: str | None
+    detail: str
+
+
+class Segment(Value, frozen=True, kw_only=True):
+    """Where time went on differently: rows on its two sides do not belong together."""
+
+    at_s: float
+    boot_id: str
+    reason: str
+    wall_step_s: float | None
+    gap_s: float | None
+
+
+class Reader:
+    """An open history. Use :meth:`open`, as a context manager or with :meth:`close`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self.last_query = ""
+        """The last question as SQL, with its values."""
+        connection.set_trace_callback(self._trace)
+
+    @classmethod
+    def open(cls, directory: Path) -> Reader:
+        """Open the history of a state directory.
+
+        Raises
+        ------
+        StoreError
+            There is none, or it may not be read.
+        StoreNewer
+            A later version wrote it.
+        StoreDamaged
+            It is not a usable history.
+        StoreBusy
+            Another program holds it locked.
+        """
+        path = directory / schema.FILE_NAME
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise StoreError(
+                f"{path}: no history: {error.strerror}",
+                hint="is the daemon running? gpuwatchctl doctor tells",
+            ) from error
+        if size == 0:
+            raise _damaged(path, "the file is empty")
+        try:
+            return cls._judged(path, "mode=ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
+                raise _translated(path, error) from error
+        except sqlite3.Error as error:
+            raise _translated(path, error) from error
+        try:
+            # In a directory that is read-only the files beside it cannot be made.
+            return cls._judged(path, "immutable=1")
+        except sqlite3.Error as error:
+            raise _translated(path, error) from error
+
+    @classmethod
+    def _judged(cls, path: Path, how: str) -> Reader:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=_BUSY_S
+        )
+        try:
+            _judge(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. May be called twice."""
+        self._connection.close()
+
+    def devices(self) -> list[Device]:
+        """Return every device ever seen."""
+        return self._guarded(lambda: rows.load_devices(self._connection))
+
+    def processes(self, since_s: float = 0.0) -> list[ProcessInfo]:
+        """Return every process seen since then and still remembered, oldest first."""
+        found = self._ask(
+            f"SELECT {rows.PROCESS_COLUMNS} FROM process p WHERE p.last_ts_ms >= ?"  # noqa: S608
+            " ORDER BY p.first_ts_ms, p.id",
+            (_ms(since_s),),
+        )
+        return [rows.process_info(row) for row in found]
+
+    def device_rows(
+        self, uid: str, since_s: float, until_s: float, bucket_s: float | None = None
+    ) -> list[DeviceRow]:
+        """Return a device's memory over time, oldest first.
+
+        Up to 6 h come from raw samples, up to 14 days from one-minute and the rest from one-hour
+        buckets (or from what is left of an age); what is not rolled up yet is completed from the
+        finer table.
+
+        Parameters
+        ----------
+        since_s, until_s
+            Span, epoch seconds; its end is exclusive.
+        bucket_s
+            Join samples or buckets into buckets of this many seconds; a finer one than the table
+            that serves the span has no effect.
+        """
+        card = self._card(uid)
+        if card is None or until_s <= since_s:
+            return []
+        width_s = self._width(card, since_s, until_s)
+        source = {0: queries.RAW, _MINUTE_S: self._minutes(), _HOUR_S: self._hours()}[width_s]
+        bucket_s = max(bucket_s or 0, width_s)
+        if bucket_s > width_s:
+            source = queries.joined(source, round(bucket_s * 1000))
+        # The bucket that the span begins in belongs to it.
+        first_ms = _ms(since_s) - (_ms(since_s) % (width_s * 1000) if width_s else 0)
+        found = self._ask(
+            f"SELECT at_ms, {queries.COLUMNS} FROM ({source}) ORDER BY at_ms",  # noqa: S608
+            {"card": card, "since_ms": first_ms, "until_ms": _ms(until_s)},
+        )
+        return [_device_row(row, bucket_s) for row in found]
+
+    def process_rows(self, uid: str, since_s: float, until_s: float) -> list[ProcessRow]:
+        """Return the memory of every process of a device over time, by process, oldest first.
+
+        Spans of up to 6 h come from raw rows (a process that does not change has one a minute),
+        longer ones from one-minute buckets.
+        """
+        card = self._card(uid)
+        if card is None or until_s <= since_s:
+            return []
+        span = (_ms(since_s), _ms(until_s))
+        raw = until_s - since_s <= RAW_SPAN_S and self._raw_reaches(span[0])
+        found = self._ask(
+            queries.PROCESS_RAW if raw else queries.PROCESS_MINUTES,
+            {"card": card, "since_ms": span[0], "until_ms": span[1]},
+        )
+        return [
+            ProcessRow(
+                at_s=at_ms / 1000,
+                width_s=0.0 if raw else 60.0,
+                process=ProcessKey(pid=pid, started_at_s=started_at_s),
+                used_max_bytes=most,
+                used_last_bytes=last,
+            )
+            for at_ms, pid, started_at_s, most, last in found
+        ]
+
+    def alerts(self, since_s: float | None = None, *, open_only: bool = False) -> list[Alert]:
+        """Return alerts, oldest first: those that were open at or after ``since_s``."""
+        where = "resolved_ts_ms IS NULL" if open_only else "TRUE"
+        values: tuple[int, ...] = ()
+        if since_s is not None:
+            where += " AND (resolved_ts_ms IS NULL OR resolved_ts_ms >= ?)"
+            values = (_ms(since_s),)
+        return self._guarded(lambda: rows.load_alerts(self._connection, where, values)[0])
+
+    def deliveries(self, alert_key: str) -> list[Delivery]:
+        """Return the deliveries of an alert key, oldest first."""
+        return self._guarded(
+            lambda: rows.load_deliveries(self._connection, "alert_key = ?", (alert_key,))[0]
+        )
+
+    def events(self, since_s: float = 0.0) -> list[Event]:
+        """Return what happened since then, oldest first."""
+        found = self._ask(
+            "SELECT ts_ms, kind, gpu_uuid, detail FROM event WHERE ts_ms >= ? ORDER BY ts_ms, id",
+            (_ms(since_s),),
+        )
+        return [
+            Event(at_s=row[0] / 1000, kind=row[1], device_uid=row[2], detail=row[3] or "")
+            for row in found
+        ]
+
+    def segments(self, since_s: float = 0.0) -> list[Segment]:
+        """Return where time went on differently (start, boot, clock-step, ...), oldest first."""
+        found = self._ask(
+            "SELECT started_ts_ms, boot_id, reason, wall_step_s, gap_s FROM segment"
+            " WHERE started_ts_ms >= ? ORDER BY id",
+            (_ms(since_s),),
+        )
+        return [
+            Segment(
+                at_s=row[0] / 1000, boot_id=row[1], reason=row[2], wall_step_s=row[3], gap_s=row[4]
+            )
+            for row in found
+        ]
+
+    # ---- inside
+
+    def _trace(self, statement: str) -> None:
+        self.last_query = statement
+
+    def _guarded(self, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            raise _translated(self._path, error) from error
+
+    def _ask(self, query: str, values: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
+        return self._guarded(lambda: self._connection.execute(query, values).fetchall())
+
+    def _card(self, uid: str) -> int | None:
+        found = self._ask("SELECT id FROM gpu WHERE uuid = ?", (uid,))
+        return found[0][0] if found else None
+
+    def _raw_reaches(self, since_ms: int) -> bool:
+        """Say whether raw rows of processes go back that far, or nothing goes back further."""
+        ((oldest_ms,),) = self._ask("SELECT min(ts_ms) FROM process_raw", ())
+        if oldest_ms is None or oldest_ms <= since_ms:
+            return oldest_ms is not None
+        ((first_ms,),) = self._ask("SELECT min(first_ts_ms) FROM process", ())
+        return first_ms is None or first_ms >= oldest_ms - _HOUR_S * 1000
+
+    def _width(self, card: int, since_s: float, until_s: float) -> int:
+        """Return the bucket width of the table that serves a span: 0 is raw.
+
+        The span decides; where the finer table has forgotten that time, the next one serves.
+        """
+        span_s = until_s - since_s
+        levels = (0, _MINUTE_S, _HOUR_S)
+        level = 0 if span_s <= RAW_SPAN_S else 1 if span_s <= MINUTE_SPAN_S else 2
+        while level < 2:
+            here_ms, next_ms = self._oldest_ms(card, level), self._oldest_ms(card, level + 1)
+            if here_ms is not None and here_ms <= _ms(since_s):
+                break
+            if next_ms is None or (here_ms is not None and next_ms > here_ms - _HOUR_S * 1000):
+                break
+            level += 1
+        return levels[level]
+
+    def _oldest_ms(self, card: int, level: int) -> int | None:
+        query = (
+            "SELECT min(ts_ms) FROM gpu_raw",
+            "SELECT min(ts_s) * 1000 FROM gpu_1m WHERE gpu = :card",
+            "SELECT min(ts_s) * 1000 FROM gpu_1h WHERE gpu = :card",
+        )[level]
+        ((oldest_ms,),) = self._ask(query, {"card": card})
+        return None if oldest_ms is None else int(oldest_ms)
+
+    def _minutes(self) -> str:
+        split_ms = self._rolled_ms("gpu_1m")
+        late = queries.joined(f"{queries.RAW} AND ts_ms >= {split_ms}", _MINUTE_S * 1000)
+        return f"""{queries.BUCKETS.format(table="gpu_1m", split_s=split_ms // 1000)}
+UNION ALL SELECT * FROM ({late})"""  # noqa: S608
+
+    def _hours(self) -> str:
+        # The last minutes are missing: a long span never reads raw rows.
+        split_s, minutes_s = self._rolled_ms("gpu_1h") // 1000, self._rolled_ms("gpu_1m") // 1000
+        minutes = (
+            f"{queries.BUCKETS.format(table='gpu_1m', split_s=minutes_s)} AND ts_s >= {split_s}"
+        )
+        return f"""{queries.BUCKETS.format(table="gpu_1h", split_s=split_s)}
+UNION ALL SELECT * FROM ({queries.joined(minutes, _HOUR_S * 1000)})"""  # noqa: S608
+
+    def _rolled_ms(self, table: str) -> int:
+        """Return the instant up to which a roll-up is complete."""
+        found = self._ask("SELECT value FROM meta WHERE key = ?", (f"{table}.until",))
+        return int(found[0][0]) * 1000 if found else 0
+
+
+def _judge(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse what is not a history of this version."""
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if mark != schema.APPLICATION_ID:
+        raise _damaged(path, "not a history of gpuwatchd")
+    if version > schema.VERSION:
+        raise StoreNewer(
+            f"{path} was written by a later version of gpuwatchd (format {version}, this version "
+            f"knows {schema.VERSION})",
+            hint="upgrade gpuwatchd",
+        )
+    if version < schema.VERSION:
+        raise StoreError(
+            f"{path} is of an older format ({version}, this version needs {schema.VERSION})",
+            hint="start the daemon once: it brings the history up to date",
+        )
+    connection.execute("SELECT count(*) FROM meta").fetchone()
+
+
+def _device_row(row: tuple[Any, ...], width_s: float) -> DeviceRow:
+    return DeviceRow(
+        at_s=row[0] / 1000,
+        width_s=float(width_s),
+        n=row[1],
+        used_min_bytes=row[2],
+        used_mean_bytes=row[3],
+        used_max_bytes=row[4],
+        used_last_bytes=row[5],
+        util_pct=row[6],
+        temp_max_c=row[7],
+        energy_j=None if row[8] is None else row[8] / 1000,
+    )
+
+
+def _ms(at_s: float) -> int:
+    return round(at_s * 1000)
+
+
+def _damaged(path: Path, why: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{path} is damaged: {why}",
+        hint=f"the daemon sets it aside by itself; to rescue rows: sqlite3 {path} .recover",
+    )
+
+
+def _translated(path: Path, error: sqlite3.Error) -> StoreError:
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+        return _damaged(path, str(error))
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return StoreBusy(f"{path} is locked by another program", hint="try again in a moment")
+    return StoreError(
+        f"{path} cannot be read: {error}", hint="check the owner and mode of the file"
+    )
