@@ -1,0 +1,229 @@
+"""The daemon as a process: start, signals, one instance, directories, the service manager."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.store import live
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SIMULATED = ["--source", "simulate:one-leak", "--interval", "0.2"]
+
+
+def environ(tmp_path: Path, **extra: str) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "GPUWATCHD_STATE_DIR": str(tmp_path / "state"),
+        "GPUWATCHD_RUNTIME_DIR": str(tmp_path / "run"),
+        "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nonexistent",
+        **extra,
+    }
+
+
+def wait_for(what: Callable[[], object], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def state_of(tmp_path: Path) -> live.LiveState:
+    state = live.read(tmp_path / "run")
+    assert state is not None
+    return state
+
+
+def once(tmp_path: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpuwatchd", *args],
+        env=environ(tmp_path, **extra), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@contextmanager
+def daemon(tmp_path: Path, *args: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpuwatchd", *args],
+            env=environ(tmp_path, **extra), stderr=log, text=True,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: live.read(tmp_path / "run"))
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+def said(tmp_path: Path) -> str:
+    return (tmp_path / "log").read_text()
+
+
+def test_once_takes_one_sample_and_leaves_the_state(tmp_path: Path) -> None:
+    done = once(tmp_path, *SIMULATED, "--once")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    state = live.read(tmp_path / "run")
+    assert state is not None
+    assert len(state.devices) == 1
+
+
+def test_without_a_gpu_it_runs_and_says_what_is_missing(tmp_path: Path) -> None:
+    done = once(tmp_path, "--source", "nvml", "--once")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    state = live.read(tmp_path / "run")
+    assert state is not None
+    assert any("nvml" in problem for problem in state.problems)
+
+
+BAD = [
+    ("[detection]\nmin-r-squard = 1", "did you mean min-r-squared?"),
+    ("[daemon]\ninterval = 'x'", "is not a duration"),
+    ("[daemon", "not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("written", "why"), BAD)
+def test_a_bad_configuration_is_exit_78_with_file_and_key(
+    tmp_path: Path, written: str, why: str
+) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(written)
+    done = once(tmp_path, "--config", str(file), "--once")
+    assert done.returncode == 78
+    first, *rest = done.stderr.splitlines()
+    assert first.startswith(f"gpuwatchd: {file}: ")
+    assert why in first
+    assert all(line.startswith("hint: ") for line in rest)
+
+
+def test_an_unknown_source_is_one_line(tmp_path: Path) -> None:
+    done = once(tmp_path, "--source", "voodoo", "--once")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpuwatchd: 'voodoo' is not known here")
+
+
+def test_sigterm_writes_everything_and_leaves_in_time(tmp_path: Path) -> None:
+    with daemon(tmp_path, *SIMULATED) as process:
+        wait_for(lambda: state_of(tmp_path).ticks > 3)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert time.monotonic() - asked < 5.0
+    state = live.read(tmp_path / "run")
+    assert state is not None
+    assert state.stopped
+    import sqlite3
+
+    rows = sqlite3.connect(tmp_path / "state" / "history.db").execute(
+        "SELECT count(*) FROM gpu_raw"
+    )
+    assert rows.fetchone()[0] > 3
+
+
+def test_a_second_daemon_names_the_first(tmp_path: Path) -> None:
+    with daemon(tmp_path, *SIMULATED) as first:
+        done = once(tmp_path, *SIMULATED)
+        assert done.returncode == 1
+        assert f"already running with pid {first.pid}" in done.stderr
+
+
+def test_sighup_takes_a_good_configuration_and_keeps_the_old_for_a_bad_one(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[daemon]\ninterval = '0.2s'\n[sources]\nenabled = ['simulate:one-leak']\n")
+    with daemon(tmp_path, "--config", str(file)) as process:
+        file.write_text("[daemon]\nintervall = '9s'\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: any("not reloaded" in p for p in state_of(tmp_path).problems))
+        assert state_of(tmp_path).interval_s == 0.2
+        file.write_text("[daemon]\ninterval = '0.3s'\n[sources]\nenabled = ['simulate:one-leak']\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: state_of(tmp_path).interval_s == 0.3)
+        assert not any("not reloaded" in p for p in state_of(tmp_path).problems)
+        assert process.poll() is None
+
+
+def test_the_service_manager_hears_ready_status_watchdog_and_stopping(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(path)
+        ear.settimeout(20)
+        heard = ""
+        with daemon(tmp_path, *SIMULATED, NOTIFY_SOCKET=path) as process:
+            while heard.count("WATCHDOG=1") < 3:
+                heard += ear.recv(4096).decode() + "\n"
+            process.send_signal(signal.SIGTERM)
+            while "STOPPING=1" not in heard:
+                heard += ear.recv(4096).decode() + "\n"
+            assert process.wait(10) == 0
+    assert "READY=1" in heard
+    assert "STATUS=1 GPUs" in heard
+
+
+def test_everything_it_writes_is_private(tmp_path: Path) -> None:
+    once(tmp_path, *SIMULATED, "--once")
+    for folder in ("state", "run"):
+        assert stat.S_IMODE((tmp_path / folder).stat().st_mode) == 0o700
+        for file in (tmp_path / folder).iterdir():
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+
+def test_a_planted_runtime_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    done = once(tmp_path, *SIMULATED, "--once")
+    assert done.returncode == 1
+    assert "is not a directory of its own" in done.stderr
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_history_survives_a_kill_and_the_window_is_taken_up_again(tmp_path: Path) -> None:
+    with daemon(tmp_path, *SIMULATED, GPUWATCHD_STORE_FLUSH="0.2s") as process:
+        wait_for(lambda: state_of(tmp_path).ticks > 8)
+        process.kill()
+        process.wait(10)
+    import sqlite3
+
+    base = sqlite3.connect(tmp_path / "state" / "history.db")
+    assert base.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    before = base.execute("SELECT count(*) FROM gpu_raw").fetchone()[0]
+    base.close()
+    assert before >= 4
+    assert once(tmp_path, *SIMULATED, "--once").returncode == 0
+    base = sqlite3.connect(tmp_path / "state" / "history.db")
+    assert base.execute("SELECT count(*) FROM gpu_raw").fetchone()[0] > before
+    base.close()
+
+
+def test_a_damaged_history_is_moved_aside_and_told(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "history.db").write_bytes(b"not a database at all" * 500)
+    assert once(tmp_path, *SIMULATED, "--once").returncode == 0
+    assert list((tmp_path / "state").glob("history.db.corrupt-*"))
+    state = live.read(tmp_path / "run")
+    assert state is not None
+    assert any("moved aside" in problem for problem in state.problems)
+
+
+def test_help_fits_and_version_is_short(tmp_path: Path) -> None:
+    helped = once(tmp_path, "--help")
+    assert helped.returncode == 0
+    assert max(len(line) for line in helped.stdout.splitlines()) <= 80
+    assert once(tmp_path, "--version").stdout.startswith("gpuwatchd ")
+    assert once(tmp_path, "--nonsense").returncode == 2
