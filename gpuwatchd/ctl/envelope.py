@@ -25,12 +25,17 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def host() -> str:
+    """Return the name of this machine."""
+    return text.clean(os.uname().nodename)
+
+
 def _head(verb: str) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "verb": verb,
         "generated_at": units.instant(time.time()),
-        "host": text.clean(os.uname().nodename),
+        "host": host(),
         "version": __version__,
     }
 

@@ -183,7 +183,8 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
         return _from_state(state, daemon)
     from gpuwatchd.ctl import past  # noqa: PLC0415 - the state file is the common case
 
-    view = past.latest(max_age_s=LAST_WORDS_S)
+    strange: list[tuple[str, str]] = []
+    view = past.judged(flags, strange, max_age_s=LAST_WORDS_S)
     if view is None:
         try:
             view = direct(flags)
@@ -192,6 +193,7 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
                 raise
             view = _from_state(state, daemon)
     view.daemon = daemon
+    view.warnings += strange
     if not daemon.running and view.source != "state-file":
         view.warnings.append(("daemon-absent", "the daemon is not running"))
     return view

@@ -135,8 +135,11 @@ def add_globals(command: click.Command) -> click.Command:
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help text: the examples and the page of the documentation."""
-    body = "\n".join(f"  gpuwatchctl {line}" for line in lines)
+    """Return the end of a help text: the examples and the page of the documentation.
+
+    A line that does not call the program itself (in a pipe, say) gets its name in front.
+    """
+    body = "\n".join(f"  {'' if 'gpuwatchctl' in line else 'gpuwatchctl '}{line}" for line in lines)
     return f"\b\nExamples:\n{body}\n\nDocumentation: {DOCS}"
 
 

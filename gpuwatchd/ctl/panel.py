@@ -169,13 +169,13 @@ def _judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
     if is_leak(finding):
         band = words.eta(finding.eta)
         parts.append(f"full in {band}" if band else "full in ?")
-        suspect = _suspect(item, finding)
-        if suspect:
-            parts.append(f"by {suspect}")
+        by = suspect(item, finding)
+        if by:
+            parts.append(f"by {by}")
     return parts
 
 
-def _suspect(item: LiveDevice, finding: Finding) -> str:
+def suspect(item: LiveDevice, finding: Finding) -> str:
     """Return whose growth it is: the judged process, else the one that explains most of it."""
     if finding.subject.unattributed:
         return "memory that no process owns"

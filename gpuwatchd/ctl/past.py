@@ -1,13 +1,192 @@
-"""The history, read-only: what was seen last, and series to judge."""
+"""The history, read-only: what was seen last, judged again with the settings in force."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from gpuwatchd import config
+from gpuwatchd.errors import StoreError
+from gpuwatchd.model import DeviceReading, ProcessInfo, Series, Subject
+from gpuwatchd.store import reader as store
+from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.store.schema import FILE_NAME
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.config import DetectionSection
     from gpuwatchd.ctl.look import View
+    from gpuwatchd.ctl.options import Globals
+    from gpuwatchd.model import Device, Finding, ProcessKey
+    from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
+
+__all__ = ["FILE_NAME", "judged", "reader"]
+
+_LOOK_BACK_S = (store.RAW_SPAN_S, store.MINUTE_SPAN_S, 5 * 365 * 86400.0)
+_ALIVE_S = 150.0
+"""An unchanged process has one row a minute; later than this it was gone at the end."""
+_SPARK_POINTS = 32
 
 
-def latest(*, max_age_s: float) -> View | None:  # noqa: ARG001
-    """Return the newest recorded readings, or None when there are none that young."""
-    return None
+def reader() -> Reader:
+    """Return the open history of this user.
+
+    Raises
+    ------
+    StoreError
+        When there is none or it cannot be read.
+    """
+    return store.Reader.open(config.state_dir())
+
+
+def judged(
+    flags: Globals, warnings: list[tuple[str, str]], *, max_age_s: float | None = None
+) -> View | None:
+    """Return the GPUs as the history saw them last, judged with the settings in force.
+
+    Parameters
+    ----------
+    flags
+        Global flags.
+    warnings
+        Takes what is wrong with a history that exists.
+    max_age_s
+        How old the newest sample may be; None for any age.
+    """
+    if not (config.state_dir() / FILE_NAME).exists():
+        return None
+    settings = flags.load_config().config.detection
+    now_s = time.time()
+    devices: list[LiveDevice] = []
+    newest_s = 0.0
+    try:
+        with reader() as history:
+            begun_s = _begun_s(history)
+            infos = {info.key: info for info in history.processes()}
+            for device in history.devices():
+                rows = _last_rows(history, device, now_s, begun_s)
+                age_s = now_s - rows[-1].at_s if rows else None
+                if age_s is None or (max_age_s is not None and age_s > max_age_s):
+                    continue
+                newest_s = max(newest_s, rows[-1].at_s)
+                span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
+                used = history.process_rows(device.uid, *span)
+                devices.append(_live(device, rows, used, infos, settings))
+    except StoreError as error:
+        warnings.append(("history", error.message))
+        return None
+    if not devices:
+        return None
+    from gpuwatchd.ctl.look import View  # noqa: PLC0415 - look imports us
+
+    view = View("database", newest_s, devices)
+    view.warnings.append(("from-history", "judged from the history, without the daemon's alerts"))
+    return view
+
+
+def _begun_s(history: Reader) -> float:
+    """Return since when the clock has run evenly: the last boot or the last step of the clock."""
+    segments = history.segments()
+    begun_s = 0.0
+    for segment in segments:
+        if segment.boot_id != segments[-1].boot_id:
+            continue
+        if begun_s == 0.0 or segment.reason == "clock-step":
+            begun_s = segment.at_s
+    return begun_s
+
+
+def _last_rows(history: Reader, device: Device, now_s: float, begun_s: float) -> list[DeviceRow]:
+    """Return the last hours of a device, as fine as they are kept, ending with its last sample."""
+    for back_s in _LOOK_BACK_S:
+        coarse = history.device_rows(device.uid, now_s - back_s, now_s + 60.0)
+        if coarse:
+            break
+    else:
+        return []
+    end_s = coarse[-1].at_s + max(coarse[-1].width_s, 1.0)
+    since_s = max(begun_s, end_s - store.RAW_SPAN_S + 1.0)
+    fine = history.device_rows(device.uid, since_s, end_s)
+    return [row for row in fine or coarse if row.used_last_bytes is not None]
+
+
+def _live(
+    device: Device,
+    rows: Sequence[DeviceRow],
+    used: Sequence[ProcessRow],
+    infos: dict[ProcessKey, ProcessInfo],
+    settings: DetectionSection,
+) -> LiveDevice:
+    end_s, last = rows[-1].at_s, rows[-1].used_last_bytes or 0
+    total = device.memory_total_bytes
+    free = total - last if total is not None else None
+    points: dict[ProcessKey, list[tuple[float, int]]] = {}
+    for row in used:
+        if row.used_last_bytes is not None:
+            points.setdefault(row.process, []).append((row.at_s, row.used_last_bytes))
+    processes = []
+    for key, own in points.items():
+        if own[-1][0] < end_s - _ALIVE_S:
+            continue
+        info = infos.get(key) or ProcessInfo(key=key, name="?")
+        if own[-1][0] < end_s:
+            own.append((end_s, own[-1][1]))  # an unchanged process is not written every tick
+        series = _series(
+            Subject(device_uid=device.uid, process=key), own, free, total, info.framework
+        )
+        finding = _judge(series, settings)
+        processes.append(LiveProcess(info=info, used_bytes=own[-1][1], finding=finding))
+    whole = [(row.at_s, row.used_last_bytes or 0) for row in rows]
+    own_finding = _judge(_series(Subject(device_uid=device.uid), whole, free, total), settings)
+    return LiveDevice(
+        device=device,
+        reading=DeviceReading(
+            device_uid=device.uid,
+            used_bytes=last,
+            free_bytes=free,
+            total_bytes=total,
+            util_pct=rows[-1].util_pct,
+        ),
+        unattributed_bytes=last - sum(p.used_bytes or 0 for p in processes) if processes else None,
+        finding=_worst([own_finding, *(p.finding for p in processes)]),
+        processes=tuple(processes) if used else None,
+        recent_bytes=_recent(whole),
+        samples=len(rows),
+    )
+
+
+def _recent(points: Sequence[tuple[float, int]]) -> tuple[int, ...]:
+    every = -(-len(points) // _SPARK_POINTS)
+    return tuple(value for _, value in points[::-1][::every][::-1])
+
+
+def _series(
+    subject: Subject,
+    points: Sequence[tuple[float, int]],
+    free_bytes: int | None,
+    total_bytes: int | None,
+    framework: str | None = None,
+) -> Series:
+    import numpy as np  # noqa: PLC0415 - half of what a start costs
+
+    return Series(
+        subject=subject,
+        t_s=np.array([at_s for at_s, _ in points], dtype=np.float64),
+        used_bytes=np.array([value for _, value in points], dtype=np.float64),
+        limit_bytes=None if free_bytes is None else float(points[-1][1] + free_bytes),
+        total_bytes=None if total_bytes is None else float(total_bytes),
+        framework=framework,
+    )
+
+
+def _judge(series: Series, settings: DetectionSection) -> Finding:
+    from gpuwatchd import verdict  # noqa: PLC0415
+
+    return verdict.judge(series, settings)
+
+
+def _worst(findings: Sequence[Finding | None]) -> Finding | None:
+    from gpuwatchd.pipeline.state import worst  # noqa: PLC0415
+
+    return worst(findings)

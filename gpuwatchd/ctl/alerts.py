@@ -1,0 +1,284 @@
+"""``alerts``: what is open, what was, who was told, and what was held back and why."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import text, units
+from gpuwatchd.ctl import envelope, look, options, output, words
+from gpuwatchd.errors import GpuwatchdError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.model import Alert, Delivery
+
+_RANK = {"info": 0, "warning": 1, "critical": 2}
+_DAY_S = 86400.0
+_OPEN = {"pending", "watch", "firing"}
+_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
+
+
+@click.group(
+    "alerts",
+    invoke_without_command=True,
+    epilog=options.examples("alerts", "alerts --all --since 2d"),
+)
+@click.option(
+    "--open/--all", "only_open", default=True, help="Open ones only (the default), or all."
+)
+@click.option(
+    "--since", type=options.Instant(), metavar="TIME", help="Not older than this (with --all: 7d)."
+)
+@click.option("--severity", type=click.Choice(list(_RANK)), help="This severity and above.")
+@options.exit_code_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    only_open: bool,  # noqa: FBT001
+    since: float | None,
+    severity: str | None,
+    exit_code: bool,  # noqa: FBT001
+) -> int:
+    """List alerts; `alerts show KEY` tells everything about one."""
+    if ctx.invoked_subcommand is not None:
+        return 0
+    flags = options.current()
+    since_s = since
+    if since_s is None:
+        since_s = 0.0 if only_open else time.time() - 7 * _DAY_S
+    found, source, warnings = _gather(since_s, only_open=only_open)
+    chosen = [
+        alert
+        for alert in found
+        if _RANK[alert.severity] >= _RANK[severity or "info"] and _wanted(flags, alert)
+    ]
+    if flags.json:
+        data = [alert_json(alert, None) for alert in chosen]
+        output.emit_json(envelope.answer("alerts", data, source=source, warnings=warnings))
+    else:
+        _table(flags, chosen, warnings, only_open=only_open)
+    return 3 if exit_code and chosen else 0
+
+
+def _wanted(flags: options.Globals, alert: Alert) -> bool:
+    if not flags.gpu:
+        return True
+    state, _ = look.read_state()
+    devices = {d.device.uid: d.device for d in state.devices} if state is not None else {}
+    device = devices.get(alert.subject.device_uid)
+    return flags.wants(device) if device is not None else alert.subject.device_uid in flags.gpu
+
+
+def _gather(since_s: float, *, only_open: bool) -> tuple[list[Alert], str, list[tuple[str, str]]]:
+    """Return alerts, newest first, where they come from, and what is missing.
+
+    The history has all of them; the live state has the open ones with their newest numbers.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is neither.
+    """
+    from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
+
+    state, warnings = look.read_state()
+    merged: dict[tuple[str, float], Alert] = {}
+    source = "state-file"
+    try:
+        with past.reader() as history:
+            for alert in history.alerts(since_s, open_only=only_open):
+                merged[alert.key, alert.opened_at_s] = alert
+        source = "database"
+    except StoreError as error:
+        if state is None:
+            raise GpuwatchdError(
+                "no alerts are recorded: there is no history and no live state",
+                hint="gpuwatchctl service install",
+            ) from error
+        warnings.append(("no-history", f"only the open alerts are known: {error.message}"))
+    for alert in state.alerts if state is not None else ():
+        if alert.opened_at_s >= since_s:
+            merged[alert.key, alert.opened_at_s] = alert
+    found = [a for a in merged.values() if not only_open or a.state in _OPEN]
+    return sorted(found, key=lambda a: -a.opened_at_s), source, warnings
+
+
+def _table(
+    flags: options.Globals,
+    alerts: Sequence[Alert],
+    warnings: Sequence[tuple[str, str]],
+    *,
+    only_open: bool,
+) -> None:
+    out = output.Out(flags)
+    for _, sentence in warnings:
+        out.flow([(f"! {sentence}", "yellow")])
+    if not alerts:
+        out.line("no open alert" if only_open else "no alert in this period")
+        return
+    now_s = time.time()
+    for alert in alerts:
+        ended = alert.resolved_at_s
+        until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
+        rate = words.growth(alert.finding.rate_bytes_per_s)
+        out.flow(
+            [
+                (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),
+                f"{units.clock(alert.opened_at_s, now_s=now_s)}{until}",
+                alert.title or alert.subject.id,
+                f"{rate} {alert.finding.pattern}",
+                f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
+                (f"held back: {alert.held_back}", "yellow") if alert.held_back else "",
+                (f"ended: {alert.ended}", "dim") if alert.ended else "",
+            ],
+            rest="  ",
+        )
+        out.flow([(alert.key, "dim")], first="  ", rest="  ")
+
+
+def alert_json(alert: Alert, deliveries: Sequence[Delivery] | None) -> dict[str, Any]:
+    """Return one alert; ``deliveries`` is None where they were not asked for."""
+    process = alert.subject.process
+    return {
+        "key": text.clean(alert.key),
+        "kind": alert.kind,
+        "state": alert.state,
+        "severity": alert.severity,
+        "title": text.clean(alert.title),
+        "device_uid": text.clean(alert.subject.device_uid),
+        "process": None
+        if process is None
+        else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        "unattributed": alert.subject.unattributed,
+        "opened_at": units.instant(alert.opened_at_s),
+        "watch_at": units.instant(alert.watch_at_s),
+        "firing_at": units.instant(alert.firing_at_s),
+        "resolved_at": units.instant(alert.resolved_at_s),
+        "changed_at": units.instant(alert.changed_at_s),
+        "notices": alert.notices,
+        "next_notice_at": units.instant(alert.next_notice_at_s),
+        "held_back": text.clean(alert.held_back) or None,
+        "ended": text.clean(alert.ended) or None,
+        "verdict": envelope.verdict_json(alert.finding),
+        "deliveries": None if deliveries is None else [_delivery_json(d) for d in deliveries],
+    }
+
+
+def _delivery_json(delivery: Delivery) -> dict[str, Any]:
+    return {
+        "channel": delivery.channel,
+        "notice": delivery.message.notice,
+        "state": delivery.state,
+        "attempts": delivery.attempts,
+        "created_at": units.instant(delivery.created_at_s),
+        "sent_at": units.instant(delivery.sent_at_s),
+        "next_try_at": units.instant(delivery.next_try_at_s),
+        "error": text.clean(delivery.error) if delivery.error else None,
+        "dry_run": delivery.dry_run,
+    }
+
+
+@command.command("show", epilog=options.examples("alerts show 4711", "alerts show KEY --json"))
+@click.argument("key", shell_complete=options.complete_key)
+def show(key: str) -> int:
+    """Tell when an alert was raised, why, what was held back, and where it was delivered.
+
+    KEY is the key of an alert, a part of it that fits only one, or a pid.
+    """
+    flags = options.current()
+    found, source, warnings = _gather(0.0, only_open=False)
+    alert = _pick(found, key)
+    deliveries: list[Delivery] | None = None
+    try:
+        from gpuwatchd.ctl import past  # noqa: PLC0415
+
+        with past.reader() as history:
+            deliveries = list(history.deliveries(alert.key))
+    except StoreError:
+        pass  # already said by _gather
+    if flags.json:
+        data = alert_json(alert, deliveries)
+        output.emit_json(envelope.answer("alerts", data, source=source, warnings=warnings))
+    else:
+        _tell(output.Out(flags), alert, deliveries)
+    return 0
+
+
+def _pick(alerts: Sequence[Alert], key: str) -> Alert:
+    """Return the newest alert that is meant.
+
+    Raises
+    ------
+    GpuwatchdError
+        When none or several different ones fit.
+    """
+    exact = [a for a in alerts if a.key == key]
+    pids = [a for a in alerts if a.subject.process and str(a.subject.process.pid) == key]
+    parts = [a for a in alerts if key in a.key]
+    for fitting in (exact, pids, parts):
+        keys = {a.key for a in fitting}
+        if len(keys) == 1:
+            return fitting[0]
+        if len(keys) > 1:
+            raise GpuwatchdError(
+                f"{key!r} fits {len(keys)} alerts", hint=f"for example: {fitting[0].key}"
+            )
+    raise GpuwatchdError(f"no alert {key!r}", hint="gpuwatchctl alerts --all lists them")
+
+
+def _tell(out: output.Out, alert: Alert, deliveries: Sequence[Delivery] | None) -> None:
+    finding = alert.finding
+    out.line((alert.title or alert.key, "bold"))
+    now_s = time.time()
+    steps = (
+        ("noticed", alert.opened_at_s),
+        ("watched", alert.watch_at_s),
+        ("raised", alert.firing_at_s),
+        ("resolved", alert.resolved_at_s),
+    )
+    facts = [("key", alert.key), ("state", f"{alert.state}, {alert.severity}")]
+    facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
+    facts += [
+        ("judgement", words.verdict(finding)[0]),
+        ("growth", words.growth(finding.rate_bytes_per_s)),
+        ("full in", words.eta(finding.eta) or "?"),
+        ("because", finding.reason or "?"),
+        ("ended", alert.ended),
+        ("held back", alert.held_back or _why_quiet(alert)),
+    ]
+    for label, value in facts:
+        if value:
+            out.flow(value.split(" "), first=f"  {label:<11}", rest=" " * 13, gap=" ")
+    _deliveries(out, deliveries)
+
+
+def _why_quiet(alert: Alert) -> str:
+    """Return why nothing was sent although something was seen; "" when something was."""
+    if alert.notices or alert.state == "resolved":
+        return "" if alert.notices else "it was over before a notice was due"
+    if alert.state in {"pending", "watch"}:
+        return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
+    return "the first notice waits, in case it is over at once"
+
+
+def _deliveries(out: output.Out, deliveries: Sequence[Delivery] | None) -> None:
+    if deliveries is None:
+        out.line("  delivered  ?  (the history cannot be read)")
+        return
+    for delivery in deliveries:
+        at = units.clock(delivery.sent_at_s or delivery.created_at_s)
+        dry = " (dry run)" if delivery.dry_run else ""
+        style = {"sent": "green", "failed": "red", "pending": "yellow"}[delivery.state]
+        parts: list[output.Part] = [
+            f"{at}  {delivery.message.notice}",
+            (f"{delivery.channel}: {delivery.state}{dry}", style),
+            f"{delivery.attempts} tries" if delivery.attempts != 1 else "1 try",
+            delivery.error or "",
+        ]
+        out.flow(parts, first="  ", rest="    ")
+    if not deliveries:
+        out.line("  delivered  nowhere")

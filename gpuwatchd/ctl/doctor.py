@@ -1,0 +1,39 @@
+"""``doctor``: what works here, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from gpuwatchd.ctl import checks, envelope, options, output
+
+_WORDS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "failed": ("FAILED", "red-bold")}
+_WIDTH = 9
+
+
+@click.command("doctor", epilog=options.examples("doctor", "doctor --json"))
+def command() -> int:
+    """Say what works here, what is missing, and which command mends it.
+
+    Exit 0 all fine, 3 warnings, 1 a required part fails.
+    """
+    flags = options.current()
+    answers = []
+    out = output.Out(flags)
+    for check in checks.every(flags):
+        answers.append(check)
+        if flags.json or (flags.quiet and check.level == "ok"):
+            continue
+        word, style = _WORDS[check.level]
+        out.line((word, style), " " * (_WIDTH - len(word)), end="")
+        out.flow([f"{check.name}: {check.text}"], rest=" " * _WIDTH)
+        if check.hint:
+            out.line(" " * _WIDTH, (f"-> {check.hint}", "cyan"))
+        out.flush()
+    if flags.json:
+        data = [msgspec.to_builtins(check) for check in answers]
+        output.emit_json(envelope.answer("doctor", data, source="checks"))
+    levels = {check.level for check in answers}
+    if "failed" in levels:
+        return 1
+    return 3 if "warning" in levels else 0
