@@ -1,0 +1,168 @@
+"""What one look at 8 GPUs with 8 processes each costs: ``python tests/bench/bench_tick.py``.
+
+Against the stand-in library, so the driver's own time is not in the figures. Each row is the
+median of several fresh processes; the load is 64 live ``sleep`` processes whose memory grows.
+``--json`` prints the same as JSON; ``--runs`` and ``--ticks`` change the effort.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from tests.fakenvml import FakeNvml
+
+GPUS, PROCESSES = 8, 8
+OURS = "gpuwatchd: NvmlSource.read + Host.look"
+
+FRAME = """
+import json, resource, sys, time
+{setup}
+ticks = int(sys.argv[1])
+for _ in range({warmup}):
+    tick()
+cpu, wall = time.process_time(), time.perf_counter()
+for _ in range(ticks):
+    tick()
+cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([1000 * cpu / ticks, 1000 * wall / ticks, rss / 1024]))
+"""
+
+BARE = """
+import pynvml as nv
+nv.nvmlInit()
+handles = [nv.nvmlDeviceGetHandleByIndex(i) for i in range(nv.nvmlDeviceGetCount())]
+def tick():
+    for h in handles:
+        nv.nvmlDeviceGetMemoryInfo(h, nv.nvmlMemory_v2)
+        nv.nvmlDeviceGetComputeRunningProcesses(h)
+        nv.nvmlDeviceGetGraphicsRunningProcesses(h)
+        nv.nvmlDeviceGetUtilizationRates(h)
+        nv.nvmlDeviceGetTemperature(h, nv.NVML_TEMPERATURE_GPU)
+        nv.nvmlDeviceGetPowerUsage(h)
+"""
+SOURCE = """
+from gpuwatchd.sources.nvml import NvmlSource
+source = NvmlSource()
+tick = source.read
+"""
+WITH_HOST = """
+from gpuwatchd.host import Host
+from gpuwatchd.sources.nvml import NvmlSource
+source, host = NvmlSource(), Host()
+def tick():
+    readings = source.read().readings
+    host.look({use.key.pid for reading in readings for use in reading.uses or ()})
+"""
+NVITOP = """
+from nvitop import Device, take_snapshots
+devices = Device.all()
+def tick():
+    take_snapshots(devices)
+"""
+GPUSTAT = """
+import gpustat
+def tick():
+    gpustat.new_query()
+"""
+# name, needed package, set-up, warm-up ticks (ours reads one memory map per tick at first), ticks
+ROWS = (
+    ("bare nvidia-ml-py", "pynvml", BARE, 5, 200),
+    ("gpuwatchd: NvmlSource.read", "pynvml", SOURCE, 5, 200),
+    (OURS, "pynvml", WITH_HOST, 70, 200),
+    ("nvitop: take_snapshots", "nvitop", NVITOP, 2, 20),
+    ("gpustat: new_query", "gpustat", GPUSTAT, 1, 3),
+)
+
+
+def configuration(pids: list[int]) -> list[str]:
+    """Return the stand-in's world: 8 cards, and 8 growing processes on each."""
+    lines = [f"gpu {gpu} total=80G reserved=600M base=500M util=90" for gpu in range(GPUS)]
+    lines += [
+        f"proc {index // PROCESSES} pid={pid} mem=2G rate=1M max=8G"
+        for index, pid in enumerate(pids)
+    ]
+    return lines
+
+
+def measure(fake: FakeNvml, setup: str, warmup: int, ticks: int) -> list[float]:
+    """Return [CPU ms per tick, wall ms per tick, peak RSS MB] of one fresh process."""
+    script = FRAME.format(setup=setup, warmup=warmup)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(ticks)],
+        env=fake.env(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    values: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return values
+
+
+def run(runs: int, factor: float) -> dict[str, list[float] | None]:
+    """Return row -> medians; None where the package is not installed."""
+    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(GPUS * PROCESSES)]
+    results: dict[str, list[float] | None] = {}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            fake = FakeNvml(Path(folder))
+            fake.write(*configuration([child.pid for child in children]))
+            for name, package, setup, warmup, ticks in ROWS:
+                if importlib.util.find_spec(package) is None:
+                    results[name] = None
+                    continue
+                count = max(1, int(ticks * factor))
+                tries = [measure(fake, setup, warmup, count) for _ in range(runs)]
+                results[name] = [statistics.median(column) for column in zip(*tries, strict=True)]
+    finally:
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait()
+    return results
+
+
+def table(results: dict[str, list[float] | None], runs: int) -> str:
+    """Return the results for people, with how many times dearer than ours each is."""
+    ours = results[OURS]
+    lines = [
+        f"{GPUS} GPUs x {PROCESSES} processes, medians of {runs} fresh processes, no driver time",
+        f"{'':40} {'CPU ms/tick':>12} {'wall ms':>9} {'RSS MB':>8} {'x ours':>8}",
+    ]
+    for name, values in results.items():
+        if values is None or ours is None:
+            lines.append(f"{name:40} not installed")
+            continue
+        cpu_ms, wall_ms, rss_mb = values
+        lines.append(
+            f"{name:40} {cpu_ms:12.3f} {wall_ms:9.3f} {rss_mb:8.1f} {cpu_ms / ours[0]:8.2f}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="cost of one look at 8 GPUs x 8 processes")
+    parser.add_argument("--runs", type=int, default=5, help="fresh processes per row")
+    parser.add_argument("--ticks", type=float, default=1.0, help="factor on the ticks per process")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not FakeNvml.available():
+        print("bench_tick: needs Linux and a C compiler", file=sys.stderr)
+        return 1
+    results = run(options.runs, options.ticks)
+    print(json.dumps(results) if options.json else table(results, options.runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
