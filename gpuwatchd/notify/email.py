@@ -14,7 +14,6 @@ import re
 import smtplib
 import socket
 import ssl
-import stat
 from email.message import EmailMessage
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +22,7 @@ from gpuwatchd import text
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
 from gpuwatchd.notify import render
+from gpuwatchd.notify.secret import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,6 @@ CREDENTIAL = "smtp-password"
 _DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\\x00-\x1f\x7f]+@[^@\s<>,;:\"()\\\x00-\x1f\x7f]+")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+")
-_PASSWORD_BYTES = 4096
 _PRIORITY = {"critical": "1 (Highest)", "warning": "3 (Normal)", "info": "5 (Lowest)"}
 
 
@@ -201,14 +200,14 @@ class EmailNotifier:
         directory = os.environ.get("CREDENTIALS_DIRECTORY")
         if directory and (Path(directory) / CREDENTIAL).is_file():
             # The service manager guards this directory; its files may be 0440 with an ACL.
-            return _read_secret(Path(directory) / CREDENTIAL, guarded=True)
+            return read_secret(Path(directory) / CREDENTIAL, guarded=True)
         if not self._password_file:
             raise NotifyError(
                 "[notify.email] username is set, but no password",
                 permanent=True,
                 hint="set password-file to a file that only you can read (chmod 600)",
             )
-        return _read_secret(Path(self._password_file).expanduser(), guarded=False)
+        return read_secret(Path(self._password_file).expanduser(), guarded=False)
 
     def _arrived(self, refused: Mapping[str, tuple[int, bytes]], password: str | None) -> str:
         accepted = len(self._to) - len(refused)
@@ -252,7 +251,8 @@ class EmailNotifier:
             if self._security == "starttls" and "STARTTLS" in str(error):
                 return True, "it does not offer STARTTLS", 'try security = "tls" and its port'
             return True, text.clean(str(error)), "the server lacks what the settings ask for"
-        if isinstance(error, TimeoutError):
+        # smtplib turns a timeout while it reads an answer into "disconnected".
+        if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
             return False, f"no answer within {self.timeout_s:g} s", ""
         for kind, permanent, why, hint in _REASONS:
             if isinstance(error, kind):
@@ -278,9 +278,10 @@ def _tls_reason(error: ssl.SSLError) -> tuple[bool, str, str]:
             "set ca-file to the certificate that signed it; host must be the name in it",
         )
     hint = 'check port and security ("tls" is 465, "starttls" 587)'
-    if error.reason == "WRONG_VERSION_NUMBER":
+    reason = getattr(error, "reason", None) or "unknown"
+    if reason == "WRONG_VERSION_NUMBER":
         return True, "it does not speak TLS here", hint
-    return False, f"TLS failed: {text.clean(error.reason or str(error))}", hint
+    return False, f"TLS failed: {text.clean(reason)}", hint
 
 
 def compose(message: Message, *, sender: str, to: Sequence[str], host: str) -> EmailMessage:
@@ -357,35 +358,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _read_secret(path: Path, *, guarded: bool) -> str:
-    """Return the first line of a secret file, checked on the opened file itself."""
-    shown = text.clean(str(path))
-    try:
-        # Without O_NONBLOCK a FIFO in its place would hang us.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise NotifyError(
-            f"password file {shown}: {error.strerror}",
-            permanent=True,
-            hint="write the password into it and chmod 600",
-        ) from None
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise NotifyError(f"password file {shown}: not a file", permanent=True)
-        if not guarded and status.st_mode & 0o077:
-            raise NotifyError(
-                f"password file {shown}: others can read it (mode {status.st_mode & 0o777:04o})",
-                permanent=True,
-                hint=f"chmod 600 {shown}",
-            )
-        data = file.read(_PASSWORD_BYTES)
-    try:
-        secret = data.decode("utf-8").split("\n", 1)[0].rstrip("\r")
-    except UnicodeDecodeError:
-        secret = ""
-    if not secret:
-        raise NotifyError(f"password file {shown}: no password in it", permanent=True)
-    return secret

@@ -1,0 +1,323 @@
+"""Mail: what is composed, what is refused before anybody is called, what a failure means."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import errno
+import os
+import smtplib
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.model import Message
+from gpuwatchd.notify.email import EmailNotifier, compose, message_id
+from tests.notify.conftest import HOSTILE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    path = tmp_path / "password"
+    path.write_text(f"{SECRET}\n")
+    path.chmod(0o600)
+    return path
+
+
+def notifier(**changes: Any) -> EmailNotifier:
+    settings: dict[str, Any] = {
+        "host": "mail.example.org",
+        "sender": "gpu@example.org",
+        "to": ("a@example.org", "b@example.org"),
+    }
+    return EmailNotifier(**(settings | changes))
+
+
+class Server:
+    """Stands in for smtplib.SMTP: does as told, remembers what it was told."""
+
+    def __init__(self, *, fail: dict[str, Exception] | None = None) -> None:
+        self.fail = fail or {}
+        self.calls: list[str] = []
+        self.mails: list[Any] = []
+        self.refused: dict[str, tuple[int, bytes]] = {}
+
+    def connect(self, *_: object, **__: object) -> Server:
+        self._do("connect")
+        return self
+
+    def _do(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fail:
+            raise self.fail[name]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.calls.append("quit")
+
+    def starttls(self, *, context: ssl.SSLContext) -> None:
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        self._do("starttls")
+
+    def login(self, user: str, password: str) -> None:
+        assert (user, password) == ("gpu", SECRET)
+        self._do("login")
+
+    def send_message(self, mail: Any) -> dict[str, tuple[int, bytes]]:
+        self.mails.append(mail)
+        self._do("send")
+        return self.refused
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    server = Server()
+    monkeypatch.setattr(smtplib, "SMTP", server.connect)
+    monkeypatch.setattr(smtplib, "SMTP_SSL", server.connect)
+    return server
+
+
+def _compose(message: Message, to: Sequence[str] = ("a@example.org",)) -> Any:
+    mail = compose(message, sender="gpu@example.org", to=to, host="lab3")
+    return email.message_from_bytes(mail.as_bytes(), policy=email.policy.default)
+
+
+def test_a_mail_has_both_shapes_and_its_headers(message: Message) -> None:
+    mail = _compose(message, ["a@example.org", "b@example.org"])
+    assert mail["Subject"] == message.subject
+    assert mail["From"] == "gpuwatchd on lab3 <gpu@example.org>"
+    assert mail["To"] == "a@example.org, b@example.org"
+    assert mail["Message-ID"] == "<a1b2c3@example.org>"
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert mail["Date"].datetime.tzinfo is not None
+    assert mail["In-Reply-To"] is None
+    assert mail.get_content_type() == "multipart/alternative"
+    text, page = mail.iter_parts()
+    assert (text.get_content_type(), page.get_content_type()) == ("text/plain", "text/html")
+    assert "Rate:    12.4 MB/min" in text.get_content()
+    assert "<table" in page.get_content()
+
+
+def test_a_later_mail_refers_to_the_first(message: Message) -> None:
+    later = _compose(msgspec.structs.replace(message, id="d4", thread="a1b2c3"))
+    assert later["Message-ID"] == "<d4@example.org>"
+    assert later["In-Reply-To"] == later["References"] == "<a1b2c3@example.org>"
+    first = _compose(msgspec.structs.replace(message, thread=message.id))
+    assert first["In-Reply-To"] is None
+
+
+def test_a_retry_is_the_same_mail(message: Message) -> None:
+    assert _compose(message)["Message-ID"] == _compose(message)["Message-ID"]
+
+
+def test_no_text_can_add_a_header(message: Message) -> None:
+    mail = _compose(
+        msgspec.structs.replace(message, subject=HOSTILE, body=HOSTILE, facts={HOSTILE: HOSTILE})
+    )
+    assert mail["Bcc"] is None
+    assert "Bcc: victim" in mail["Subject"]
+    assert "\x1b" not in mail["Subject"]
+    assert mail.get_body(("plain",)).get_content().count("Bcc: victim") >= 1
+
+
+def test_letters_of_the_world_survive(message: Message) -> None:
+    mail = _compose(msgspec.structs.replace(message, subject="GPU 0: Müllers Prozess 训练 – voll"))
+    assert mail["Subject"] == "GPU 0: Müllers Prozess 训练 – voll"
+
+
+@given(st.text(max_size=80), st.text(max_size=300), st.text(max_size=60))
+def test_any_message_makes_a_mail(subject: str, body: str, name: str) -> None:
+    odd = Message(id=name, notice="firing", severity="info", subject=subject, body=body, thread="t")
+    mail = _compose(odd)
+    assert mail["Bcc"] is None
+    assert set(mail.keys()) <= {
+        "Subject", "From", "To", "Date", "Message-ID", "In-Reply-To", "References",
+        "Auto-Submitted", "X-Priority", "MIME-Version", "Content-Type",
+    }  # fmt: skip
+
+
+def test_an_id_that_has_our_domain_already_keeps_it() -> None:
+    assert message_id("x@example.org", "example.org") == "<x@example.org>"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"host": ""}, "host is not set"),
+        ({"to": ()}, "nobody to send to"),
+        ({"sender": ""}, "sender is not an address"),
+        ({"sender": "x\r\nBcc: v@example.org"}, "sender is not an address"),
+        ({"to": ("a@example.org", "a@b\nBcc: v@example.org")}, "is not an address"),
+        ({"security": "none"}, "security = none is refused for mail.example.org"),
+        ({"security": "none", "host": "127.0.0.1.example.org"}, "is refused for 127.0.0.1.exam"),
+        ({"username": "gpu"}, "no password"),
+        ({"ca_file": "/nowhere/ca.pem"}, "ca-file /nowhere/ca.pem"),
+    ],
+)
+def test_settings_that_cannot_work(
+    server: Server, message: Message, changes: dict[str, Any], expected: str
+) -> None:
+    channel = notifier(**changes)
+    available = channel.probe()
+    assert not available.ok
+    assert expected in available.reason
+    with pytest.raises(NotifyError, match=r"\[notify\.email\]") as caught:
+        channel.send(message)
+    assert caught.value.permanent
+    assert caught.value.hint
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "[::1]"])
+def test_plain_is_for_loopback(server: Server, message: Message, host: str) -> None:
+    channel = notifier(host=host, security="none")
+    assert channel.probe().ok
+    assert channel.send(message) == f"accepted by {host} for 2 of 2"
+    assert server.calls == ["connect", "send", "quit"]
+
+
+def test_the_user_name_may_be_the_sender(server: Server, password_file: Path) -> None:
+    channel = notifier(sender="", username="me@example.org", password_file=str(password_file))
+    assert channel.probe().ok
+
+
+def test_a_login_follows_tls(server: Server, message: Message, password_file: Path) -> None:
+    channel = notifier(username="gpu", password_file=str(password_file))
+    assert channel.send(message) == "accepted by mail.example.org for 2 of 2"
+    assert server.calls == ["connect", "starttls", "login", "send", "quit"]
+
+
+def test_without_starttls_nothing_is_sent(
+    server: Server, message: Message, password_file: Path
+) -> None:
+    server.fail["starttls"] = smtplib.SMTPNotSupportedError(
+        "STARTTLS extension not supported by server."
+    )
+    with pytest.raises(NotifyError, match="does not offer STARTTLS") as caught:
+        notifier(username="gpu", password_file=str(password_file)).send(message)
+    assert caught.value.permanent
+    assert server.calls == ["connect", "starttls", "quit"]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_a_password_that_others_can_read_is_refused(
+    server: Server, message: Message, password_file: Path, mode: int
+) -> None:
+    password_file.chmod(mode)
+    channel = notifier(username="gpu", password_file=str(password_file))
+    with pytest.raises(NotifyError, match=f"others can read it .mode {mode:04o}") as caught:
+        channel.send(message)
+    assert caught.value.permanent
+    assert "chmod 600" in caught.value.hint
+    assert server.calls == []
+    password_file.chmod(0o400)
+    assert channel.send(message)
+
+
+def test_odd_password_files(message: Message, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch(0o600)
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    binary.chmod(0o600)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    for path in (empty, binary, pipe, tmp_path, tmp_path / "missing"):
+        available = notifier(username="gpu", password_file=str(path)).probe()
+        assert not available.ok
+        assert str(path) in available.reason
+
+
+def test_the_service_manager_s_credential_comes_first(
+    server: Server, message: Message, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "smtp-password").write_text(SECRET)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    channel = notifier(username="gpu", password_file="/nowhere")
+    assert channel.send(message)
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    assert not channel.probe().ok
+
+
+def _recipients(*codes: int) -> smtplib.SMTPRecipientsRefused:
+    return smtplib.SMTPRecipientsRefused(
+        {f"{n}@example.org": (code, b"no") for n, code in enumerate(codes)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "permanent", "expected"),
+    [
+        ("login", smtplib.SMTPAuthenticationError(535, b"5.7.8 bad"), True, "login refused: 535"),
+        ("login", smtplib.SMTPAuthenticationError(454, b"later"), False, "login refused: 454"),
+        ("login", UnicodeEncodeError("ascii", SECRET, 0, 1, "no"), True, "SMTP cannot carry"),
+        ("send", smtplib.SMTPSenderRefused(530, b"login first", "x"), True, "wants a login"),
+        ("send", smtplib.SMTPSenderRefused(553, b"not yours", "x"), True, "sender refused: 553"),
+        ("send", smtplib.SMTPDataError(451, b"busy"), False, "refused: 451 busy"),
+        ("send", smtplib.SMTPDataError(552, b"too big"), True, "refused: 552 too big"),
+        ("send", _recipients(550, 550), True, "recipient refused"),
+        ("send", _recipients(550, 450), False, "0@example.org: 550 no; 1@example.org: 450"),
+        ("connect", smtplib.SMTPConnectError(421, b"closing"), False, "refused: 421"),
+        ("connect", ConnectionRefusedError(errno.ECONNREFUSED, "Refused"), False, "refused"),
+        ("connect", TimeoutError(), False, "no answer within 20 s"),
+        ("connect", socket.gaierror(socket.EAI_NONAME, "x"), False, "cannot be resolved"),
+        ("send", smtplib.SMTPServerDisconnected("x"), False, "closed the connection"),
+        ("starttls", ssl.SSLError(1, "x"), False, "TLS failed"),
+    ],
+)
+def test_what_a_failure_means(
+    server: Server,
+    message: Message,
+    password_file: Path,
+    step: str,
+    error: Exception,
+    permanent: bool,
+    expected: str,
+) -> None:
+    server.fail[step] = error
+    channel = notifier(username="gpu", password_file=str(password_file))
+    with pytest.raises(NotifyError) as caught:
+        channel.send(message)
+    assert caught.value.permanent is permanent
+    assert expected.lower() in caught.value.message.lower()
+
+
+def test_some_recipients_are_better_than_none(server: Server, message: Message) -> None:
+    server.refused = {"b@example.org": (550, b"unknown\x1b[2J user")}
+    assert notifier().send(message) == (
+        "accepted by mail.example.org for 1 of 2; b@example.org refused: 550 unknown user"
+    )
+
+
+def test_the_password_is_nowhere(
+    server: Server, message: Message, password_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    channel = notifier(username="gpu", password_file=str(password_file))
+    said: list[str] = [repr(channel), str(vars(channel)), str(channel.probe())]
+    for error in (
+        smtplib.SMTPAuthenticationError(535, f"bad password {SECRET}".encode()),
+        UnicodeEncodeError("ascii", SECRET, 0, 1, "no"),
+    ):
+        server.fail["login"] = error
+        with pytest.raises(NotifyError) as caught:
+            channel.send(message)
+        assert caught.value.__cause__ is None
+        assert caught.value.__context__ is None
+        said += [repr(caught.value), caught.value.hint]
+    assert SECRET not in "\n".join([*said, caplog.text])

@@ -1,0 +1,324 @@
+"""Mail over real TLS to a real server on the loopback."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import shutil
+import socket
+import ssl
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.model import Delivery, Message
+from gpuwatchd.notify.email import EmailNotifier
+from gpuwatchd.notify.outbox import Courier, retry_at
+from tests.conftest import need
+from tests.real.stage import until
+
+controller = pytest.importorskip("aiosmtpd.controller", reason="aiosmtpd is not installed")
+smtp = pytest.importorskip("aiosmtpd.smtp", reason="aiosmtpd is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.real_smtp
+
+PASSWORD = "correct-horse-battery"
+MESSAGE = Message(
+    id="m1",
+    notice="firing",
+    severity="critical",
+    subject="GPU 0: python[4711] füllt den Speicher",
+    body="It grows 12.4 MB/min.",
+    facts={"Rate": "12.4 MB/min"},
+    command="gpuwatchctl explain 4711",
+)
+
+
+class Mailbox:
+    """What the server got, and what it answers."""
+
+    def __init__(self) -> None:
+        self.mails: list[Any] = []
+        self.answers: list[str] = []
+        self.recipient_answers: dict[str, str] = {}
+        self.encrypted: list[bool] = []
+
+    async def handle_RCPT(  # noqa: N802 (the server's name)
+        self, server: object, session: object, envelope: Any, address: str, options: object
+    ) -> str:
+        answer = self.recipient_answers.get(address)
+        if answer is not None:
+            return answer
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(  # noqa: N802 (the server's name)
+        self, server: object, session: Any, envelope: Any
+    ) -> str:
+        answer = self.answers.pop(0) if self.answers else "250 accepted"
+        if answer.startswith("250"):
+            self.encrypted.append(session.ssl is not None)
+            self.mails.append(
+                email.message_from_bytes(envelope.content, policy=email.policy.default)
+            )
+        return answer
+
+
+def _certificate(folder: Path, name: str, subject: str) -> Path:
+    """Make a self-signed certificate; return its file (the key lies beside it)."""
+    certificate = folder / f"{name}.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", str(folder / f"{name}.key"), "-out", str(certificate)),
+            *("-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    need(shutil.which("openssl"), "openssl is missing")
+    folder = tmp_path_factory.mktemp("certificates")
+    return {
+        "good": _certificate(folder, "good", "DNS:localhost,IP:127.0.0.1"),
+        "other": _certificate(folder, "other", "DNS:localhost,IP:127.0.0.1"),
+        "wrong-name": _certificate(folder, "wrong-name", "DNS:mail.example.org"),
+    }
+
+
+def _authenticate(
+    server: object, session: object, envelope: object, mechanism: str, data: Any
+) -> Any:
+    good = (data.login, data.password) == (b"gpu", PASSWORD.encode())
+    return smtp.AuthResult(success=good, handled=False)
+
+
+@pytest.fixture
+def mailbox() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+def start(mailbox: Mailbox, certificates: dict[str, Path]) -> Iterator[Callable[..., Any]]:
+    """Start servers; all of them end with the test."""
+    running: list[Any] = []
+
+    def go(*, certificate: str = "good", port: int | None = None, **settings: Any) -> Any:
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            file = certificates[certificate]
+            context.load_cert_chain(file, file.with_suffix(".key"))
+            settings = {"tls_context": context, "require_starttls": True} | settings
+            settings |= {"authenticator": _authenticate, "auth_required": True}
+        server = controller.Controller(
+            mailbox, hostname="127.0.0.1", port=port or _free_port(), **settings
+        )
+        server.start()
+        running.append(server)
+        return server
+
+    yield go
+    for server in running:
+        server.stop(no_assert=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def settings(tmp_path: Path, certificates: dict[str, Path]) -> dict[str, Any]:
+    secret = tmp_path / "password"
+    secret.write_text(PASSWORD)
+    secret.chmod(0o600)
+    return {
+        "host": "127.0.0.1",
+        "ca_file": str(certificates["good"]),
+        "username": "gpu",
+        "password_file": str(secret),
+        "sender": "gpu@example.org",
+        "to": ("a@example.org", "b@example.org"),
+        "timeout": 5.0,
+    }
+
+
+def _refused(channel: EmailNotifier, match: str) -> NotifyError:
+    with pytest.raises(NotifyError, match=match) as caught:
+        channel.send(MESSAGE)
+    return caught.value
+
+
+def test_a_mail_arrives_over_starttls_with_a_login(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
+) -> None:
+    channel = EmailNotifier(**settings, port=start().port)
+    assert channel.probe().ok
+    assert channel.send(MESSAGE) == "accepted by 127.0.0.1 for 2 of 2"
+    (mail,) = mailbox.mails
+    assert mailbox.encrypted == [True]
+    assert mail["Subject"] == MESSAGE.subject
+    assert mail["Message-ID"] == "<m1@example.org>"
+    assert "Rate: 12.4 MB/min" in mail.get_body(("plain",)).get_content()
+    assert "explain 4711" in mail.get_body(("html",)).get_content()
+
+
+def test_a_wrong_password_is_permanent(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("guess-me-not")
+    wrong.chmod(0o600)
+    channel = EmailNotifier(**(settings | {"password_file": str(wrong)}), port=start().port)
+    error = _refused(channel, "login refused: 535")
+    assert error.permanent
+    assert "guess-me-not" not in str(error)
+    assert mailbox.mails == []
+
+
+def test_a_server_that_wants_a_login_says_so(
+    start: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    channel = EmailNotifier(**(settings | {"username": ""}), port=start().port)
+    error = _refused(channel, "wants a login: 530")
+    assert error.permanent
+    assert "username" in error.hint
+
+
+@pytest.mark.parametrize("certificate", ["other", "wrong-name"])
+def test_a_certificate_that_is_not_trusted_is_never_worked_around(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], certificate: str
+) -> None:
+    trusted = settings["ca_file"]
+    if certificate == "wrong-name":
+        trusted = trusted.replace("good", "wrong-name")
+    channel = EmailNotifier(
+        **(settings | {"ca_file": trusted}), port=start(certificate=certificate).port
+    )
+    error = _refused(channel, "certificate is not trusted")
+    assert error.permanent
+    assert "ca-file" in error.hint
+    assert mailbox.mails == []
+
+
+def test_the_system_does_not_trust_our_certificate(
+    start: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    channel = EmailNotifier(**(settings | {"ca_file": ""}), port=start().port)
+    assert _refused(channel, "certificate is not trusted: self").permanent
+
+
+def test_a_server_without_tls_gets_neither_mail_nor_password(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
+) -> None:
+    port = start(certificate="").port
+    assert _refused(EmailNotifier(**settings, port=port), "does not offer STARTTLS").permanent
+    tls = EmailNotifier(**settings, port=port, security="tls")
+    assert _refused(tls, "does not speak TLS here").permanent
+    assert mailbox.mails == []
+
+
+def test_plain_to_the_loopback(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
+) -> None:
+    plain = settings | {"username": "", "password_file": "", "security": "none"}
+    assert EmailNotifier(**plain, port=start(certificate="").port).send(MESSAGE)
+    assert mailbox.encrypted == [False]
+
+
+def test_busy_is_tried_again_with_the_same_message_id(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
+) -> None:
+    channel = EmailNotifier(**settings, port=start().port)
+    mailbox.answers = ["451 4.3.0 mailbox busy"]
+    assert not _refused(channel, "451 4.3.0 mailbox busy").permanent
+    channel.send(MESSAGE)
+    # A crash between sending and noting it sends once more: the id shows it is the same mail.
+    channel.send(MESSAGE)
+    assert [mail["Message-ID"] for mail in mailbox.mails] == ["<m1@example.org>"] * 2
+
+
+def test_recipients(start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]) -> None:
+    channel = EmailNotifier(**settings, port=start().port)
+    mailbox.recipient_answers = {"a@example.org": "550 no such user"}
+    assert channel.send(MESSAGE) == (
+        "accepted by 127.0.0.1 for 1 of 2; a@example.org refused: 550 no such user"
+    )
+    mailbox.recipient_answers["b@example.org"] = "450 greylisted"
+    assert not _refused(channel, "recipient refused").permanent
+    mailbox.recipient_answers["b@example.org"] = "550 no such user"
+    assert _refused(channel, "recipient refused").permanent
+
+
+def test_the_server_is_down_then_up_through_the_courier(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
+) -> None:
+    port = _free_port()
+    now_s = [1000.0]
+    courier = Courier({"email": EmailNotifier(**settings, port=port)}, clock=lambda: now_s[0])
+    pending = Delivery(
+        alert_key="k",
+        channel="email",
+        message=MESSAGE,
+        state="pending",
+        attempts=0,
+        created_at_s=1000.0,
+        row=1,
+    )
+
+    def attempt(delivery: Delivery) -> Delivery:
+        done: list[Delivery] = []
+
+        def arrived() -> bool:
+            done.extend(courier.results())
+            return bool(done)
+
+        assert courier.submit(delivery)
+        assert until(arrived)
+        return done[0]
+
+    try:
+        # Eight hours without a server: the schedule, on a clock of our own.
+        while now_s[0] < 1000.0 + 8 * 3600:
+            pending = attempt(pending)
+            assert pending.state == "pending"
+            assert "connection refused" in (pending.error or "")
+            assert pending.next_try_at_s == retry_at(pending.attempts, 1000.0, now_s[0])
+            now_s[0] = pending.next_try_at_s or 0.0
+        assert 12 <= pending.attempts <= 16
+        start(port=port)
+        sent = attempt(pending)
+        assert (sent.state, sent.error) == ("sent", None)
+        assert len(mailbox.mails) == 1
+    finally:
+        courier.close()
+
+
+def test_a_silent_server_is_given_up_in_time(settings: dict[str, Any]) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        channel = EmailNotifier(**(settings | {"timeout": 0.3}), port=deaf.getsockname()[1])
+        assert not _refused(channel, r"no answer within 0\.3 s").permanent
+
+
+def test_a_thread_of_mails(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
+) -> None:
+    channel = EmailNotifier(**settings, port=start().port)
+    channel.send(MESSAGE)
+    channel.send(msgspec.structs.replace(MESSAGE, id="m2", notice="resolved", thread="m1"))
+    first, second = mailbox.mails
+    assert second["In-Reply-To"] == first["Message-ID"]
