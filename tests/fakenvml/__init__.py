@@ -56,7 +56,7 @@ class FakeNvml:
         return {name: int(calls) for name, calls in pairs}
 
     def run(self, script: str, *arguments: str, timeout_s: float = 30) -> Any:
-        """Run a Python script against these GPUs; return what its last line of output says as JSON."""
+        """Run a Python script against these GPUs; return its last line as JSON."""
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments],
             env=self.env(),

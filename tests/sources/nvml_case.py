@@ -1,0 +1,53 @@
+"""What the tests of the NVML source share: a script in a process of its own, and its answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.fakenvml import FakeNvml
+
+MIB = 1024**2
+GIB = 1024**3
+UID = "GPU-00000000-0000-0000-0000-00000000000{}".format
+
+PRELUDE = """
+import json, os, sys
+from pathlib import Path
+import msgspec
+from gpuwatchd.errors import SourceUnavailable
+from gpuwatchd.sources.nvml import NvmlSource
+
+now = [1000.0]
+def source(**settings):
+    settings.setdefault("sys_root", "/nowhere")
+    return NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], **settings)
+def put(*lines):
+    conf = Path(os.environ["FAKE_NVML_CONF"])
+    fresh = conf.with_suffix(".fresh")
+    fresh.write_text("\\n".join(lines) + "\\n")
+    fresh.replace(conf)
+def plain(value):
+    return json.loads(msgspec.json.encode(value))
+def out(*values):
+    print(json.dumps(values))
+"""
+
+
+def play(fake: FakeNvml, script: str, *arguments: object) -> Any:
+    return fake.run(PRELUDE + script, *map(str, arguments))
+
+
+def one_read(fake: FakeNvml, *conf: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return (readings, devices, faults) of a first read of this configuration."""
+    fake.write(*conf)
+    readings, devices, faults = play(
+        fake,
+        """
+s = source()
+sample = s.read()
+out(plain(sample.readings), plain(s.devices()), plain(sample.faults))
+s.close()
+""",
+    )
+    return readings, devices, faults

@@ -1,0 +1,385 @@
+"""The NVML source against the stand-in library, through the real nvidia-ml-py: its life.
+
+Each case runs in a process of its own, since the library is found once per process; what the
+stand-in says is changed by rewriting its file, and time is a number that the case moves.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.sources.nvml_case import GIB, MIB, PRELUDE, UID, one_read, play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fakenvml import FakeNvml
+
+
+# ---- MIG -------------------------------------------------------------------------------------
+
+
+def test_every_mig_instance_is_a_device(fake: FakeNvml, child: int) -> None:
+    readings, devices, _ = one_read(
+        fake,
+        "gpu 0 total=80G base=2G mig=1",
+        "mig 0 gi=1 ci=0 total=20G base=100M uuid=MIG-a",
+        "mig 0 gi=2 ci=0 total=40G base=100M uuid=MIG-b",
+        f"proc 0 pid={child} mem=9G gi=2 ci=0",
+        "gpu 1 total=24G",
+    )
+    assert [device["uid"] for device in devices] == [UID(0), "MIG-a", "MIG-b", UID(1)]
+    assert [device["parent_uid"] for device in devices] == [None, UID(0), UID(0), None]
+    assert [device["memory_total_bytes"] for device in devices] == [
+        80 * GIB,
+        20 * GIB,
+        40 * GIB,
+        24 * GIB,
+    ]
+    parent, small, large, other = readings
+    assert parent["uses"] is None
+    assert "MIG" in parent["uses_reason"]
+    assert small["uses"] == []
+    assert [use["key"]["pid"] for use in large["uses"]] == [child]
+    assert large["used_bytes"] == 9 * GIB + 100 * MIB
+    assert large["util_pct"] is None
+    assert other["state"] == "ok"
+
+
+def test_mig_instances_come_and_go(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=80G")
+    devices = play(
+        fake,
+        """
+s = source(rescan_s=60)
+def uids():
+    s.read()
+    return [device.uid for device in s.devices()]
+before = uids()
+put("gpu 0 total=80G mig=1", "mig 0 gi=1 total=20G uuid=MIG-a")
+at_once = uids()
+now[0] += 61
+after = uids()
+put("gpu 0 total=80G mig=1")
+now[0] += 61
+out(before, at_once, after, uids())
+""",
+    )
+    assert devices == [[UID(0)], [UID(0)], [UID(0), "MIG-a"], [UID(0)]]
+
+
+# ---- the driver comes and goes ---------------------------------------------------------------
+
+
+def test_no_library_is_said_in_one_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + "s = source()\nout(plain(s.probe()))\ns.close()"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ".", "LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        cwd=str(ROOT),
+    )
+    assert "libnvidia-ml.so.1 was not found" in done.stdout
+    assert '"ok": false' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["init_error 9"], "not loaded"),
+        (["init_error 999"], "code 999"),
+        (["driver 550.54.15"], "no GPU"),
+    ],
+)
+def test_what_is_missing_is_said(fake: FakeNvml, lines: list[str], words: str) -> None:
+    fake.write(*lines)
+    probe, error, hint = play(
+        fake,
+        """
+s = source()
+probe = s.probe()
+now[0] += 1000
+try:
+    s.read()
+except SourceUnavailable as error:
+    out(plain(probe), str(error), error.hint)
+""",
+    )
+    assert probe["ok"] is False
+    assert words in probe["reason"]
+    assert probe["reason"] == error
+    assert hint
+
+
+def test_a_version_mismatch_names_both_versions(fake: FakeNvml, tmp_path: Path) -> None:
+    (tmp_path / "driver/nvidia").mkdir(parents=True)
+    (tmp_path / "driver/nvidia/version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.129.03  Release Build\n"
+    )
+    fake.write("gpu 0 total=24G", "nvml 12.550.54.15", "init_error 18")
+    (probe,) = play(fake, f"out(plain(source(proc_root={str(tmp_path)!r}).probe()))")
+    assert "550.54.15" in probe["reason"]
+    assert "535.129.03" in probe["reason"]
+    assert probe["hint"]
+
+
+def test_a_driver_that_comes_later_is_found(fake: FakeNvml) -> None:
+    fake.write("init_error 9")
+    state, ok = play(
+        fake,
+        """
+s = source()
+for _ in range(600):
+    try:
+        s.read()
+    except SourceUnavailable:
+        pass
+    now[0] += 1
+put("gpu 0 total=24G")
+now[0] += 300
+out(s.read().readings[0].state, s.probe().ok)
+s.close()
+""",
+    )
+    assert (state, ok) == ("ok", True)
+    calls = fake.stats()
+    # 5 + 10 + 20 + ... seconds: a handful of tries in ten minutes, then the one that works.
+    assert 5 <= calls["nvmlInitWithFlags"] <= 9
+    assert calls["nvmlShutdown"] == 1
+
+
+@pytest.mark.parametrize("code", [1, 9, 18])
+def test_nvml_gone_is_started_again_with_growing_pauses(fake: FakeNvml, code: int) -> None:
+    fake.write("gpu 0 total=24G", "gpu 1 total=24G")
+    before, states, after = play(
+        fake,
+        f"""
+s = source()
+before = [r.state for r in s.read().readings]
+put("gpu 0 total=24G", "gpu 1 total=24G", "fail nvmlDevice* * {code}", "init_error {code}")
+states = []
+for _ in range(120):
+    sample = s.read()
+    states += [r.state for r in sample.readings]
+    assert sample.faults and all(r.used_bytes is None for r in sample.readings)
+    now[0] += 1
+put("gpu 1 total=24G uuid={UID(0)}", "gpu 0 total=24G uuid={UID(1)}")
+now[0] += 60
+after = [(r.device_uid, r.state) for r in s.read().readings]
+s.close()
+out(before, sorted(set(states)), sorted(after))
+""",
+    )
+    assert before == ["ok", "ok"]
+    assert states == ["lost"]
+    assert after == [[UID(0), "ok"], [UID(1), "ok"]]
+    calls = fake.stats()
+    assert 6 <= calls["nvmlInitWithFlags"] <= 10
+    # Two starts worked, and each was ended once.
+    assert calls["nvmlShutdown"] == 2
+
+
+def test_a_lost_card_is_found_again_by_uuid(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G", "gpu 1 total=48G")
+    lost, meanwhile, after, totals = play(
+        fake,
+        f"""
+s = source()
+s.read()
+put("gpu 0 total=24G", "gpu 1 total=48G", "fail nvmlDevice* 1 15")
+lost = [r.state for r in s.read().readings]
+meanwhile = []
+for _ in range(30):
+    now[0] += 0.5
+    meanwhile.append([r.state for r in s.read().readings])
+put("gpu 0 total=48G uuid={UID(1)}", "gpu 1 total=24G uuid={UID(0)}")
+now[0] += 60
+readings = s.read().readings
+after = {{r.device_uid: r.state for r in readings}}
+totals = {{r.device_uid: r.total_bytes for r in readings}}
+s.close()
+out(lost, meanwhile, after, totals)
+""",
+    )
+    assert lost == ["ok", "lost"]
+    assert meanwhile == [["ok", "lost"]] * 30
+    assert after == {UID(0): "ok", UID(1): "ok"}
+    assert totals == {UID(0): 24 * GIB, UID(1): 48 * GIB}
+    calls = fake.stats()
+    assert calls["nvmlInitWithFlags"] == calls["nvmlShutdown"]
+    assert 4 <= calls["nvmlInitWithFlags"] <= 7
+
+
+def test_a_lost_cards_handle_is_not_used_again(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G", "fail nvmlDeviceGetMemoryInfo_v2 0 15")
+    play(fake, "s = source()\nfor _ in range(20): s.read()\nout()")
+    calls = fake.stats()
+    assert calls["nvmlDeviceGetMemoryInfo_v2"] == 1
+    assert "nvmlDeviceGetUtilizationRates" not in calls
+
+
+def test_a_card_that_fell_off_the_bus_stays_in_view(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G", "gpu 1 total=24G")
+    states = play(
+        fake,
+        """
+s = source()
+s.read()
+put("gpu 0 total=24G")
+now[0] += 61
+out({r.device_uid: r.state for r in s.read().readings})
+""",
+    )
+    assert states == [{UID(0): "ok", UID(1): "lost"}]
+
+
+def test_refusals_are_forgotten_when_nvml_starts_again(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G util=na")
+    utils = play(
+        fake,
+        """
+s = source()
+first = s.read().readings[0].util_pct
+put("gpu 0 total=24G util=42")
+second = s.read().readings[0].util_pct
+s.release(60)
+released = s.read()
+now[0] += 61
+out(first, second, released.readings[0].used_bytes, s.read().readings[0].util_pct)
+""",
+    )
+    assert utils == [None, None, None, 42]
+
+
+def test_nvml_is_started_once_for_life(fake: FakeNvml) -> None:
+    fake.write(*(f"gpu {index} total=24G" for index in range(8)))
+    play(
+        fake,
+        """
+s = source(rescan_s=1e9)
+assert s.probe().ok
+for _ in range(30):
+    s.read()
+    now[0] += 5
+s.close()
+s.close()
+out()
+""",
+    )
+    calls = fake.stats()
+    assert (calls["nvmlInitWithFlags"], calls["nvmlShutdown"]) == (1, 1)
+    assert calls["nvmlDeviceGetMemoryInfo_v2"] == 8 * 30
+    # One call per list: the buffer is kept, nothing is sized first.
+    assert calls["nvmlDeviceGetComputeRunningProcesses_v3"] == 8 * 30
+    assert calls["nvmlDeviceGetTemperature"] <= 8 * 30 // 3 + 8
+    assert calls["nvmlDeviceGetUUID"] == 8
+
+
+def test_slow_gauges_are_carried_while_fresh(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G temp=50")
+    temperatures = play(
+        fake,
+        """
+s = source(slow_every=4, fresh_s=30)
+def temperature():
+    return s.read().readings[0].temp_c
+got = [temperature()]
+put("gpu 0 total=24G temp=70")
+got += [temperature(), temperature()]
+now[0] += 31
+got.append(temperature())
+put("gpu 0 total=24G temp=80")
+got += [temperature()]
+out(*got)
+""",
+    )
+    assert temperatures == [50, 50, 50, 70, 80]
+
+
+def test_another_kernel_module_means_a_fresh_start(fake: FakeNvml, tmp_path: Path) -> None:
+    version = tmp_path / "module/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("535.129.03\n")
+    fake.write("gpu 0 total=24G")
+    play(
+        fake,
+        """
+folder = Path(sys.argv[1])
+s = source(sys_root=str(folder), proc_root=str(folder))
+s.read()
+(folder / "module/nvidia/version").write_text("550.54.15\\n")
+now[0] += 61
+out(s.read().readings[0].state)
+s.close()
+""",
+        tmp_path,
+    )
+    assert fake.stats()["nvmlInitWithFlags"] == 2
+
+
+# ---- a laptop's card -------------------------------------------------------------------------
+
+
+def laptop(folder: Path, status: str) -> None:
+    card = folder / "bus/pci/devices/0000:01:00.0"
+    (card / "power").mkdir(parents=True)
+    (card / "vendor").write_text("0x10de\n")
+    (card / "class").write_text("0x030200\n")
+    (card / "power/runtime_status").write_text(f"{status}\n")
+    gpu = folder / "driver/nvidia/gpus/0000:01:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "power").write_text("Runtime D3 status:          Enabled (fine-grained)\n")
+
+
+def test_a_sleeping_card_is_not_woken(fake: FakeNvml, tmp_path: Path) -> None:
+    laptop(tmp_path, "suspended")
+    fake.write("gpu 0 total=8G")
+    (reason,) = play(
+        fake,
+        """
+s = source(sys_root=sys.argv[1], proc_root=sys.argv[1])
+try:
+    s.read()
+except SourceUnavailable as error:
+    out(str(error))
+""",
+        tmp_path,
+    )
+    assert "asleep" in reason
+    assert not fake.stats_file.exists()
+
+
+def test_an_unused_card_is_let_go_and_a_used_one_is_read(
+    fake: FakeNvml, tmp_path: Path, child: int
+) -> None:
+    laptop(tmp_path, "active")
+    fake.write("gpu 0 total=8G")
+    states = play(
+        fake,
+        """
+folder, child = Path(sys.argv[1]), sys.argv[2]
+s = source(sys_root=str(folder), proc_root=str(folder))
+def state():
+    return s.read().readings[0].state
+states = [state(), state()]
+(folder / "bus/pci/devices/0000:01:00.0/power/runtime_status").write_text("suspended")
+now[0] += 100
+states += [state(), state()]
+(folder / "bus/pci/devices/0000:01:00.0/power/runtime_status").write_text("active")
+put("gpu 0 total=8G", f"proc 0 pid={child} mem=1G")
+now[0] += 100
+out(*states, state(), state())
+s.close()
+""",
+        tmp_path,
+        child,
+    )
+    assert states == ["ok", "asleep", "asleep", "asleep", "ok", "ok"]
+    calls = fake.stats()
+    assert (calls["nvmlInitWithFlags"], calls["nvmlShutdown"]) == (2, 2)
