@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SPEED = 120.0
 DURATION_S = 3 * 3600.0
 MAX_POPUPS = 2
+_MARK = "Demo: "
 _INTERRUPTED = 130
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -206,9 +207,16 @@ class Popups:
 def _marked(message: Message) -> Message:
     import msgspec  # noqa: PLC0415
 
-    if message.subject.startswith("Demo: "):
+    from gpuwatchd.pipeline.messages import SUBJECT_CHARS  # noqa: PLC0415
+
+    if message.subject.startswith(_MARK):
         return message
-    return msgspec.structs.replace(message, subject=f"Demo: {message.subject}"[:78])
+    return msgspec.structs.replace(
+        message,
+        subject=f"{_MARK}{message.subject}"[:SUBJECT_CHARS],
+        body=f"{message.body}\nSimulated by gpuwatchctl demo; it says nothing about your own GPUs.",
+        command="gpuwatchctl doctor",
+    )
 
 
 def _popups(stack: contextlib.ExitStack) -> tuple[Popups | None, str]:

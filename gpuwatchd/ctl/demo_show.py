@@ -266,15 +266,9 @@ class Screen(Lines):
         return Group(*lines, self._table(state), *below)
 
     def _table(self, state: LiveState) -> Table:
-        from rich import box  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
 
-        table = Table(
-            box=box.ASCII2 if self.out.ascii else box.SIMPLE_HEAD,
-            safe_box=False,
-            padding=(0, 1, 0, 0),
-            show_edge=False,
-        )
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
         spare = self.out.width - sum(width + 1 for *_, width in _COLUMNS) - 2
         self._trend_width = min(32, max(9, spare // 3))
         first = ("GPU / process", "left", min(40, max(12, spare - self._trend_width)))
@@ -337,8 +331,9 @@ class Screen(Lines):
 
 def _thinned(values: Sequence[int | None], count: int) -> list[float | None]:
     """Return at most ``count`` of the values, evenly spread, the last one included."""
-    skip = max(1, -(-len(values) // count))
-    return list(values[::-1][::skip][::-1])
+    total = len(values)
+    count = min(count, total)
+    return [values[total - 1 - (count - 1 - place) * total // count] for place in range(count)]
 
 
 def _pair(part: output.Part) -> tuple[str, str]:

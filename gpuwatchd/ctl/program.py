@@ -18,8 +18,19 @@ OK, FAILED, USAGE, FINDINGS, BAD_INPUT = 0, 1, 2, 3, 5
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
 
+class _PipeClosed(Exception):
+    """The reader of our output has gone. Not an OSError: click would turn that into exit 1."""
+
+
 class Verbs(click.Group):
     """Verbs of the ``COMMANDS`` table, imported when they are called."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; a closed pipe passes click by."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _PipeClosed from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the verbs in the order of the table."""
@@ -176,7 +187,7 @@ def run(arguments: list[str]) -> int:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         return _call(arguments)
-    except BrokenPipeError:
+    except (BrokenPipeError, _PipeClosed):
         _silence()
         return PIPE_CLOSED
     except (KeyboardInterrupt, click.Abort):

@@ -1,0 +1,361 @@
+"""The demo: the real pipeline finds what was planted, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd.ctl import demo, demo_score, main
+from gpuwatchd.ctl.demo_show import event_of
+from gpuwatchd.model import (
+    Alert,
+    AlertState,
+    Delivery,
+    EtaRange,
+    Finding,
+    Message,
+    ProcessKey,
+    Subject,
+)
+from gpuwatchd.sources.simulate import Planted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAST = ("--speed", "1e9")
+RUN = "import sys; from gpuwatchd.ctl import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Send temporary files to a folder that can be looked into."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "DBUS_SESSION_BUS_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_what_was_planted_is_found_and_nothing_else(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", *FAST, "--no-notify", "--json"]) == 0
+    answer = capsys.readouterr()
+    assert answer.err == ""
+    lines = _objects(answer.out)
+    assert {line["verb"] for line in lines} == {"demo"}
+    assert {line["schema_version"] for line in lines} == {1}
+    events = [line["data"] for line in lines]
+    assert events[0]["event"] == "started"
+    summary = events[-1]
+    assert summary["event"] == "summary"
+    rows = {row["program"]: row for row in summary["rows"]}
+    assert len(rows) == 7
+    assert all(row["right"] for row in rows.values()), rows
+    leaks = [row for row in rows.values() if row["leak"]]
+    assert [row["program"] for row in leaks] == ["GPU 0: finetune_lora.py", "GPU 1: uvicorn"]
+    for row in leaks:
+        # Within a minute of wall time at the default speed.
+        assert min(row["alert_s"] for row in leaks) <= 60 * demo.SPEED
+        assert row["found"].startswith(row["planted"].split()[0])
+        assert row["eta"]["low_s"] <= row["true_eta_s"] <= row["eta"]["high_s"]
+        assert row["eta"]["mid_s"] == pytest.approx(row["true_eta_s"], rel=0.15)
+    kinds = [event["event"] for event in events]
+    assert kinds.index("watch") < kinds.index("alert") < kinds.index("crashed")
+    assert kinds.count("recovered") == 1
+    assert list(scratch.iterdir()) == []
+
+
+def test_the_quiet_world_raises_no_alert(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *FAST, "--no-notify", "--json", "--scenario", "quiet"]) == 0
+    events = [line["data"] for line in _objects(capsys.readouterr().out)]
+    assert not [event for event in events if event["event"] == "alert"]
+    assert all(row["right"] for row in events[-1]["rows"])
+    assert list(scratch.iterdir()) == []
+
+
+def test_the_same_seed_tells_the_same_story(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stories = []
+    for _ in range(2):
+        main(["demo", *FAST, "--no-notify", "--plain", "--duration", "40m", "--seed", "11"])
+        stories.append(capsys.readouterr().out)
+    assert stories[0] == stories[1]
+    assert "watch" in stories[0]
+
+
+def _spawn(*flags: str, **rest: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", RUN, "demo", "--no-notify", *flags], **rest)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_pipe_gets_no_escape_sequences(scratch: Path, flags: tuple[str, ...]) -> None:
+    process = _spawn(*FAST, "--duration", "25m", *flags, stdout=-1, stderr=-1)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0
+    assert b"\x1b" not in out
+    assert err == b""
+    assert b"watch" in out
+    if not flags:
+        assert b"Next: gpuwatchctl doctor" in out
+
+
+def _on_terminal(flags: tuple[str, ...], **variables: str) -> tuple[int, bytes]:
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
+    process = _spawn(*flags, stdin=follower, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    seen = b""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([leader], [], [], 1.0)
+        if not ready:
+            continue
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # Linux: the other side has closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(leader)
+    return process.wait(timeout=30), seen
+
+
+def test_a_terminal_gets_a_live_table(scratch: Path) -> None:
+    code, seen = _on_terminal((*FAST, "--duration", "15m"))
+    assert code == 0
+    assert b"GPU / process" in seen
+    assert b"finetune_lora.py" in seen
+    # The cursor is hidden while the table lives, and comes back.
+    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l")
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"]
+)
+def test_a_terminal_without_colour_gets_no_escape_byte(
+    scratch: Path, variables: dict[str, str]
+) -> None:
+    code, seen = _on_terminal((*FAST, "--duration", "15m", "--ascii"), **variables)
+    assert code == 0
+    assert b"\x1b" not in seen
+    assert seen.isascii()
+    assert b"finetune_lora.py" in seen
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("flags", [("--plain",), ("--json",)])
+def test_stopped_at_any_time_it_leaves_nothing(
+    scratch: Path, number: signal.Signals, code: int, flags: tuple[str, ...]
+) -> None:
+    process = _spawn("--speed", "600", *flags, stdout=-1, stderr=-1)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    assert len(list(scratch.iterdir())) == 1
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert b"Traceback" not in err
+    assert err.count(b"\n") == (number == signal.SIGINT)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_closed_pipe_ends_it_silently(scratch: Path) -> None:
+    process = _spawn(*FAST, "--plain", stdout=-1, stderr=-1)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+    assert list(scratch.iterdir()) == []
+
+
+def test_an_unknown_scenario_names_the_known_ones(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--scenario", "nonsense"]) == 5
+    err = capsys.readouterr().err
+    assert "nonsense" in err
+    assert "quiet" in err
+    assert err.count("\n") == 2
+
+
+def test_without_a_session_bus_it_says_so_and_goes_on(
+    scratch: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={scratch}/none")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(scratch))
+    assert main(["demo", *FAST, "--plain", "--duration", "5m"]) == 0
+    assert "No pop-ups here: " in capsys.readouterr().out
+
+
+class _FakeCourier:
+    def __init__(self) -> None:
+        self.taken: list[Delivery] = []
+
+    def submit(self, delivery: Delivery) -> bool:
+        self.taken.append(delivery)
+        return True
+
+    def results(self) -> list[Delivery]:
+        return self.taken
+
+
+def _delivery(number: int) -> Delivery:
+    return Delivery(
+        alert_key=f"leak:{number}",
+        channel="desktop",
+        message=Message(
+            id=str(number), notice="firing", severity="warning", subject="x" * 78, body="b"
+        ),
+        state="pending",
+        attempts=0,
+        created_at_s=0.0,
+    )
+
+
+def test_at_most_two_popups_and_each_says_that_it_is_a_demo() -> None:
+    courier = _FakeCourier()
+    popups = demo.Popups(courier)  # type: ignore[arg-type]
+    for number in range(4):
+        assert popups.submit(_delivery(number))
+    assert [delivery.dry_run for delivery in courier.taken] == [False, False, True, True]
+    for delivery in courier.taken:
+        assert delivery.message.subject.startswith("Demo: ")
+        assert len(delivery.message.subject) <= 78
+        assert "Simulated" in delivery.message.body
+    assert popups.results() == courier.taken
+    assert popups.news() == courier.taken[:2]
+    assert popups.news() == []
+
+
+# -- the bookkeeping ----------------------------------------------------------------------------
+
+
+def _subject(pid: int | None, device: str = "gpu0") -> Subject:
+    key = None if pid is None else ProcessKey(pid=pid, started_at_s=0.0)
+    return Subject(device_uid=device, process=key)
+
+
+def _planted(pid: int, *, leak: bool, program: str = "GPU 0: a.py") -> Planted:
+    return Planted(
+        subject=_subject(pid),
+        title="GPU 0: a of b",
+        program=program,
+        leak=leak,
+        pattern="gradual" if leak else "stable",
+        onset_at_s=0.0 if leak else None,
+        rate_bytes_per_s=1.0 if leak else 0.0,
+        oom_at_s=1000.0 if leak else None,
+    )
+
+
+def _alert(subject: Subject, state: AlertState, at_s: float) -> Alert:
+    finding = Finding(
+        id=subject.id,
+        subject=subject,
+        judged_at_s=at_s,
+        pattern="gradual",
+        tier="alert",
+        severity="warning",
+        confidence=0.9,
+        rate_bytes_per_s=1e6,
+        eta=EtaRange(low_s=500.0, mid_s=600.0, high_s=None),
+    )
+    return Alert(
+        key=f"leak:{subject.id}",
+        kind="leak",
+        subject=subject,
+        state=state,
+        severity="warning",
+        finding=finding,
+        opened_at_s=at_s,
+        changed_at_s=at_s,
+        watch_at_s=at_s,
+        firing_at_s=at_s if state == "firing" else None,
+        title="somebody",
+    )
+
+
+def _score(planted: list[Planted], *alerts: Alert) -> list[demo_score.Row]:
+    ledger = demo_score.Ledger(100.0)
+    for alert in alerts:
+        ledger.note({alert.subject.id: alert.finding}, [alert])
+    return ledger.rows(planted)
+
+
+def test_an_alert_before_the_crash_is_right() -> None:
+    [row] = _score([_planted(1, leak=True)], _alert(_subject(1), "firing", 400.0))
+    assert row.right
+    assert (row.alert_s, row.true_eta_s) == (300.0, 600.0)
+    assert demo_score.cells(row)[3:] == ["+0h 05m", "0h 10m (0h 08m - open)", "0h 10m", "yes"]
+    assert demo_score.verdict_line([row], simulated_s=7200).startswith("1 of 1 leaks found")
+
+
+def test_an_alert_after_the_crash_or_a_mere_watch_is_not() -> None:
+    [late] = _score([_planted(1, leak=True)], _alert(_subject(1), "firing", 1001.0))
+    [watched] = _score([_planted(1, leak=True)], _alert(_subject(1), "watch", 400.0))
+    [missed] = _score([_planted(1, leak=True)])
+    assert not late.right
+    assert not watched.right
+    assert watched.found.endswith("watch only")
+    assert not missed.right
+    line = demo_score.verdict_line([late, watched, missed], simulated_s=60)
+    assert line.startswith("0 of 3 leaks found before the crash, no false alarms")
+
+
+def test_an_alert_on_something_harmless_is_a_false_alarm() -> None:
+    [row] = _score([_planted(1, leak=False)], _alert(_subject(1), "firing", 400.0))
+    assert not row.right
+    assert "1 false alarm," in demo_score.verdict_line([row], simulated_s=60)
+
+
+def test_a_restart_belongs_to_the_same_program() -> None:
+    runs = [_planted(1, leak=False), _planted(2, leak=False)]
+    [row] = _score(runs, _alert(_subject(2), "firing", 400.0))
+    assert not row.right
+
+
+def test_a_whole_card_may_alert_only_where_something_leaks() -> None:
+    card = _alert(_subject(None), "firing", 400.0)
+    harmless = _score([_planted(1, leak=False)], card)
+    assert [row.right for row in harmless] == [True, False]
+    assert harmless[1].planted == "nothing"
+    assert len(_score([_planted(1, leak=True)], card)) == 1
+
+
+def test_what_was_only_watched_does_not_recover() -> None:
+    watched = _alert(_subject(1), "resolved", 400.0)
+    assert event_of(watched, 1.0).kind == "cleared"
+
+
+def test_lines_name_the_time_and_the_kind() -> None:
+    words = "".join(
+        part if isinstance(part, str) else part[0]
+        for part in event_of(_alert(_subject(1), "firing", 400.0), 3660.0).parts()
+    )
+    assert re.match(r"\+1h 01m +ALERT +somebody grows 60\.0 MB/min", words)
