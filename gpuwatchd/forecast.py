@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gpuwatchd.robust import View
 
 BINS = 16
-LOOKBACKS_S = 60.0 * np.sqrt(2.0) ** np.arange(18)
-"""1 min to 6 h in steps of √2; the growth since the last low point is always added."""
+LOOKBACKS_S = 30.0 * np.sqrt(2.0) ** np.arange(20)
+"""30 s to 6 h in steps of √2; the growth since the last low point is always added."""
 HOLD_SHARE = 0.25
 """Releases smaller than this share of a window's growth do not delay it."""
 HOLD_MARGIN = 1.25
@@ -35,6 +35,8 @@ STOP_SHAPE = 2.0
 STOP_SCALE_S = 2400.0
 LEAK_PRIOR = 0.1
 """Share of ramps that never stop, before anything is known."""
+NOISE_FACTOR = 20.0
+"""Growth above this many standard deviations of the noise needs no smoothing."""
 HORIZON_S = 72 * 3600.0
 BLOCKS = 48
 
@@ -122,6 +124,8 @@ LAWS = _Laws()
 class Windows:
     """Candidate windows (k,): growth of the retained floor that is older than what is let go."""
 
+    view: View
+    """What they were seen in."""
     begin_s: FloatArray
     """Seconds before now, <= 0."""
     end_s: FloatArray
@@ -163,22 +167,66 @@ class Weights:
     """(k,) log odds of the score."""
 
 
-def windows(view: View, minimum_growth: float) -> Windows | None:
-    """Return the windows in which the floor grew by ``minimum_growth`` or more; None without any.
+def windows(view: View, minimum_growth: float) -> list[Windows]:
+    """Return the windows in which the floor grew by ``minimum_growth`` or more, if any.
 
-    Cost: about 20 vectorised passes over at most 19 windows × 48 points.
+    Grouped by the view that they are seen in: windows whose growth does not stand far above the
+    noise are looked at in a coarser one, cells a 24th to a 96th of the window.
+
+    Cost: about 30 vectorised passes over at most 21 windows × 48 points, for each group.
     """
     t, floor = view.t_s, view.floor
-    if t.size < 4 or float(floor[-1] - floor[0]) < minimum_growth:
-        return None
+    if t.size < 4:
+        return []
+    noise = NOISE_FACTOR * view.noise_bytes
+    if float(floor[-1] - floor[0]) < minimum_growth and noise < minimum_growth:
+        return []
     oldest = float(t[view.start])
+    shortest, longest = np.searchsorted(LOOKBACKS_S, (4.0 * view.step_s, -0.85 * oldest)).tolist()
+    look = np.append(LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest])
+    groups = [(view, look)] if noise <= 0.0 else _groups(view, look, noise)
+    out = [_candidates(one, looks, minimum_growth) for one, looks in groups]
+    return [found for found in out if found is not None]
+
+
+def _knees(view: View) -> list[float]:
+    """Return how long ago the floor was furthest below its chord: where a late leak began."""
+    out = []
+    for begin in (view.start, view.t_s.size - view.t_s.size // 4):
+        t, x = view.t_s[begin:], view.floor[begin:]
+        if t.size >= 8 and x[-1] > x[0]:
+            slope = (x[-1] - x[0]) / (t[-1] - t[0])
+            knee = int((x - slope * t).argmin())
+            if 0 < knee < t.size - 4:
+                out.append(-float(t[knee]))
+    return out
+
+
+def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, FloatArray]]:
+    """Return which look-backs are looked at in which view."""
+    growth = view.floor[-1] - np.interp(-look, view.t_s, view.floor)
+    fine = growth >= noise
+    groups = [(view, look[fine])] if fine.any() else []
+    # A noisy lowest point says nothing about the age of the growth: the whole view counts.
+    rest = LOOKBACKS_S[: int(np.searchsorted(LOOKBACKS_S, 0.85 * view.span_s))]
+    rest = np.append(rest[rest > (look[fine].max() if fine.any() else 0.0)], view.span_s)
+    rest = np.append(rest, look[~fine])
+    level = np.floor(np.log(np.maximum(rest / (24.0 * view.step_s), 1.0)) / math.log(4.0) + 1e-9)
+    for exponent in sorted(set(level.tolist())):
+        factor = 4 ** int(exponent)
+        if view.t_s.size >= 4 * factor:
+            coarse = view.coarser(factor) if factor > 1 else view
+            groups.append((coarse, rest[level == exponent]))
+    return groups
+
+
+def _candidates(view: View, look: FloatArray, minimum_growth: float) -> Windows | None:
+    t, floor = view.t_s, view.floor
     least = 4.0 * view.step_s
-    shortest, longest = np.searchsorted(LOOKBACKS_S, (least, -0.85 * oldest)).tolist()
-    inside = LOOKBACKS_S[shortest:longest]
-    look = np.append(inside, -oldest)
+    oldest = float(t[view.start])
+    look = np.minimum(look, -oldest)
     growth = floor[-1] - np.interp(-look, t, floor)
     lag = view.holds.longest_s(HOLD_SHARE * growth)
-    end = begin = lag
     for _ in range(2):
         end = -HOLD_MARGIN * lag
         begin = np.maximum(end - look, oldest)
@@ -214,6 +262,7 @@ def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -
     bend = np.square(np.diff(delta, axis=1)).sum(axis=1) / 30.0 / (growth / BINS)
     unit = np.maximum(np.maximum(jump, bend), 2.0 * MIB)
     return Windows(
+        view=view,
         begin_s=begin, end_s=end, age_s=age, growth=growth, shares=shares, lag_s=lag,
         events=np.clip(growth / unit, 1.0, 60.0),
         excess=np.maximum(over.max(axis=1), 0.0),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GRID_S = 10.0
 """Grid of a long window; short windows are finer, coarse logs keep their own interval."""
-FINE_POINTS = 64
+FINE_POINTS = 720
 """A window shorter than this many grid steps is cut finer."""
 GAP_S = 60.0
 """A pause up to this long is never a gap; above it, one of more than three intervals is."""
@@ -83,6 +83,25 @@ class View:
         np.cumsum(self.mean - self.mean[0], out=out[1:])
         return out
 
+    def coarser(self, factor: int) -> View:
+        """Return the view with ``factor`` cells averaged into one: less noise, less detail.
+
+        The floor of the result is that of the means, so that white noise no longer hides a slow
+        rise, and the lucky low of a single sample does not count as a release.
+        """
+        edge = np.arange(self.t_s.size % factor, self.t_s.size, factor)
+        mean = np.add.reduceat(self.mean, edge) / factor
+        return View(
+            now_s=self.now_s,
+            t_s=self.t_s[edge + factor - 1],
+            low=mean,
+            mean=mean,
+            high=np.maximum.reduceat(self.high, edge),
+            samples=self.samples,
+            interval_s=self.interval_s,
+            step_s=self.step_s * factor,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Holds:
@@ -120,7 +139,7 @@ def prepare(series: Series, window_s: float = LONGEST_S) -> View:
     >>> view = prepare(Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=t * 1e6,
     ...                       limit_bytes=None))
     >>> view.samples, round(view.interval_s, 1), view.floor.size
-    (120, 5.0, 65)
+    (120, 5.0, 120)
     """
     t = np.asarray(series.t_s, dtype=np.float64)
     x = np.asarray(series.used_bytes, dtype=np.float64)

@@ -40,6 +40,8 @@ PREALLOCATING = frozenset({"jax", "tensorflow", "vllm", "sglang"})
 PREALLOCATED_SHARE = 0.6
 FLAT_SHARE = 0.02
 LEAST_SAMPLES = 5
+LEAST_AGE_S = 30.0
+"""Growth younger than this is not even watched."""
 _TREND, _STEP, _CYCLE, _PLATEAU = Trend(), Step(), Cycle(), Plateau()
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
@@ -57,6 +59,8 @@ class _Growth(NamedTuple):
     """Seconds before now, <= 0."""
     headroom: float | None
     """Bytes from the recent peak to the limit."""
+    plain: bool
+    """Whether some window shows steady growth that is plain to see, though it may still end."""
 
 
 def minimum_growth(series: Series, settings: DetectionSection) -> float:
@@ -107,25 +111,50 @@ def judge(series: Series, settings: DetectionSection) -> Finding:
 
 
 def _growth(series: Series, view: View, least: float) -> _Growth | None:
-    found = forecast.windows(view, least)
-    if found is None:
+    chosen: _Growth | None = None
+    plain = False
+    tops = np.maximum.accumulate(view.high[::-1])[::-1]
+    for found in forecast.windows(view, least):
+        headroom = None
+        if series.limit_bytes is not None:
+            recent = -np.maximum(forecast.HOLD_MARGIN * found.lag_s, 60.0)
+            reach = np.searchsorted(view.t_s, recent)
+            headroom = series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
+        # Without a limit nothing is known about the time; the level itself stands in for it.
+        room = headroom if headroom is not None else np.full(found.size, float(view.mean[-1]))
+        weights = forecast.weigh(found, room)
+        best = int(weights.score.argmax())
+        plain = plain or _plain(found)
+        confidence = 1.0 / (1.0 + math.exp(_SHIFT - float(weights.score[best])))
+        if chosen is None or confidence > chosen.confidence:
+            chosen = _Growth(
+                found=found,
+                weights=weights,
+                best=best,
+                confidence=confidence,
+                onset_s=0.0,
+                headroom=float(headroom[best]) if headroom is not None else None,
+                plain=False,
+            )
+    if chosen is None:
         return None
-    headroom = None
-    if series.limit_bytes is not None:
-        reach = np.searchsorted(view.t_s, -np.maximum(forecast.HOLD_MARGIN * found.lag_s, 60.0))
-        tops = np.maximum.accumulate(view.high[::-1])[::-1]
-        headroom = series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
-    # Without a limit nothing can be said about the time; the level itself stands in for it.
-    room = headroom if headroom is not None else np.full(found.size, float(view.mean[-1]))
-    weights = forecast.weigh(found, room)
-    index = int(weights.score.argmax())
-    return _Growth(
-        found=found,
-        weights=weights,
-        best=index,
-        confidence=1.0 / (1.0 + math.exp(_SHIFT - float(weights.score[index]))),
-        onset_s=_onset(view, found, index),
-        headroom=float(headroom[index]) if headroom is not None else None,
+    onset_s = _onset(chosen.found.view, chosen.found, chosen.best)
+    return chosen._replace(onset_s=onset_s, plain=plain)
+
+
+def _plain(found: forecast.Windows) -> bool:
+    """Say whether one window is steady growth well above noise and drawdowns, going on now."""
+    return bool(
+        np.any(
+            ((found.shares > 0.01).sum(axis=1) >= 10)
+            & (found.excess <= 0.1)
+            & (found.deficit <= 0.17)
+            & (found.stall <= 1.5)
+            & (found.calm >= 1.0)
+            & (found.events >= 3.0)
+            & (found.growth >= 4.0 * found.view.noise_bytes)
+            & (found.begin_s <= -LEAST_AGE_S)
+        )
     )
 
 
@@ -177,7 +206,7 @@ class _Named(NamedTuple):
 
 def _name(view: View, growth: _Growth) -> _Named:
     """Name the pattern: swings first, then stairs, then a slope."""
-    trend = _TREND.look_at(view, growth.onset_s)
+    trend = _TREND.look_at(growth.found.view, growth.onset_s)
     step, cycle = _STEP.look_at(view), _CYCLE.look_at(view)
     signals = tuple(signal for signal in (trend, step, cycle) if signal is not None)
     index = growth.best
@@ -226,9 +255,9 @@ def _leak(
         p_value=p_value,
         detector=named.signal.detector if named.signal is not None else "trend",
         onset_at_s=view.now_s + growth.onset_s,
-        reason=_leak_reason(view, growth, named, eta, series),
+        reason=_leak_reason(growth, named, eta, series),
         framework=series.framework,
-        growth_bytes=_grown(view, growth),
+        growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,
         samples=view.samples,
         signals=named.signals,
@@ -246,30 +275,19 @@ def _tier(view: View, settings: DetectionSection, growth: _Growth, named: _Named
     if view.samples < LEAST_SAMPLES:
         return "none"
     level = min(WATCH_CONFIDENCE, settings.confidence_threshold)
-    if growth.confidence >= level or _worth_watching(view, growth, named):
+    if growth.confidence >= level or _worth_watching(growth, named):
         return "watch"
     return "none"
 
 
-def _worth_watching(view: View, growth: _Growth, named: _Named) -> bool:
+def _worth_watching(growth: _Growth, named: _Named) -> bool:
     """Say whether growth is plain to see, though it may still end by itself."""
     signal = named.signal
     if named.pattern == "cyclic":
         return signal is not None and signal.n >= 4 and signal.confidence >= 0.3
     if named.pattern == "step":
         return signal is not None and signal.n >= 3 and signal.confidence >= 0.3
-    found, index = growth.found, growth.best
-    moving = int((found.shares[index] > 0.01).sum())
-    return bool(
-        signal is not None
-        and moving >= 10
-        and found.excess[index] <= 0.1
-        and found.deficit[index] <= 0.15
-        and found.stall[index] <= 1.5
-        and found.calm[index] >= 1.0
-        and found.growth[index] >= 4.0 * view.noise_bytes
-        and -growth.onset_s >= 60.0
-    )
+    return growth.plain
 
 
 def _line(view: View, onset_s: float) -> tuple[float, float, float]:
@@ -284,9 +302,10 @@ def _p_value(view: View, onset_s: float) -> float | None:
     return robust.batch_means_p(view.t_s[first:], view.mean[first:])[1]
 
 
-def _grown(view: View, growth: _Growth) -> float:
+def _grown(growth: _Growth) -> float:
+    seen = growth.found.view
     end = float(growth.found.end_s[growth.best])
-    low, high = np.interp([growth.onset_s, end], view.t_s, view.floor).tolist()
+    low, high = np.interp([growth.onset_s, end], seen.t_s, seen.floor).tolist()
     return max(high - low, float(growth.found.growth[growth.best]))
 
 
@@ -315,11 +334,9 @@ def _severity(
     return "warning" if left < _WARNING_S or grown >= _INFO_BYTES else "info"
 
 
-def _leak_reason(
-    view: View, growth: _Growth, named: _Named, eta: EtaRange | None, series: Series
-) -> str:
+def _leak_reason(growth: _Growth, named: _Named, eta: EtaRange | None, series: Series) -> str:
     for_s = units.duration(-growth.onset_s)
-    grown = units.size(_grown(view, growth))
+    grown = units.size(_grown(growth))
     speed = units.rate(named.rate)
     if named.pattern == "step" and named.signal is not None:
         facts = named.signal.facts

@@ -1,4 +1,4 @@
-"""Rise and fall, again and again: does the floor creep up, or come back?"""
+"""Rise and fall, again and again: the floor creeps up, or it comes back."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Spike:
         if jump <= fence:
             return None
         at = float(view.t_s[index + width])
-        after = self._after(view, index + width, before, jump)
+        after = self._after(view, index + width, jump)
         kept = float(np.clip((view.floor[index + width] - before) / jump, 0.0, 1.0))
         return Signal(
             detector=self.name,
@@ -100,7 +100,7 @@ class Spike:
         )
 
     @staticmethod
-    def _after(view: View, index: int, before: float, jump: float) -> float:
+    def _after(view: View, index: int, jump: float) -> float:
         tail_t, tail = view.t_s[index:], view.floor[index:]
         if -float(tail_t[0]) < max(SETTLE_S, 4.0 * view.step_s):
             return TOO_EARLY

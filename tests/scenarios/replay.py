@@ -14,6 +14,8 @@ from gpuwatchd.model import Alert, Finding, Pattern, Series, Subject
 FAST_S, SLOW_S = 10.0, 60.0
 URGENT_S = 7200.0
 FIRST_S = 30.0
+STIR_BYTES = 8.0 * 2**20
+"""The pipeline looks again at once when a subject rises by this much above what it last saw."""
 
 
 @dataclass(kw_only=True)
@@ -98,9 +100,23 @@ def replay(
                 break
         elif alert is not None and alert.state == "pending":
             alert = None
-        due = now + _pause(finding, alert, settings)
+        pause = _pause(finding, alert, settings)
+        due = now + pause
         index += 1
+        if pause > FAST_S:
+            due = _stirred(whole, index, now, due)
     return life
+
+
+def _stirred(whole: Series, index: int, now: float, due: float) -> float:
+    """Return the earlier instant at which a rise makes the pipeline look sooner."""
+    begin = int(np.searchsorted(whole.t_s, now + FAST_S))
+    end = int(np.searchsorted(whole.t_s, due))
+    if begin >= end:
+        return due
+    seen = float(whole.used_bytes[index - 1])
+    high = np.flatnonzero(whole.used_bytes[begin:end] > seen + STIR_BYTES)
+    return float(whole.t_s[begin + high[0]]) if high.size else due
 
 
 def _pause(finding: Finding | None, alert: Alert | None, settings: DetectionSection) -> float:
