@@ -20,7 +20,7 @@ _COMM_BYTES: Final = 15
 _LIBRARY: Final = re.compile(rb"(/[^\n]*\.(?:so|dylib|metallib)\b[^\n]*)$", re.MULTILINE)
 _CONTAINERS: Final = (
     ("docker", re.compile(rb"/docker[-/]([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
-    ("podman", re.compile(rb"/libpod-([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
+    ("podman", re.compile(rb"/libpod-(?:conmon-)?([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
 )
 _SLURM_JOB: Final = re.compile(rb"/(?:[^/]*slurmstepd\.scope|slurm(?:/uid_\d+)?)/job_(\d+)(?:/|$)")
 
@@ -150,6 +150,8 @@ def inside_container(proc: Path, root: Path) -> bool:
 
 def exists(pid: int) -> bool:
     """Say whether a process exists although its files do not show it (hidepid)."""
+    if pid <= 0:  # a group of processes, or all of them
+        return False
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -218,6 +218,8 @@ class Host:
             if self._poll is not None:
                 return os.pidfd_open(pid), True
             return os.open(self._proc / str(pid) / "stat", os.O_RDONLY | os.O_CLOEXEC), False
+        except OverflowError:  # a number that no process can have
+            return None, False
         except OSError as error:
             if error.errno in {errno.EMFILE, errno.ENFILE}:
                 self._room = len(self._watched)
@@ -356,7 +358,8 @@ class Host:
     def _user(self, folder: Path) -> str | None:
         for line in read_bytes(folder / "status").splitlines():
             if line.startswith(b"Uid:"):
-                return self._user_name(int(line.split()[1]))
+                uid = line.split()[1:2]
+                return self._user_name(int(uid[0])) if uid and uid[0].isdigit() else None
         return None
 
     def _user_name(self, uid: int) -> str:

@@ -1,0 +1,455 @@
+"""Who the processes are: real children, and a fake /proc where reality cannot be arranged."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.host import Host, files, look
+from gpuwatchd.host.files import cgroup_names, full_name, inside_container, libraries_in, parse_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+TORCH_MAPS = (
+    "7f00-7f01 r-xp 00000000 fe:00 11 /opt/venv/lib/torch/lib/libtorch_cpu.so\n"
+    "7f01-7f02 rw-p 00000000 fe:00 11 /opt/venv/lib/torch/lib/libtorch_cpu.so\n"
+    "7f02-7f03 rw-p 00000000 00:00 0 \n"
+)
+STARTED = 5000
+
+
+class FakeProc:
+    """A folder that looks like /proc."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.put("stat", "cpu 1 2 3\nbtime 1700000000\n")
+        self.put("sys/kernel/random/boot_id", "boot-a\n")
+
+    def put(self, path: str, text: str | bytes) -> None:
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    def process(
+        self,
+        pid: int,
+        *,
+        name: bytes = b"python3",
+        argv: bytes = b"python3\0train.py\0",
+        state: str = "S",
+        starttime: int = STARTED,
+        uid: int = 0,
+        maps: str | None = None,
+    ) -> None:
+        rest = f" {state} 1 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 {starttime} 0 0\n"
+        self.put(f"{pid}/stat", f"{pid} (".encode() + name + b")" + rest.encode())
+        self.put(f"{pid}/cmdline", argv)
+        self.put(f"{pid}/status", f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        self.put(f"{pid}/cgroup", "0::/user.slice/session-3.scope\n")
+        if maps is not None:
+            self.put(f"{pid}/maps", maps)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path / "proc")
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def host_of(proc: FakeProc, clock: Clock | None = None) -> Host:
+    return Host(proc.folder, contained=False, monotonic=clock or Clock())
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# ---- real processes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use_psutil", [False, True])
+def test_a_child_is_known(child: subprocess.Popen[bytes], *, use_psutil: bool) -> None:
+    if not use_psutil and not sys.platform.startswith("linux"):
+        pytest.skip("needs /proc")
+    host = Host(use_psutil=use_psutil, contained=False)
+    info = host.look([child.pid])[child.pid]
+    assert info.key.pid == child.pid
+    assert info.key.started_at_s is not None
+    assert abs(info.key.started_at_s - time.time()) < 60
+    assert info.name == "sleep"
+    assert info.argv == ("sleep", "600")
+    assert info.parent_pid == os.getpid()
+    assert info.user == psutil.Process().username()
+    host.close()
+
+
+@linux
+@pytest.mark.parametrize("watch", ["pidfd", "stat", "read", "psutil"])
+def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes], watch: str) -> None:
+    clock = Clock()
+    if watch == "psutil":
+        host = Host(use_psutil=True, contained=False, monotonic=clock)
+    else:
+        host = Host(watch=watch, contained=False, monotonic=clock)
+    first = host.look([child.pid])[child.pid]
+    assert host.look([child.pid])[child.pid].key == first.key
+    assert host.gone(child.pid) is None
+    child.kill()
+    child.wait()
+    assert host.look([child.pid]) == {}
+    last = host.gone(child.pid)
+    assert last is not None
+    assert (last.key, last.name, last.argv) == (first.key, "sleep", ("sleep", "600"))
+    assert host.look([child.pid]) == {}
+    host.close()
+
+
+@linux
+@pytest.mark.parametrize("watch", ["pidfd", "stat", "read"])
+def test_a_zombie_keeps_its_name(child: subprocess.Popen[bytes], watch: str) -> None:
+    host = Host(watch=watch, contained=False)
+    first = host.look([child.pid])[child.pid]
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    for _ in range(2):
+        zombie = host.look([child.pid])[child.pid]
+        assert zombie.state == "Z"
+        assert (zombie.key, zombie.argv) == (first.key, ("sleep", "600"))
+    child.wait()
+    assert host.look([child.pid]) == {}
+    host.close()
+
+
+@linux
+def test_what_a_process_becomes_is_read_again() -> None:
+    clock = Clock()
+    host = Host(contained=False, monotonic=clock)
+    with subprocess.Popen(["sh", "-c", "read x; exec sleep 600"], stdin=subprocess.PIPE) as process:
+        before = host.look([process.pid])[process.pid]
+        assert before.name == "sh"
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 10
+        while psutil.Process(process.pid).name() != "sleep" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        clock.now_s += look.MAPS_AGAIN_S + 1
+        after = host.look([process.pid])[process.pid]
+        assert (after.name, after.key) == ("sleep", before.key)
+        process.kill()
+    host.close()
+
+
+@linux
+def test_descriptors_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(14)]
+    pids = [process.pid for process in children]
+    try:
+        before = descriptors()
+        host = Host(contained=False)
+        assert set(host.look(pids)) == set(pids)
+        assert before < descriptors() <= before + 40 // 4
+        children[-1].kill()
+        children[-1].wait()
+        assert set(host.look(pids)) == set(pids[:-1])
+        host.close()
+        host.close()
+        assert descriptors() == before
+    finally:
+        for process in children:
+            process.kill()
+            process.wait()
+
+
+@linux
+def test_what_nobody_asks_about_is_let_go(child: subprocess.Popen[bytes]) -> None:
+    clock = Clock()
+    host = Host(contained=False, monotonic=clock)
+    before = descriptors()
+    host.look([child.pid])
+    assert descriptors() == before + 1
+    clock.now_s += look.FORGET_S + 1
+    host.look([])
+    assert descriptors() == before
+    assert host.gone(child.pid) is not None
+    assert child.pid in host.look([child.pid])
+    assert host.gone(child.pid) is None
+    host.close()
+
+
+@linux
+def test_pids_that_cannot_be(child: subprocess.Popen[bytes]) -> None:
+    host = Host(contained=False)
+    assert set(host.look([0, -1, 2**31 - 1, 2**40, child.pid])) == {child.pid}
+    host.close()
+
+
+@linux
+def test_a_hidden_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "exists", lambda pid: True)
+    host = Host(contained=False)
+    info = host.look([2**31 - 1])[2**31 - 1]
+    assert "hidden by system policy" in info.name
+    assert info.user is None
+    assert info.key.started_at_s is None
+    host.close()
+
+
+def test_own_memory_and_boot() -> None:
+    host = Host()
+    rss_bytes = host.own_rss_bytes()
+    assert rss_bytes is not None
+    assert 4 * 1024**2 < rss_bytes < 4 * 1024**3
+    assert host.boot_id
+    assert host.boot_id == Host().boot_id
+    fallback = Host(use_psutil=True, contained=False)
+    assert fallback.boot_id
+    assert fallback.own_rss_bytes() == pytest.approx(rss_bytes, rel=0.5)
+
+
+# ---- identity --------------------------------------------------------------------------------
+
+
+def test_a_reused_pid_is_another_process(proc: FakeProc) -> None:
+    proc.process(7, argv=b"python3\0old.py\0")
+    host = host_of(proc)
+    old = host.look([7])[7]
+    proc.process(7, argv=b"python3\0new.py\0", starttime=STARTED + 300, uid=1)
+    new = host.look([7])[7]
+    assert old.key.started_at_s is not None
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    assert old.key.started_at_s == 1700000000 + STARTED / ticks_per_s
+    assert new.key.started_at_s == 1700000000 + (STARTED + 300) / ticks_per_s
+    assert new.argv == ("python3", "new.py")
+    assert host.gone(7) is None
+
+
+def test_hostile_text_is_made_safe(proc: FakeProc) -> None:
+    proc.process(7, name=b"a) S (\x1b[2J\xff\n", argv=b"x\x1b]0;t\x07y\0<b>\xe2\x80\xae\0")
+    info = host_of(proc).look([7])[7]
+    assert info.name == "a) S (\ufffd "
+    assert info.argv == ("xy", "<b>")
+    assert info.state == "S"
+
+
+def test_secrets_are_masked(proc: FakeProc) -> None:
+    proc.process(7, argv=b"python3\0train.py\0--hf-token\0abc\0--lr=0.1\0WANDB_API_KEY=xyz\0")
+    argv = host_of(proc).look([7])[7].argv
+    assert argv == ("python3", "train.py", "--hf-token", "****", "--lr=0.1", "WANDB_API_KEY=****")
+
+
+def test_a_user_without_a_name_is_a_number(proc: FakeProc) -> None:
+    proc.process(7, uid=4_000_000_123)
+    assert host_of(proc).look([7])[7].user == "4000000123"
+
+
+def test_nothing_but_stat_is_still_an_identity(proc: FakeProc) -> None:
+    proc.process(7)
+    for name in ("cmdline", "status", "cgroup"):
+        (proc.folder / "7" / name).unlink()
+    info = host_of(proc).look([7])[7]
+    assert (info.name, info.user, info.argv) == ("python3", None, ())
+
+
+def test_a_broken_stat_is_no_process(proc: FakeProc) -> None:
+    proc.put("7/stat", "garbage")
+    assert host_of(proc).look([7]) == {}
+
+
+# ---- frameworks ------------------------------------------------------------------------------
+
+
+def test_one_memory_map_is_read_per_look(proc: FakeProc) -> None:
+    for pid in (7, 8, 9):
+        proc.process(pid, maps=TORCH_MAPS)
+    host = host_of(proc)
+    known = [
+        sum(info.framework == "PyTorch" for info in host.look([7, 8, 9]).values()) for _ in range(4)
+    ]
+    assert known == [1, 2, 3, 3]
+    assert all(info.framework_sure for info in host.look([7, 8, 9]).values())
+
+
+def test_libraries_may_load_late_but_only_once_more(proc: FakeProc) -> None:
+    clock = Clock()
+    proc.process(7, maps="")
+    host = host_of(proc, clock)
+    assert host.look([7])[7].framework is None
+    proc.process(7, maps=TORCH_MAPS)
+    clock.now_s += look.MAPS_AGAIN_S - 1
+    assert host.look([7])[7].framework is None
+    clock.now_s += 2
+    assert host.look([7])[7].framework == "PyTorch"
+    proc.process(7, maps="")
+    clock.now_s += 1000
+    assert host.look([7])[7].framework == "PyTorch"
+
+
+def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
+    proc.process(7, argv=b"python3\0-m\0vllm.entrypoints.openai.api_server\0")
+    proc.process(8)
+    proc.put("8/task/8/comm", "python3\n")
+    proc.put("8/task/9/comm", "pt_data_worker\n")
+    host = host_of(proc)
+    host.look([7, 8])
+    found = host.look([7, 8])
+    assert (found[7].framework, found[7].framework_sure) == ("vLLM", False)
+    assert (found[8].framework, found[8].framework_sure) == ("PyTorch", False)
+
+
+def test_libraries_of_a_map() -> None:
+    maps = TORCH_MAPS + "7f03-7f04 r--p 0 fe:00 12 /lib/x86_64-linux-gnu/libc.so.6 (deleted)\n"
+    assert libraries_in(maps.encode()) == [
+        "/opt/venv/lib/torch/lib/libtorch_cpu.so",
+        "/lib/x86_64-linux-gnu/libc.so.6 (deleted)",
+    ]
+
+
+# ---- containers ------------------------------------------------------------------------------
+
+
+def test_inside_a_container_a_pid_is_only_a_number(proc: FakeProc) -> None:
+    proc.process(7, maps=TORCH_MAPS)
+    host = Host(proc.folder, contained=True, monotonic=Clock())
+    for _ in range(3):
+        found = host.look([7, 8])
+        assert [info.name for info in found.values()] == [
+            "pid 7 (outside this container)",
+            "pid 8 (outside this container)",
+        ]
+        assert all(
+            (info.user, info.argv, info.framework, info.key.started_at_s) == (None, (), None, None)
+            for info in found.values()
+        )
+
+
+@pytest.mark.parametrize(
+    ("link", "contained"), [(files.INITIAL_PID_NAMESPACE, False), ("pid:[4026532300]", True)]
+)
+def test_the_namespace_decides(proc: FakeProc, link: str, *, contained: bool) -> None:
+    # Signs that say the opposite do not count.
+    (proc.folder.parent / ".dockerenv").touch()
+    proc.put("1/comm", "bash\n")
+    (proc.folder / "self/ns").mkdir(parents=True)
+    (proc.folder / "self/ns/pid").symlink_to(link)
+    assert inside_container(proc.folder, proc.folder.parent) is contained
+    assert Host(proc.folder).is_contained is contained
+
+
+@pytest.mark.parametrize(
+    ("put", "contained"),
+    [
+        ({"1/comm": "systemd\n", "self/cgroup": "0::/\n"}, False),
+        ({"1/comm": "bash\n", "self/cgroup": "0::/user.slice\n"}, False),
+        ({"1/comm": "bash\n", "self/cgroup": "0::/\n"}, True),
+        ({"1/comm": "bash\n", "../.dockerenv": ""}, True),
+        ({"1/comm": "bash\n", "../run/.containerenv": ""}, True),
+        ({"1/comm": "systemd\n", "../.dockerenv": ""}, False),
+        ({"1/comm": "systemd\n", "self/status": "NSpid:\t812\t7\n"}, True),
+        ({"self/status": "NSpid:\t812\n"}, False),
+    ],
+)
+def test_without_the_namespace_signs_decide(
+    proc: FakeProc, put: dict[str, str], *, contained: bool
+) -> None:
+    for path, text in put.items():
+        proc.put(path, text)
+    assert inside_container(proc.folder, proc.folder.parent) is contained
+
+
+HEX = "0123456789ab" + "c" * 52
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (f"0::/system.slice/docker-{HEX}.scope", ("docker 0123456789ab", None)),
+        (f"12:memory:/docker/{HEX}\n0::/", ("docker 0123456789ab", None)),
+        (f"0::/machine.slice/libpod-{HEX}.scope/container", ("podman 0123456789ab", None)),
+        ("0::/system.slice/node1_slurmstepd.scope/job_9/step_0/user/task_1", (None, "slurm 9")),
+        ("4:memory:/slurm/uid_1000/job_77/step_0", (None, "slurm 77")),
+        ("0::/user.slice/docker-compose.scope", (None, None)),
+        ("0::/system.slice/slurmstepd.scope/system", (None, None)),
+        ("0::/job_hello/", (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_container_and_job(line: str, names: tuple[str | None, str | None]) -> None:
+    assert cgroup_names(line.encode()) == names
+
+
+@pytest.mark.shared_data
+def test_real_cgroup_lines(shared_data: Path) -> None:
+    cases = json.loads((shared_data / "platforms/cgroup/cases.json").read_text())
+    checked = 0
+    for case in cases:
+        expected = case["expect"] or {}
+        container, job = cgroup_names(case["line"].encode())
+        if expected.get("runtime") in {"docker", "podman"}:
+            assert container == f"{expected['runtime']} {expected['cid'][:12]}", case["line"]
+            checked += 1
+        else:
+            assert container is None, case["line"]
+        assert bool(job) == ("slurm_job" in expected or "job" in expected), case
+    assert checked >= 3
+
+
+# ---- parsing ---------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
+    stat = parse_stat(raw)
+    assert stat is None or stat.starttime == int(raw[raw.rfind(b")") + 1 :].split()[19])
+
+
+@given(st.binary(min_size=1, max_size=15), st.integers(0, 2**63), st.integers(1, 2**22))
+def test_stat_survives_any_name(name: bytes, starttime: int, parent: int) -> None:
+    raw = b"7 (" + name + f") R {parent} 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 {starttime} 0".encode()
+    stat = parse_stat(raw)
+    assert stat is not None
+    assert (stat.name, stat.parent_pid, stat.starttime) == (name, parent, starttime)
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "full"),
+    [
+        (b"VLLM::EngineCor", ["VLLM::EngineCore_DP0"], "VLLM::EngineCore_DP0"),
+        (b"a-very-long-nam", ["/opt/a-very-long-name-indeed", "-x"], "a-very-long-name-indeed"),
+        (b"a-very-long-nam", ["other"], "a-very-long-nam"),
+        (b"short", ["short-but-not-cut"], "short"),
+        (b"worker-na\xc3\xafve-\xc3", ["worker-naïve-ärger"], "worker-naïve-ärger"),
+    ],
+)
+def test_the_kernels_cut_is_undone(name: bytes, argv: list[str], full: str) -> None:
+    assert full_name(name, argv) == full
