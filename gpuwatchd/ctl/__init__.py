@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 COMMANDS: dict[str, str] = {
@@ -34,6 +35,30 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"gpuwatchctl {__version__}")
         return 0
-    from gpuwatchd.ctl import program  # noqa: PLC0415 - after the fast way out
+    import gc  # noqa: PLC0415
 
-    return program.run(arguments)
+    gc.disable()  # starting makes many objects and no garbage: 10 % of a short run
+    try:
+        return _run(arguments)
+    finally:
+        gc.enable()
+        gc.freeze()  # the interpreter's last collection looks at none of them
+
+
+def _run(arguments: list[str]) -> int:
+    from gpuwatchd.ctl import exits, quick  # noqa: PLC0415 - after the fast way out
+
+    wish = quick.read(arguments) if "_GPUWATCHCTL_COMPLETE" not in os.environ else None
+    if wish is not None:
+        from gpuwatchd.ctl import panel  # noqa: PLC0415
+
+        return exits.guard(
+            arguments, lambda _: panel.run(wish.flags, wish.pids, exit_code=wish.exit_code)
+        )
+
+    def call(words: list[str]) -> int:
+        from gpuwatchd.ctl import program  # noqa: PLC0415
+
+        return program.call(words)
+
+    return exits.guard(arguments, call)

@@ -14,6 +14,7 @@ from gpuwatchd.errors import GpuwatchdError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Alert, Delivery
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
@@ -64,7 +65,7 @@ def command(
     return 3 if exit_code and chosen else 0
 
 
-def _wanted(flags: options.Globals, alert: Alert) -> bool:
+def _wanted(flags: Globals, alert: Alert) -> bool:
     if not flags.gpu:
         return True
     state, _ = look.read_state()
@@ -108,7 +109,7 @@ def _gather(since_s: float, *, only_open: bool) -> tuple[list[Alert], str, list[
 
 
 def _table(
-    flags: options.Globals,
+    flags: Globals,
     alerts: Sequence[Alert],
     warnings: Sequence[tuple[str, str]],
     *,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpuwatchd.config import Config, Loaded
-    from gpuwatchd.ctl.options import Globals
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Availability
     from gpuwatchd.ports import Notifier
 

@@ -16,6 +16,7 @@ from gpuwatchd.errors import GpuwatchdError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Device, ProcessInfo
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
 
@@ -238,7 +239,7 @@ def _process_cells(record: Record) -> list[str]:
 
 
 def _sql(
-    flags: options.Globals,
+    flags: Globals,
     history: Reader,
     devices: Sequence[Device],
     span: tuple[float, float, float | None],

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.config import Config
-    from gpuwatchd.ctl.options import Globals
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Alert, Device, DeviceReading, ProcessKey, Sample
     from gpuwatchd.store.live import LiveState
 
 FRESH_INTERVALS = 3
 """A state older than this many sampling intervals is not live any more."""
+HISTORY = "history.db"
+"""As in store.schema, whose import costs more than this look."""
 LAST_WORDS_S = 3600.0
 """A dead daemon's state up to this age is shown; after it a direct look says more."""
 
@@ -181,10 +183,12 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
             return _from_state(state, daemon)
     if state is not None and daemon.running:  # it looks for GPUs right now and sees none
         return _from_state(state, daemon)
-    from gpuwatchd.ctl import past  # noqa: PLC0415 - the state file is the common case
-
     strange: list[tuple[str, str]] = []
-    view = past.judged(flags, strange, max_age_s=LAST_WORDS_S)
+    view = None
+    if (config.state_dir() / HISTORY).exists():
+        from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite and numpy come with it
+
+        view = past.judged(flags, strange, max_age_s=LAST_WORDS_S)
     if view is None:
         try:
             view = direct(flags)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.config import Config
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ports import Notifier
 
 _STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not usable": "yellow"}
@@ -64,7 +65,7 @@ def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
         return _row(name, "failed", f"{error.message}{again}", error.hint)
 
 
-def _tell(flags: options.Globals, rows: list[dict[str, Any]]) -> None:
+def _tell(flags: Globals, rows: list[dict[str, Any]]) -> None:
     if flags.json:
         output.emit_json(envelope.answer("notify", rows, source="channels"))
         return

@@ -9,58 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import units
+from gpuwatchd.ctl.flags import Globals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from click.shell_completion import CompletionItem
 
-    from gpuwatchd.config import Loaded
-    from gpuwatchd.model import Device
-
     _ToFloat = click.ParamType[float]
 else:
     _ToFloat = click.ParamType  # generic for the type checker only: click 8.1 has no parameter
 
 DOCS = "docs/reference/cli.md"
-
-
-class Globals:
-    """The global flags of one call, wherever they stood."""
-
-    __slots__ = ("ascii", "color", "config", "debug", "gpu", "json", "quiet", "verb", "verbose")
-
-    def __init__(self) -> None:
-        self.json = False
-        self.color = "auto"
-        self.ascii = False
-        self.config: Path | None = None
-        self.gpu: list[str] = []
-        self.quiet = False
-        self.verbose = False
-        self.debug = False
-        self.verb = ""
-
-    def load_config(self) -> Loaded:
-        """Return the configuration of this call.
-
-        Raises
-        ------
-        ConfigError
-            With file and key.
-        """
-        from gpuwatchd import config  # noqa: PLC0415 - only verbs that need it pay for it
-
-        return config.load(self.config)
-
-    def wants(self, device: Device) -> bool:
-        """Return whether ``--gpu`` (index, UUID or glob; repeatable) lets this device through."""
-        if not self.gpu:
-            return True
-        from fnmatch import fnmatchcase  # noqa: PLC0415
-
-        words = {device.uid.lower(), device.name.lower(), str(device.index)}
-        return any(fnmatchcase(word, wish.lower()) for wish in self.gpu for word in words)
 
 
 def current() -> Globals:

@@ -12,7 +12,7 @@ from gpuwatchd import text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpuwatchd.ctl.options import Globals
+    from gpuwatchd.ctl.flags import Globals
 
 _SGR = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import words
+from gpuwatchd.ctl import envelope, look, output, words
 from gpuwatchd.ctl.envelope import is_leak, live_device_json
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import LEAK_PATTERNS
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
     from gpuwatchd.ctl.output import Out, Part
     from gpuwatchd.model import Alert, Finding
@@ -48,6 +49,16 @@ def leaks(view: View, pids: Sequence[int]) -> bool:
             if (not pids or process.info.key.pid in pids) and is_leak(process.finding):
                 return True
     return False
+
+
+def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
+    """Show the state once, as ``status`` does, and return the exit code."""
+    view = look.see(flags)
+    if flags.json:
+        output.emit_json(envelope.answer("status", payload(view, pids), view=view))
+    else:
+        show(output.Out(flags), view, pids, verbose=flags.verbose)
+    return 3 if exit_code and leaks(view, pids) else 0
 
 
 def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool) -> str:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.config import DetectionSection
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.ctl.options import Globals
     from gpuwatchd.model import Device, Finding, ProcessKey
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
 

@@ -15,6 +15,7 @@ from gpuwatchd.model import LEAK_PATTERNS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.output import Out, Part
     from gpuwatchd.model import Finding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice
@@ -54,7 +55,7 @@ def _nothing(pids: Sequence[int]) -> GpuwatchdError:
     return GpuwatchdError("nothing has been judged yet", hint="gpuwatchctl status")
 
 
-def _view(flags: options.Globals) -> look.View:
+def _view(flags: Globals) -> look.View:
     """Return judged devices.
 
     Raises

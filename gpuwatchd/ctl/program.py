@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 from typing import Any
 
 import click
 
 from gpuwatchd import __version__
-from gpuwatchd.ctl import COMMANDS, options
+from gpuwatchd.ctl import COMMANDS, exits, options
+from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.errors import GpuwatchdError
 
-NAME = "gpuwatchctl"
-OK, FAILED, USAGE, FINDINGS, BAD_INPUT = 0, 1, 2, 3, 5
-INTERRUPTED, PIPE_CLOSED = 130, 141
+NAME = exits.NAME
 
 
 class _PipeClosed(Exception):
@@ -61,7 +57,7 @@ class Verbs(click.Group):
             near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
             guess = f"; did you mean {near[0]}?" if near else ""
             ctx.fail(f"no such verb: {name}{guess}")
-        ctx.ensure_object(options.Globals).verb = name
+        ctx.ensure_object(Globals).verb = name
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -118,86 +114,36 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # no
 @click.pass_context
 def program(ctx: click.Context) -> int:
     """Watch GPU memory: who leaks, how fast, and when it will be full."""
-    ctx.ensure_object(options.Globals)
+    ctx.ensure_object(Globals)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-        return USAGE
-    return OK
+        return exits.USAGE
+    return exits.OK
 
 
 options.add_globals(program)
 
 
-def _verb_of(arguments: list[str]) -> str:
-    return next((word for word in arguments if word in COMMANDS), "")
+def call(arguments: list[str]) -> int:
+    """Parse one command line, run its verb and return the exit code.
 
-
-def _fail(arguments: list[str], error: BaseException, message: str, hint: str, code: int) -> int:
-    """Say what is wrong: one line and one hint, and with ``--json`` an object on stdout too."""
-    if "--debug" in arguments:
-        import traceback  # noqa: PLC0415
-
-        traceback.print_exception(error)
-    if "--json" in arguments:
-        from gpuwatchd.ctl import envelope, output  # noqa: PLC0415
-
-        kind = type(error).__name__
-        output.emit_json(
-            envelope.failure(_verb_of(arguments), kind, message, hint=hint, exit_code=code)
-        )
-    from gpuwatchd import text  # noqa: PLC0415
-
-    lines = [f"{NAME}: {text.clean(message, limit=1024)}"]
-    if hint:
-        lines.append(f"hint: {text.clean(hint, limit=1024)}")
-    with contextlib.suppress(OSError, ValueError):
-        print("\n".join(lines), file=sys.stderr)
-    return code
-
-
-def _silence() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush meets no closed pipe."""
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-
-
-def _call(arguments: list[str]) -> int:
+    Raises
+    ------
+    GpuwatchdError
+        What the verb could not do.
+    KeyboardInterrupt
+        Also when click noticed it first.
+    """
     try:
         result: Any = program.main(
-            args=arguments, prog_name=NAME, standalone_mode=False, obj=options.Globals()
+            args=arguments, prog_name=NAME, standalone_mode=False, obj=Globals()
         )
-        sys.stdout.flush()
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else NAME
         message = error.format_message().replace("\n", " ")
-        return _fail(arguments, error, message, f"{path} --help", USAGE)
+        return exits.fail(arguments, error, message, f"{path} --help", exits.USAGE)
     except click.ClickException as error:
-        return _fail(arguments, error, error.format_message(), "", FAILED)
-    except GpuwatchdError as error:
-        return _fail(arguments, error, error.message, error.hint, error.exit_code)
-    return result if isinstance(result, int) else OK
-
-
-def run(arguments: list[str]) -> int:
-    """Run one command line and return the exit code. Raises nothing, prints no traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    try:
-        return _call(arguments)
-    except (BrokenPipeError, _PipeClosed):
-        _silence()
-        return PIPE_CLOSED
-    except (KeyboardInterrupt, click.Abort):
-        return INTERRUPTED
-    except SystemExit as leaving:  # shell completion leaves this way
-        return leaving.code if isinstance(leaving.code, int) else OK
-    except Exception as error:  # noqa: BLE001 - no traceback ever reaches a user
-        try:
-            words = f"internal error: {type(error).__name__}: {error}"
-            return _fail(arguments, error, words, "run again with --debug", FAILED)
-        except BrokenPipeError:
-            _silence()
-            return PIPE_CLOSED
+        return exits.fail(arguments, error, error.format_message(), "", exits.FAILED)
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return result if isinstance(result, int) else exits.OK

@@ -11,7 +11,7 @@ from gpuwatchd.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.ctl.options import Globals
+    from gpuwatchd.ctl.flags import Globals
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 

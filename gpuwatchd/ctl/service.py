@@ -15,6 +15,7 @@ from gpuwatchd.service import MANAGERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ports import Manager
 
 NOT_RUNNING = 3
@@ -56,7 +57,7 @@ def _running_manager() -> Manager:
     return manager
 
 
-def _report(flags: options.Globals, data: dict[str, Any], lines: list[str]) -> None:
+def _report(flags: Globals, data: dict[str, Any], lines: list[str]) -> None:
     if flags.json:
         output.emit_json(envelope.answer("service", data, source="service-manager"))
     elif not flags.quiet:

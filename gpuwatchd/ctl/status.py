@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuwatchd.ctl import envelope, look, options, output, panel
+from gpuwatchd.ctl import options, panel
 
 
 @click.command("status", epilog=options.examples("status", "status --gpu 0 --json"))
@@ -21,9 +21,4 @@ def command(pids: tuple[int, ...], exit_code: bool, watch_s: float | None) -> in
         from gpuwatchd.ctl import repeat  # noqa: PLC0415
 
         return repeat.run(flags, pids, every_s=watch_s, count=None)
-    view = look.see(flags)
-    if flags.json:
-        output.emit_json(envelope.answer("status", panel.payload(view, pids), view=view))
-    else:
-        panel.show(output.Out(flags), view, pids, verbose=flags.verbose)
-    return 3 if exit_code and panel.leaks(view, pids) else 0
+    return panel.run(flags, pids, exit_code=exit_code)

@@ -1,0 +1,90 @@
+"""Exit codes, and errors of one line and one hint."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from gpuwatchd.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "gpuwatchctl"
+OK, FAILED, USAGE, FINDINGS, BAD_INPUT = 0, 1, 2, 3, 5
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+
+def _verb_of(arguments: list[str]) -> str:
+    from gpuwatchd.ctl import COMMANDS  # noqa: PLC0415
+
+    return next((word for word in arguments if word in COMMANDS), "")
+
+
+def fail(arguments: list[str], error: BaseException, message: str, hint: str, code: int) -> int:
+    """Say what is wrong and return ``code``.
+
+    One line and one hint on stderr; with ``--json`` an object on stdout too, with ``--debug`` the
+    traceback before them.
+    """
+    if "--debug" in arguments:
+        import traceback  # noqa: PLC0415
+
+        traceback.print_exception(error)
+    if "--json" in arguments:
+        from gpuwatchd.ctl import envelope, output  # noqa: PLC0415
+
+        kind = type(error).__name__
+        output.emit_json(
+            envelope.failure(_verb_of(arguments), kind, message, hint=hint, exit_code=code)
+        )
+    from gpuwatchd import text  # noqa: PLC0415
+
+    lines = [f"{NAME}: {text.clean(message, limit=1024)}"]
+    if hint:
+        lines.append(f"hint: {text.clean(hint, limit=1024)}")
+    with contextlib.suppress(OSError, ValueError):  # perhaps nobody listens
+        print("\n".join(lines), file=sys.stderr)
+    return code
+
+
+def _silence() -> int:
+    """Point stdout at nothing, so that the interpreter's last flush meets no closed pipe."""
+    with contextlib.suppress(OSError, ValueError):  # a test's stream has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    return PIPE_CLOSED
+
+
+def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
+    """Run ``work`` and return the exit code. Raises nothing, prints no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    try:
+        try:
+            code = work(arguments)
+            sys.stdout.flush()
+        except GpuwatchdError as error:
+            return fail(arguments, error, error.message, error.hint, error.exit_code)
+    except BrokenPipeError:
+        return _silence()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as leaving:  # shell completion leaves this way
+        return leaving.code if isinstance(leaving.code, int) else OK
+    except Exception as error:  # noqa: BLE001 - no traceback ever reaches a user
+        return _unexpected(arguments, error)
+    return code
+
+
+def _unexpected(arguments: list[str], error: Exception) -> int:
+    words = f"internal error: {type(error).__name__}: {error}"
+    try:
+        return fail(arguments, error, words, "run again with --debug", FAILED)
+    except BrokenPipeError:
+        return _silence()

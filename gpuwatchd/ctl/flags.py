@@ -1,0 +1,49 @@
+"""What the global flags of one call say; no command-line parser is needed to hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.config import Loaded
+    from gpuwatchd.model import Device
+
+
+class Globals:
+    """The global flags of one call, wherever they stood."""
+
+    __slots__ = ("ascii", "color", "config", "debug", "gpu", "json", "quiet", "verb", "verbose")
+
+    def __init__(self) -> None:
+        self.json = False
+        self.color = "auto"
+        self.ascii = False
+        self.config: Path | None = None
+        self.gpu: list[str] = []
+        self.quiet = False
+        self.verbose = False
+        self.debug = False
+        self.verb = ""
+
+    def load_config(self) -> Loaded:
+        """Return the configuration of this call.
+
+        Raises
+        ------
+        ConfigError
+            With file and key.
+        """
+        from gpuwatchd import config  # noqa: PLC0415 - only verbs that need it pay for it
+
+        return config.load(self.config)
+
+    def wants(self, device: Device) -> bool:
+        """Return whether ``--gpu`` (index, UUID or glob; repeatable) lets this device through."""
+        if not self.gpu:
+            return True
+        from fnmatch import fnmatchcase  # noqa: PLC0415
+
+        words = {device.uid.lower(), device.name.lower(), str(device.index)}
+        return any(fnmatchcase(word, wish.lower()) for wish in self.gpu for word in words)
