@@ -7,9 +7,7 @@ is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +18,7 @@ from gpuwatchd import units
 from gpuwatchd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 SYSTEM_FILE = Path("/etc/gpuwatchd/config.toml")
 ENV_PREFIX = "GPUWATCHD_"
@@ -222,6 +220,12 @@ def keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, 
             yield from keys(nested, f"{name}.")
 
 
+def _nearest(word: str, known: Iterable[str], cutoff: float) -> list[str]:
+    import difflib  # noqa: PLC0415 - only for mistakes; status must start quickly
+
+    return difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+
+
 def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str) -> dict[str, Any]:
     """Return the table with kebab-case keys; refuse what is unknown."""
     fields = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
@@ -232,7 +236,7 @@ def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str
         if name in out:
             raise ConfigError(file, full, f"given twice (also as {name!r})")
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+            near = _nearest(name, fields, 0.5)
             what = "key" if path else "section"
             why = f"unknown {what}" + (f"; did you mean {near[0]}?" if near else "")
             raise ConfigError(file, full, why, hint="gpuwatchctl config init prints every key")
@@ -276,6 +280,8 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
     ConfigError
         With file and key (or line) when it is not TOML, has an unknown key or a bad value.
     """
+    import tomllib  # noqa: PLC0415 - status needs directories only, and must start quickly
+
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -296,7 +302,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
         if not variable.startswith(ENV_PREFIX) or variable in _ENV_PATHS:
             continue
         if variable not in names:
-            near = difflib.get_close_matches(variable, names, n=1, cutoff=0.6)
+            near = _nearest(variable, names, 0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
             warnings.append(f"unknown environment variable {variable}{hint}")
             continue
@@ -315,6 +321,8 @@ def _typed(text: str, default: object) -> object:
         return [word.strip() for word in text.split(",") if word.strip()]
     if isinstance(default, (str, Seconds, Size)):
         return text
+    import tomllib  # noqa: PLC0415
+
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:

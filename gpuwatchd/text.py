@@ -6,7 +6,6 @@ where a source or the host builds its record, so that nothing unclean exists fur
 
 from __future__ import annotations
 
-import html
 import re
 from typing import TYPE_CHECKING
 
@@ -130,6 +129,8 @@ def for_html(text: str) -> str:
     >>> for_html('<a href="x">')
     '&lt;a href=&quot;x&quot;&gt;'
     """
+    import html  # noqa: PLC0415 - one sink of many; status must start quickly
+
     return html.escape(text, quote=True)
 
 
