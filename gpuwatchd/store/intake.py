@@ -142,11 +142,6 @@ class Intake:
                 self.lost += 1
             self._process_rows.append((ts_ms, track, card, _whole(used)))
 
-    def new_boot(self) -> None:
-        """Forget who was there: pids begin anew."""
-        for card in self._cards.values():
-            card.tracks.clear()
-
     def write(self, connection: sqlite3.Connection) -> int:
         """Write what waits, inside the caller's transaction; return how many rows were refused.
 
@@ -161,9 +156,7 @@ class Intake:
             seen = (card.first_ms, card.last_ms)
             cards[card] = rows.save_device(connection, card.device, seen)
         for track in tracks:
-            info = track.info or ProcessInfo(key=track.key, name="")
-            seen = (track.first_ms, track.last_ms)
-            tracks[track] = rows.save_process(connection, track.boot_id, info, seen)
+            tracks[track] = _save_process(connection, track)
         devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
         uses = [(row[0], tracks[row[1]], cards[row[2]], row[3]) for row in self._process_rows]
         return _insert(connection, _INSERT_DEVICE, devices) + _insert(
@@ -194,8 +187,18 @@ class Intake:
         rows.save_device(connection, card.device, (card.first_ms, card.last_ms))
         track = card.tracks.get(key) if key is not None else None
         if track is not None:
-            info = track.info or ProcessInfo(key=track.key, name="")
-            rows.save_process(connection, track.boot_id, info, (track.first_ms, track.last_ms))
+            _save_process(connection, track)
+
+
+def _save_process(connection: sqlite3.Connection, track: _Track) -> int:
+    seen = (track.first_ms, track.last_ms)
+    info = track.info or ProcessInfo(key=track.key, name="")
+    try:
+        return rows.save_process(connection, track.boot_id, info, seen)
+    except rows.REFUSED:
+        # A text that is no Unicode got this far; who it is stays known.
+        nameless = ProcessInfo(key=track.key, name="?")
+        return rows.save_process(connection, track.boot_id, nameless, seen)
 
 
 _INSERT_DEVICE = (

@@ -111,7 +111,7 @@ class Ledger:
             self._deliveries.setdefault(row, delivery)
 
     def write(
-        self, connection: sqlite3.Connection, boot_id: str, subject: Callable[[Alert], None]
+        self, connection: sqlite3.Connection, subject: Callable[[Alert], None]
     ) -> tuple[dict[int, int], int]:
         """Write what waits, inside the caller's transaction; then call :meth:`written`.
 
@@ -139,7 +139,7 @@ class Ledger:
         for alert in self._alerts.values():
             try:
                 subject(alert)
-                rows.save_alert(connection, alert, boot_id)
+                rows.save_alert(connection, alert)
             except rows.REFUSED:
                 refused += 1
         for row, delivery in self._deliveries.items():

@@ -105,7 +105,7 @@ def save_process(
     return row
 
 
-def save_alert(connection: sqlite3.Connection, alert: Alert, boot_id: str) -> int:
+def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:
     """Insert an alert, or update the row of the same key, and return the row.
 
     The row is that of the same opening, else the one that is still open: there is at most one.
@@ -132,7 +132,7 @@ def save_alert(connection: sqlite3.Connection, alert: Alert, boot_id: str) -> in
             alert.severity,
             alert.state,
             _device_row(connection, alert.subject.device_uid),
-            _process_row(connection, boot_id, alert.subject.process),
+            _process_row(connection, alert.subject.process),
             to_ms(alert.opened_at_s),
             to_ms(alert.changed_at_s),
             to_ms(alert.resolved_at_s),
@@ -151,14 +151,13 @@ def _device_row(connection: sqlite3.Connection, uid: str) -> int | None:
     return None if found is None else int(found[0])
 
 
-def _process_row(
-    connection: sqlite3.Connection, boot_id: str, key: ProcessKey | None
-) -> int | None:
+def _process_row(connection: sqlite3.Connection, key: ProcessKey | None) -> int | None:
     if key is None:
         return None
     found = connection.execute(
-        "SELECT id FROM process WHERE boot_id = ? AND pid = ? AND ifnull(started_ts_ms, -1) = ?",
-        (boot_id, key.pid, -1 if key.started_at_s is None else to_ms(key.started_at_s)),
+        "SELECT id FROM process WHERE pid = ? AND ifnull(started_ts_ms, -1) = ?"
+        " ORDER BY last_ts_ms DESC LIMIT 1",
+        (key.pid, -1 if key.started_at_s is None else to_ms(key.started_at_s)),
     ).fetchone()
     return None if found is None else int(found[0])
 

@@ -140,12 +140,14 @@ class Upkeep:
         return False
 
     def _expire_raw(self, connection: sqlite3.Connection, now_s: float) -> None:
+        rolled_s = rolled_until(connection, "gpu_1m")
         for table, keep_s in (
             ("gpu_raw", self._settings.raw),
             ("process_raw", self._settings.process_raw),
         ):
-            # Whole hours: a roll-up that is made again finds all of its rows or none.
-            before_ms = int(now_s - keep_s) // HOUR_S * HOUR_S * 1000
+            # Whole hours: a roll-up that is made again finds all of its rows or none. And nothing
+            # goes before it is rolled up.
+            before_ms = int(min(now_s - keep_s, rolled_s)) // HOUR_S * HOUR_S * 1000
             _delete_oldest(connection, table, before_ms, _STEPS)
             connection.execute(
                 f"DELETE FROM {table} WHERE ts_ms > ?",  # noqa: S608 - our own table names
@@ -154,8 +156,12 @@ class Upkeep:
 
     def _expire_minutes(self, connection: sqlite3.Connection, now_s: float) -> None:
         cards = [row for (row,) in connection.execute("SELECT id FROM gpu")]
-        for table, keep_s in (("gpu_1m", self._settings.minute), ("gpu_1h", self._settings.hour)):
-            before_s = int(now_s - keep_s) // HOUR_S * HOUR_S
+        rolled_s = rolled_until(connection, "gpu_1h")
+        for table, oldest_s in (
+            ("gpu_1m", min(now_s - self._settings.minute, rolled_s)),
+            ("gpu_1h", now_s - self._settings.hour),
+        ):
+            before_s = int(oldest_s) // HOUR_S * HOUR_S
             for card in cards:
                 _delete_buckets(connection, table, card, before_s)
         before_s = int(now_s - self._settings.process_minute) // HOUR_S * HOUR_S

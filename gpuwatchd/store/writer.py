@@ -61,7 +61,7 @@ class History:
         self._ledger = Ledger()
         self._upkeep = Upkeep(settings, monotonic)
         self._health = Health(directory, min_free_mib=settings.min_free_mib)
-        self._segmented = False
+        self._boots: set[str] = set()
         self._last_flush_s: float | None = None
         self._retry_mono_s = -1e18
         self._reopen_mono_s = -1e18
@@ -117,17 +117,21 @@ class History:
     ) -> None:
         """Take in one sample; it is written with the next flush. Costs some 50 µs, never raises."""
         self._own()
-        if sample.boot_id != self._boot_id:
-            self._boot_id = sample.boot_id
-            self._intake.new_boot()
-            self._segment("boot" if self._segmented else "start", at_s=sample.taken_at_s)
-        elif not self._segmented:
-            self._segment("start", at_s=sample.taken_at_s)
+        if sample.boot_id not in self._boots:
+            self._begin(sample)
         if self._mode == "newer":
             return
         self._intake.note(sample, devices, processes)
         if self._intake.lost:
             self._health.lost(self._intake.lost)
+
+    def _begin(self, sample: Sample) -> None:
+        """Note where the samples of a source begin; a simulated one has a boot of its own."""
+        self._boot_id = self._boot_id or sample.boot_id
+        mono_ms = round(sample.taken_mono_s * 1000)
+        at_ms = round(sample.taken_at_s * 1000)
+        self._boots.add(sample.boot_id)
+        self._ledger.add_segment(Segment(at_ms, sample.boot_id, mono_ms, "start", None, None))
 
     def segment(
         self, reason: str, wall_step_s: float | None = None, gap_s: float | None = None
@@ -145,7 +149,7 @@ class History:
         wall_step_s: float | None = None,
         gap_s: float | None = None,
     ) -> None:
-        self._segmented = True
+        self._boots.add(self._boot_id)
         mono_ms = round(self._monotonic() * 1000)
         self._ledger.add_segment(
             Segment(round(at_s * 1000), self._boot_id, mono_ms, reason, wall_step_s, gap_s)
@@ -344,7 +348,7 @@ class History:
             connection.execute("PRAGMA synchronous = FULL")
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                moved, refused = self._ledger.write(connection, self._boot_id, self._subject)
+                moved, refused = self._ledger.write(connection, self._subject)
                 connection.execute("COMMIT")
             finally:
                 _end(connection)
