@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
@@ -114,8 +115,14 @@ class Collector:
         """Number of the last line when it has no line end."""
         self.now: float | None = None
         """Time of the document being read, for formats that say it once per document."""
-        self.tracks: dict[tuple[int, int | None, str, bool], Track] = {}
-        self.processes: dict[tuple[int, str], ProcessInfo] = {}
+        self.tracks: dict[tuple[int, ProcessKey | None, str, bool], Track] = {}
+        self._known: dict[tuple[int, str, float | None], ProcessInfo] = {}
+        self._by_pid: dict[int, list[ProcessInfo]] = {}
+
+    @property
+    def processes(self) -> list[ProcessInfo]:
+        """Everybody met, in order of appearance."""
+        return [each for group in self._by_pid.values() for each in group]
 
     def good(self, count: int = 1) -> None:
         """Count data rows that gave a reading."""
@@ -140,31 +147,35 @@ class Collector:
         *,
         user: str | None = None,
         argv: Iterable[str] = (),
-        container: str | None = None,
-        job: str | None = None,
+        started_at_s: float | None = None,
     ) -> ProcessInfo | None:
         """Return who a row is about, or None when there are too many to keep."""
         shown = mask_argv([name])[0] if name else "?"
-        found = self.processes.get((pid, shown))
+        alias = (pid, shown, started_at_s)
+        found = self._known.get(alias)
         if found is None:
-            if len(self.processes) >= MAX_SUBJECTS:
+            of_pid = self._by_pid.setdefault(pid, [])
+            found = next((each for each in of_pid if _same_name(each.name, shown)
+                          and each.key.started_at_s == started_at_s), None)  # fmt: skip
+        if found is None:
+            if len(self._known) >= MAX_SUBJECTS:
                 return None
             found = ProcessInfo(
-                key=ProcessKey(pid=pid, started_at_s=None),
+                key=ProcessKey(pid=pid, started_at_s=started_at_s),
                 name=shown,
                 user=clean(user) if user else None,
                 argv=mask_argv(argv),
-                container=clean(container) if container else None,
-                job=clean(job) if job else None,
             )
-            self.processes[pid, shown] = found
+            self._by_pid[pid].append(found)
+        if len(self._known) < MAX_SUBJECTS:
+            self._known[alias] = found
         return found
 
     def track(
         self, place: Place, process: ProcessInfo | None = None, *, timed: bool
     ) -> Track | None:
         """Return where the readings of a subject go; None when there are too many subjects."""
-        key = (place.order, process.key.pid if process else None, process.name if process else "",
+        key = (place.order, process.key if process else None, process.name if process else "",
                timed)  # fmt: skip
         found = self.tracks.get(key)
         if found is None:
@@ -197,6 +208,24 @@ class Collector:
         track.append(pair[0], pair[1], used)
         track.unitless |= unitless
         remember(track, total, usable)
+
+
+def _same_name(one: str, other: str) -> bool:
+    r"""Say whether two tools may mean one process: they cut names and drop folders.
+
+    Examples
+    --------
+    >>> _same_name("/root/tools/memhog", "memhog"), _same_name("...App\a.exe", r"C:\x App\a.exe")
+    (True, True)
+    >>> _same_name("python", "bash")
+    False
+    """
+    if one == other or "?" in {one, other}:
+        return True
+    short, long = sorted((one, other), key=len)
+    if short.startswith("..."):
+        return long.endswith(short.lstrip("."))
+    return re.split(r"[/\\]", long)[-1] == short.removeprefix("./")
 
 
 def remember(track: Track, total: float | None, usable: float | None) -> None:

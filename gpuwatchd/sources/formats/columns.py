@@ -50,7 +50,7 @@ _EXACT = {
     "uuid": "uuid", "gpu_uuid": "uuid", "device_uid": "uuid",
     "pci_bus_id": "bus", "gpu_bus_id": "bus", "bus_id": "bus",
     "host": "host", "hostname": "host", "node": "host", "host_name": "host",
-    "pid": "pid", "process_id": "pid", "user": "user", "username": "user",
+    "pid": "pid", "process_id": "pid", "user": "user", "username": "user", "started_at": "started",
 }  # fmt: skip
 _USED_FIRST = ("memory_used", "used_gpu_memory", "used_memory", "memory_used_bytes")
 
@@ -85,7 +85,7 @@ def memory_role(name: str) -> str | None:
     >>> memory_role("memory"), memory_role("utilization_memory"), memory_role("used")
     (None, None, 'used')
     """
-    if name in {"used", "total", "free"}:
+    if name in {"used", "total", "free", "reserved"}:
         return name
     if _OTHER.search(name) or not _MEMORY.search(name):
         return None

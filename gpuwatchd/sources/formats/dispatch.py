@@ -66,7 +66,7 @@ class Dispatcher:
         if block.open_end:
             self._sink.open_line = number + len(lines) - 1
         start = 0
-        for at, line in enumerate(lines):
+        for at, line in enumerate(lines if block.touched else ()):
             if "\0" in line:
                 self._clean(lines[start:at], number + start)
                 self._touched(line, number + at)
@@ -81,7 +81,8 @@ class Dispatcher:
     def _touched(self, line: str, number: int) -> None:
         """Count a line that a run of NULs has touched as torn, unless it is a header."""
         left = line.replace("\0", "").strip()
-        if left and (found := self._detect([left], 0)) is not None:
+        header = left and not left[0].isdigit()
+        if header and (found := self._detect([left], 0)) is not None:
             self._enter(found)
             self._take([left], number)
         else:

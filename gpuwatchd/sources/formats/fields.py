@@ -39,8 +39,10 @@ def not_available(text: str) -> bool:
     >>> not_available("[GPU is lost]")
     True
     """
-    stripped = text.strip()
-    return stripped.lower() in NOT_AVAILABLE or (stripped[:1] == "[" and stripped[-1:] == "]")
+    stripped = text.strip().lower()
+    if stripped[:1] == "[" and stripped[-1:] == "]":
+        return True
+    return stripped in NOT_AVAILABLE or stripped.startswith(("not available", "not supported"))
 
 
 def amount(text: str, unit: float = MIB) -> float:

@@ -37,7 +37,7 @@ def finish(sink: Collector, log: LogFile) -> None:
     tracks += _sums_of_processes(tracks, sink)
     _name_variants(tracks, sink)
     _make_series(tracks, sink, log)
-    log.processes = list(sink.processes.values())
+    log.processes = sink.processes
     log.rows = sink.rows
     log.skipped = dict(sink.skipped.most_common())
     log.bad_rows = sum(log.skipped.values())
@@ -62,6 +62,7 @@ def _of_one_time_axis(tracks: list[Track], sink: Collector, log: LogFile) -> lis
 
 
 def _array(values: FloatArray) -> array[float]:
+    values = np.asarray(values, dtype=np.float64)
     return array("d", values.tobytes())
 
 
@@ -148,7 +149,7 @@ def _sums_of_processes(tracks: list[Track], sink: Collector) -> list[Track]:
         times, where = np.unique(t, return_inverse=True)
         total = Track(parts[0].place, None, parts[0].timed)
         total.t = _array(times)
-        total.used = _array(np.bincount(where.reshape(-1), weights=used, minlength=times.size))
+        total.used = _array(np.bincount(where.reshape(-1), used, times.size).astype(np.float64))
         sums.append(total)
     if sums:
         sink.note("device figures are sums of processes: a lower bound")
@@ -167,7 +168,8 @@ def _name_variants(tracks: list[Track], sink: Collector) -> None:
 
 
 def _make_series(tracks: list[Track], sink: Collector, log: LogFile) -> None:
-    repairs, mixed, ends = Repairs(), 0, {}
+    repairs, mixed = Repairs(), 0
+    ends: dict[int, tuple[float | None, float, float | None]] = {}
     tracks.sort(key=lambda track: (track.place.order, track.process is not None))
     places: dict[int, Place] = {}
     for track in tracks:

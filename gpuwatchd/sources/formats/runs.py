@@ -89,8 +89,9 @@ def _run(t: FloatArray, used: FloatArray, interval: float, repairs: Repairs) -> 
         last = np.concatenate((np.diff(t) > 0, [True]))
         repairs.doubles += int((~last).sum())
         t, used = t[last], used[last]
-    gaps = np.flatnonzero(np.diff(t) > GAP_INTERVALS * interval) + 1 if interval > 0 else []
-    return Run(np.ascontiguousarray(t), np.ascontiguousarray(used), tuple(int(g) for g in gaps))
+    gaps = np.flatnonzero(np.diff(t) > GAP_INTERVALS * interval) + 1
+    breaks = tuple(gaps.tolist()) if interval > 0 else ()
+    return Run(np.ascontiguousarray(t), np.ascontiguousarray(used), breaks)
 
 
 def interleaved(t: FloatArray, used: FloatArray) -> bool:

@@ -32,6 +32,8 @@ class Block:
     """Number of the first line in the file, from 1."""
     open_end: bool = False
     """The last line had no line end: it may be torn or still growing."""
+    touched: bool = False
+    """There are NULs in it."""
 
 
 @contextlib.contextmanager
@@ -158,7 +160,7 @@ class Stream:
         if not open_end or lines[-1] == "":
             open_end = False
             lines.pop()
-        block = Block(lines, self._line, open_end)
+        block = Block(lines, self._line, open_end, "\0" in text)
         self._line += len(lines)
         return block
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuwatchd.sources.formats import fields
 from gpuwatchd.sources.formats.collect import remember
+from gpuwatchd.sources.formats.columns import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +68,11 @@ class Table:
 
     def _choose_index(self, lines: Sequence[str]) -> None:
         """Take the index column that counts devices; one that holds words is a name."""
+        rows = map(self._cells, lines[:64])
+        self._choose_index_of([row for row in rows if len(row) == self.layout.width])
+
+    def _choose_index_of(self, rows: Sequence[Sequence[str]]) -> None:
         self._chosen = True
-        rows = [row for row in map(self._cells, lines[:64]) if len(row) == self.layout.width]
         best, most = None, 0
         for position in self.layout.index_choices:
             values = {fields.whole(row[position]) for row in rows} - {None}
@@ -215,7 +219,9 @@ class Table:
         good = np.isfinite(used)
         if absent := int((~good).sum()):
             where = int(np.argmin(good))
-            self.sink.bad("not available", first_line + where, absent)
+            self._absent({role: float(each[where]) for role, each in amounts.items()},
+                         first_line + where)  # fmt: skip
+            self.sink.bad("not available", first_line + where, absent - 1)
         self.sink.good(int(good.sum()))
         orders = np.array([place.order for place in places])
         by_order = {place.order: place for place in set(places)}
@@ -244,18 +250,10 @@ class Table:
             if line.count('"') % 2 and line.count("\n") < 8:
                 self._held = line
                 continue
-            try:
-                self._row(line, first_line + number)
-            except Torn:
-                self.sink.bad("torn", first_line + number)
-            except ValueError:
-                torn = self.sink.open_line == first_line + number
-                self.sink.bad("torn" if torn else "bad number", first_line + number)
+            self.take(self._cells(line), first_line + number)
         return len(lines)
 
     def _foreign(self, line: str) -> bool:
-        from gpuwatchd.sources.formats.columns import layout_of  # noqa: PLC0415
-
         if FOREIGN.match(line) and not line.startswith("[N"):
             return True
         if self.layout.separator not in line:
@@ -276,8 +274,19 @@ class Table:
             cells.pop()
         return cells
 
-    def _row(self, line: str, number: int) -> None:
-        cells = self._cells(line)
+    def take(self, cells: Sequence[str], number: int) -> None:
+        """Take one row that is already in cells."""
+        if not self._chosen:
+            self._choose_index_of([list(cells)])
+        try:
+            self._row(cells, number)
+        except Torn:
+            self.sink.bad("torn", number)
+        except ValueError:
+            torn = self.sink.open_line == number
+            self.sink.bad("torn" if torn else "bad number", number)
+
+    def _row(self, cells: Sequence[str], number: int) -> None:
         if len(cells) != self.layout.width:
             raise Torn
         row = {role: cells[at] for role, at in self.layout.roles.items()}
@@ -287,6 +296,9 @@ class Table:
         if t is not None and math.isnan(t[0]) and math.isnan(t[1]):
             self.sink.bad("torn" if number == self.sink.open_line else "bad time", number)
             return
+        self._reading(row, t, number)
+
+    def _reading(self, row: dict[str, str], t: tuple[float, float] | None, number: int) -> None:
         amounts = {
             role: fields.amount(row[role], self.layout.unit(role))
             for role in _MEMORY_ROLES if role in row
@@ -294,7 +306,7 @@ class Table:
         used = _used(amounts, self.sink.options.total_bytes)
         place = self._place(row, self._count(t))
         if used is None:
-            self.sink.bad("not available", number)
+            self._absent(amounts, number)
             return
         if not _sane({role: np.array([value]) for role, value in amounts.items()}):
             raise Torn
@@ -304,6 +316,19 @@ class Table:
         track = self.sink.track(place, timed=t is not None)
         if track is not None:
             self._remember(track, amounts)
+
+    def _absent(self, amounts: dict[str, float], number: int) -> None:
+        """Count a row without a figure for used memory, and keep why the log may hold none."""
+        if not self.has_memory:
+            self.sink.bad("no memory column", number)
+            return
+        if math.isnan(amounts.get("used", 0.0)) and math.isnan(amounts.get("total", 0.0)):
+            self.sink.no_memory = "unified memory: this log holds no memory figure"
+            self.sink.no_memory_hint = "use the output of nvidia-smi --query-compute-apps"
+        elif "used" not in amounts:
+            self.sink.no_memory = "free memory without a total: no figure for used memory"
+            self.sink.no_memory_hint = "pass --total, for example --total 24GiB"
+        self.sink.bad("not available", number)
 
     def _cut_short(self, row: dict[str, str], number: int) -> bool:
         """Say whether the unfinished last line ends inside a number that we use."""
