@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd import config, text, units
+from gpuwatchd import text, units
 from gpuwatchd.config import Config, Seconds, Section, Size
+from gpuwatchd.config import sections as config_sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +69,7 @@ def value_at(settings: Section, key: str) -> Any:
 def _docs() -> dict[str, dict[str, str]]:
     """Return class name -> field name (and "" for the class) -> its docstring."""
     docs: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(config)).body:
+    for node in ast.parse(inspect.getsource(config_sections)).body:
         if not isinstance(node, ast.ClassDef):
             continue
         fields = docs[node.name] = {"": ast.get_docstring(node) or ""}

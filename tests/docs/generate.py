@@ -48,7 +48,7 @@ def _help(command: click.Command, path: str) -> str:
 def cli() -> str:
     """Return the page of both programs."""
     lines = [MARK, "# Command line", "", "## gpuwatchctl", ""]
-    top = program.build() if hasattr(program, "build") else program.root
+    top = program.program
     lines += ["```", _help(top, "gpuwatchctl"), "```", ""]
     for name in COMMANDS:
         command = program.load(name)
@@ -67,7 +67,7 @@ def cli() -> str:
 
 def field_notes() -> dict[str, dict[str, str]]:
     """Return class name -> field -> the string that follows it in the source."""
-    tree = ast.parse((ROOT / "gpuwatchd" / "config.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "gpuwatchd" / "config" / "sections.py").read_text(encoding="utf-8"))
     notes: dict[str, dict[str, str]] = {}
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):

@@ -1,0 +1,52 @@
+"""TOML text -> :class:`Config`: every key, its default and its meaning.
+
+Layers, lowest first: the defaults below, ``/etc/gpuwatchd/config.toml``, the user's file,
+``GPUWATCHD_*`` variables, flags. They are merged key by key; lists are replaced. An unknown key
+is refused with the nearest valid one. ``snake_case`` spellings are accepted.
+"""
+
+from gpuwatchd.config.layers import Loaded, keys, load, parse
+from gpuwatchd.config.places import SYSTEM_FILE, runtime_dir, state_dir, user_file
+from gpuwatchd.config.sections import (
+    CommandSection,
+    Config,
+    DaemonSection,
+    DesktopSection,
+    DetectionSection,
+    EmailSection,
+    NotifySection,
+    PolicySection,
+    ReplaySection,
+    Seconds,
+    Section,
+    SimulateSection,
+    Size,
+    SourcesSection,
+    StoreSection,
+)
+
+__all__ = [
+    "SYSTEM_FILE",
+    "CommandSection",
+    "Config",
+    "DaemonSection",
+    "DesktopSection",
+    "DetectionSection",
+    "EmailSection",
+    "Loaded",
+    "NotifySection",
+    "PolicySection",
+    "ReplaySection",
+    "Seconds",
+    "Section",
+    "SimulateSection",
+    "Size",
+    "SourcesSection",
+    "StoreSection",
+    "keys",
+    "load",
+    "parse",
+    "runtime_dir",
+    "state_dir",
+    "user_file",
+]

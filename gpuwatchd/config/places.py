@@ -1,0 +1,52 @@
+"""Where configuration, history and live state are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSTEM_FILE = Path("/etc/gpuwatchd/config.toml")
+
+
+def user_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where the user's configuration file is, whether it exists or not."""
+    environ = os.environ if environ is None else environ
+    if os.uname().sysname == "Darwin":
+        return _library("Application Support") / "config.toml"
+    base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "gpuwatchd" / "config.toml"
+
+
+def state_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the directory of the history."""
+    environ = os.environ if environ is None else environ
+    if environ.get("GPUWATCHD_STATE_DIR"):
+        return Path(environ["GPUWATCHD_STATE_DIR"])
+    if os.uname().sysname == "Darwin":
+        return _library("Application Support")
+    base = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "gpuwatchd"
+
+
+def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the directory of the live state and the lock.
+
+    Without ``XDG_RUNTIME_DIR`` it lies in the state directory: a guessable folder in the
+    temporary directory could be planted by another user.
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get("GPUWATCHD_RUNTIME_DIR"):
+        return Path(environ["GPUWATCHD_RUNTIME_DIR"])
+    if os.uname().sysname == "Darwin":
+        return _library("Caches")
+    base = environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "gpuwatchd" if base else state_dir(environ) / "run"
+
+
+def _library(folder: str) -> Path:
+    base = Path.home() / "Library" / folder
+    return base / "TemporaryItems" / "gpuwatchd" if folder == "Caches" else base / "gpuwatchd"

@@ -1,0 +1,193 @@
+"""Every key of the configuration: its default and, in the text below it, its meaning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class Seconds(float):
+    """A duration: in TOML a number of seconds or a text such as "15m"."""
+
+    __slots__ = ()
+
+
+class Size(int):
+    """A size: in TOML a number of bytes or a text such as "24GiB"."""
+
+    __slots__ = ()
+
+
+class Section(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """Base of every section."""
+
+
+class DaemonSection(Section, frozen=True, kw_only=True):
+    """``[daemon]``: the sampling loop."""
+
+    interval: Seconds = Seconds(5)
+    """Time between two samples."""
+    source_deadline: Seconds = Seconds(2)
+    """A source that has not answered by then is unknown for this tick; the others go on."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much is said on standard error: debug, info, warning or error."""
+
+
+class ReplaySection(Section, frozen=True, kw_only=True):
+    """``[sources.replay]``: a recorded log as a source."""
+
+    file: str = ""
+    """The log to play."""
+    speed: Annotated[float, Meta(gt=0)] = 1.0
+    """How much faster than recorded."""
+
+
+class SimulateSection(Section, frozen=True, kw_only=True):
+    """``[sources.simulate]``: a scripted world of GPUs."""
+
+    scenario: str = "demo"
+    """Which scripted world: demo, quiet, one-leak, mixed-8x8 or lost-gpu."""
+    seed: int = 7
+    """The same seed gives the same world."""
+    speed: Annotated[float, Meta(gt=0)] = 1.0
+    """How much faster than real time."""
+
+
+class SourcesSection(Section, frozen=True, kw_only=True):
+    """``[sources]``: where readings come from; several at once are fine."""
+
+    enabled: tuple[str, ...] = ("nvml",)
+    """Their names; "replay:FILE" and "simulate:SCENARIO" carry their main setting."""
+    replay: ReplaySection = ReplaySection()
+    simulate: SimulateSection = SimulateSection()
+
+
+class DetectionSection(Section, frozen=True, kw_only=True):
+    """``[detection]``: what counts as a leak. The first five keys are gpulse's, same units."""
+
+    min_r_squared: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Extra condition on gradual leaks; 0 means that R² is reported and decides nothing."""
+    min_slope_mb_per_sec: Annotated[float, Meta(ge=0)] = 0.0
+    """Floor of the growth rate, 1 MB = 1,000,000 bytes; 0 means none."""
+    confidence_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.75
+    """Confidence from which a finding may alert; a watch needs less."""
+    minimum_samples: Annotated[int, Meta(ge=2)] = 20
+    """Samples before an alert."""
+    analysis_window_hours: Annotated[float, Meta(gt=0, le=168)] = 6.4
+    """The longest look-back."""
+    minimum_duration: Seconds = Seconds(300)
+    """Growth younger than this does not alert (it may be watched)."""
+    minimum_growth_mib: Annotated[float, Meta(ge=0)] = 16.0
+    """Growth below this, or below 0.15 % of the device, is no candidate."""
+    eta_horizon: Seconds = Seconds(72 * 3600)
+    """A leak that needs longer than this to fill the device is information, not an alert."""
+    spike_percent: Annotated[float, Meta(gt=0)] = 20.0
+    """A jump by this share of the used memory (and 256 MiB) is a spike."""
+    spike_window: Seconds = Seconds(30)
+    """Time within which a spike rises; never shorter than three samples."""
+
+
+class PolicySection(Section, frozen=True, kw_only=True):
+    """``[policy]``: when people are told, and how often."""
+
+    channels: tuple[str, ...] = ("desktop",)
+    """Every one of them gets every notice, so that one that fails never silences an alert."""
+    confirm: Annotated[int, Meta(ge=1)] = 3
+    """Evaluations in a row before a finding opens."""
+    cooldown: Seconds = Seconds(1800)
+    """No repeat for the same subject before this has passed; an escalation passes it."""
+    flap_hold: Seconds = Seconds(30)
+    """From opening to the first notice; what resolves within it is never sent."""
+    clear_after: Annotated[int, Meta(ge=1)] = 3
+    """Evaluations in a row without the finding before it is resolved."""
+    repeat: tuple[Seconds, ...] = tuple(Seconds(h * 3600) for h in (1, 2, 4, 8, 24))
+    """Reminders while it lasts; the last one repeats."""
+    recovered: bool = True
+    """Tell when it is over (only if its opening was told)."""
+    max_per_hour: Annotated[int, Meta(ge=1)] = 20
+    """Messages per hour over all channels; what exceeds it waits."""
+
+
+class DesktopSection(Section, frozen=True, kw_only=True):
+    """``[notify.desktop]``: a pop-up on the session bus."""
+
+    timeout: Seconds = Seconds(20)
+    """An attempt that takes longer has failed."""
+
+
+class EmailSection(Section, frozen=True, kw_only=True):
+    """``[notify.email]``: a mail by SMTP."""
+
+    host: str = ""
+    """The SMTP server; empty means that this channel is not set up."""
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    """Default 587 for starttls, 465 for tls, 25 for none."""
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    """The certificate is always verified; none is accepted for loopback hosts only."""
+    ca_file: str = ""
+    """Certificates to trust instead of the system's."""
+    username: str = ""
+    """Empty means no login."""
+    password_file: str = ""
+    """Readable by you alone (0600); or a systemd credential named smtp-password."""
+    sender: str = ""
+    """The address that mails come from."""
+    to: tuple[str, ...] = ()
+    """Who gets them."""
+    timeout: Seconds = Seconds(20)
+    """An attempt that takes longer has failed and is tried again later."""
+
+
+class CommandSection(Section, frozen=True, kw_only=True):
+    """``[notify.command]``: a program of yours gets the finding as JSON on standard input."""
+
+    argv: tuple[str, ...] = ()
+    """The program and its arguments; never run through a shell."""
+    timeout: Seconds = Seconds(20)
+    """It is ended after this."""
+
+
+class NotifySection(Section, frozen=True, kw_only=True):
+    """``[notify.*]``: the channels."""
+
+    desktop: DesktopSection = DesktopSection()
+    email: EmailSection = EmailSection()
+    command: CommandSection = CommandSection()
+
+
+class StoreSection(Section, frozen=True, kw_only=True):
+    """``[store]``: the history and its bounds."""
+
+    flush: Seconds = Seconds(60)
+    """Raw samples wait this long in memory; alerts are written at once."""
+    max_db_mib: Annotated[int, Meta(ge=8)] = 256
+    """Size that the database never exceeds; the oldest raw samples go first, alerts never."""
+    min_free_mib: Annotated[int, Meta(ge=0)] = 500
+    """Free disk space below which raw samples are not written."""
+    raw: Seconds = Seconds(7 * 86400)
+    """How long every sample of a device is kept."""
+    process_raw: Seconds = Seconds(48 * 3600)
+    """How long every sample of a process is kept."""
+    minute: Seconds = Seconds(90 * 86400)
+    """How long one-minute roll-ups of devices are kept."""
+    process_minute: Seconds = Seconds(30 * 86400)
+    """How long one-minute roll-ups of processes are kept."""
+    hour: Seconds = Seconds(5 * 365 * 86400)
+    """How long one-hour roll-ups are kept."""
+    events: Seconds = Seconds(365 * 86400)
+    """How long resolved alerts, deliveries and events are kept."""
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    daemon: DaemonSection = DaemonSection()
+    sources: SourcesSection = SourcesSection()
+    detection: DetectionSection = DetectionSection()
+    policy: PolicySection = PolicySection()
+    notify: NotifySection = NotifySection()
+    store: StoreSection = StoreSection()
