@@ -1,0 +1,264 @@
+"""The daemon as a launchd agent of one user on macOS. Not verified on hardware.
+
+An agent of the graphical session: only there can it show notifications. What is done is a list of
+``launchctl`` commands; the tests check them against a stand-in.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd import config
+from gpuwatchd.errors import ServiceError
+from gpuwatchd.model import Availability
+from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv, show
+from gpuwatchd.service.runner import write_atomically as write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LABEL = "org.gpuwatchd.daemon"
+HOMEBREW_LABEL = "homebrew.mxcl.gpuwatchd"
+_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+_UNLOAD_TRIES = 50
+_UNLOAD_WAIT_S = 0.2
+_FIELD = re.compile(r"^\s*(state|pid|last exit code|last exit reason) = (.+?)\s*$", re.MULTILINE)
+_LOGS_HINT = "gpuwatchctl service logs"
+
+
+class Launchd:
+    """``launchctl`` for one agent.
+
+    Parameters
+    ----------
+    run
+        Runs a command; by default for real.
+    environ
+        Environment that paths are taken from; by default our own.
+    executable
+        Python that runs the daemon.
+    sleep
+        Waits between two looks at an agent that is being unloaded.
+    """
+
+    name = "launchd"
+
+    def __init__(
+        self,
+        *,
+        run: Runner | None = None,
+        environ: Mapping[str, str] | None = None,
+        executable: str = sys.executable,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._environ = dict(os.environ if environ is None else environ)
+        self._run = run or CommandRunner(self._environ)
+        self._executable = executable
+        self._sleep = sleep
+        self._home = Path(self._environ.get("HOME") or Path.home())
+
+    @property
+    def _domain(self) -> str:
+        return f"gui/{os.getuid()}"
+
+    @property
+    def _target(self) -> str:
+        return f"{self._domain}/{LABEL}"
+
+    @property
+    def _file(self) -> Path:
+        return self._home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+    @property
+    def _log(self) -> Path:
+        return self._home / "Library" / "Logs" / "gpuwatchd" / "gpuwatchd.log"
+
+    def probe(self) -> Availability:
+        """Say whether this user's graphical session has a launchd domain."""
+        if shutil.which("launchctl", path=self._environ.get("PATH")) is None:
+            return Availability(ok=False, reason="launchctl is not here")
+        if self._launchctl("print", self._domain).code:
+            return Availability(
+                ok=False,
+                reason="no graphical session of this user",
+                hint="log in at the screen; over ssh alone there is no such session",
+            )
+        return Availability(ok=True, reason="launchd answers")
+
+    def render(self) -> str:
+        """Return the property list for this user and this installation."""
+        return plistlib.dumps(self._properties(), sort_keys=False).decode()
+
+    def _properties(self) -> dict[str, Any]:
+        return {
+            "Label": LABEL,
+            "ProgramArguments": list(daemon_argv(self._executable)),
+            "RunAtLoad": True,
+            # Exit 0 is a wish (stop); everything else is a fault, also a traceback.
+            "KeepAlive": {"SuccessfulExit": False},
+            # A fault that stays is retried at this pace.
+            "ThrottleInterval": 30,
+            "ExitTimeOut": 15,
+            "ProcessType": "Background",
+            # Notifications exist in the graphical session only.
+            "LimitLoadToSessionType": "Aqua",
+            "StandardOutPath": str(self._log),
+            "StandardErrorPath": str(self._log),
+            "Umask": 0o077,
+            # An agent does not see the shell's variables: directories are fixed here. No secrets.
+            "EnvironmentVariables": self._variables(),
+        }
+
+    def _variables(self) -> dict[str, str]:
+        variables = {
+            "PATH": _PATH,
+            "GPUWATCHD_STATE_DIR": os.path.abspath(config.state_dir(self._environ)),  # noqa: PTH100
+            "GPUWATCHD_RUNTIME_DIR": os.path.abspath(  # noqa: PTH100
+                config.runtime_dir(self._environ)
+            ),
+            # One thread per core at the import of a numerical library helps nobody here.
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        if self._environ.get("GPUWATCHD_CONFIG"):
+            variables["GPUWATCHD_CONFIG"] = os.path.abspath(  # noqa: PTH100
+                self._environ["GPUWATCHD_CONFIG"]
+            )
+        return variables
+
+    def install(self, *, dry_run: bool, linger: bool) -> list[str]:
+        """Write, load and start the agent; return what was done.
+
+        Raises
+        ------
+        ServiceError
+            Without a graphical session, or when launchd refuses.
+        """
+        content = self.render().encode()
+        changed = not self._file.is_file() or self._file.read_bytes() != content
+        note = ["launchd has no linger: the agent runs while you are logged in"] if linger else []
+        if dry_run:
+            return self._planned(changed=changed) + note
+        self._need_session()
+        self._refuse_second_service()
+        if not changed and self.status()[0]:
+            return [f"{self._file} is up to date", "already running", *note]
+        self._write(content)
+        self._unload()
+        # A disabled agent cannot be loaded, so this comes first.
+        self._must("enable", self._target)
+        self._must("bootstrap", self._domain, str(self._file))
+        self._must("kickstart", self._target, hint=_LOGS_HINT)
+        self._must("print", self._target, hint=_LOGS_HINT)
+        return [f"wrote {self._file}", "enabled: it starts when you log in", "started", *note]
+
+    def uninstall(self, *, dry_run: bool) -> list[str]:
+        """Stop, unload and remove the agent; history and configuration stay."""
+        loaded = self._loaded()
+        if not loaded and not self._file.exists():
+            return ["not installed"]
+        if dry_run:
+            plan = [f"would run launchctl bootout {self._target}"] if loaded else []
+            return plan + ([f"would remove {self._file}"] if self._file.exists() else [])
+        said = []
+        if loaded:
+            self._unload()
+            said.append("stopped and unloaded")
+        if self._file.exists():
+            self._file.unlink()
+            said.append(f"removed {self._file}")
+        return [*said, f"history and configuration stay ({config.state_dir(self._environ)})"]
+
+    def start(self) -> None:
+        """Start the agent."""
+        self._must("kickstart", self._target, hint="gpuwatchctl service install")
+
+    def stop(self) -> None:
+        """Stop the agent: it ends with 0, so launchd leaves it stopped until the next login."""
+        self._must("kill", "SIGTERM", self._target)
+
+    def restart(self) -> None:
+        """End the agent and start it again."""
+        self._must("kickstart", "-k", self._target, hint="gpuwatchctl service install")
+
+    def status(self) -> tuple[bool, str]:
+        """Return whether it runs, and what launchd says about it."""
+        done = self._launchctl("print", self._target)
+        if done.code:
+            return False, "not loaded" if self._file.exists() else "not installed"
+        # The first of equal names wins: nested sections repeat some.
+        fields: dict[str, str] = dict(reversed(_FIELD.findall(done.output)))
+        state = fields.get("state", "unknown")
+        parts = [state]
+        if "pid" in fields:
+            parts.append(f"pid {fields['pid']}")
+        code = fields.get("last exit code", "0")
+        if code not in {"0", "(never exited)"}:
+            parts.append(f"last exit code: {code}")
+        return state == "running", ", ".join(parts)
+
+    def logs(self, *, lines: int, follow: bool) -> int:
+        """Show the log file; return the viewer's exit code."""
+        argv = ["tail", "-n", str(lines), *(["-F"] if follow else []), str(self._log)]
+        return show(argv, self._environ)
+
+    def _launchctl(self, *words: str) -> Done:
+        return self._run(["launchctl", *words], timeout_s=30.0)
+
+    def _must(self, *words: str, hint: str = "") -> None:
+        done = self._launchctl(*words)
+        if done.code:
+            command = " ".join(("launchctl", *words))
+            raise ServiceError(self.name, command, done.last_line, hint=hint)
+
+    def _loaded(self) -> bool:
+        return self._launchctl("print", self._target).code == 0
+
+    def _need_session(self) -> None:
+        available = self.probe()
+        if not available.ok:
+            raise ServiceError(self.name, "service install", available.reason, hint=available.hint)
+
+    def _refuse_second_service(self) -> None:
+        if self._launchctl("print", f"{self._domain}/{HOMEBREW_LABEL}").code == 0:
+            raise ServiceError(
+                self.name,
+                "service install",
+                "the Homebrew service of gpuwatchd is loaded already",
+                hint="brew services stop gpuwatchd",
+            )
+
+    def _unload(self) -> None:
+        """Unload, and wait until it is gone: loading again too early fails with error 5."""
+        self._launchctl("bootout", self._target)
+        for _ in range(_UNLOAD_TRIES):
+            if not self._loaded():
+                return
+            self._sleep(_UNLOAD_WAIT_S)
+        raise ServiceError(
+            self.name, f"launchctl bootout {self._target}", "the agent is still loaded"
+        )
+
+    def _write(self, content: bytes) -> None:
+        try:
+            self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write(self._file, content)
+        except OSError as error:
+            why = error.strerror or "cannot be written"
+            raise ServiceError(self.name, f"writing {self._file}", why) from error
+
+    def _planned(self, *, changed: bool) -> list[str]:
+        plan = [f"would write {self._file}"] if changed else [f"{self._file} is up to date"]
+        commands = (
+            f"bootout {self._target}",
+            f"enable {self._target}",
+            f"bootstrap {self._domain} {self._file}",
+            f"kickstart {self._target}",
+        )
+        return plan + [f"would run launchctl {command}" for command in commands]

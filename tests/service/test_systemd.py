@@ -1,0 +1,295 @@
+"""The systemd user unit: what it says, and what is asked of systemctl."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.errors import ServiceError
+from gpuwatchd.service import systemd
+from gpuwatchd.service.systemd import HOMEBREW_UNIT, UNIT, Systemd, escape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.service.conftest import Tools
+
+USER = pwd.getpwuid(os.getuid()).pw_name
+NOT_FOUND = "LoadState=not-found\nActiveState=inactive\nSubState=dead\nMainPID=0\nResult=success"
+RUNNING = (
+    "LoadState=loaded\nActiveState=active\nSubState=running\nMainPID=4711\nNRestarts=2\n"
+    "Result=success\nStatusText=2 GPUs, 1 alert\n"
+)
+
+
+@pytest.fixture
+def manager(tools: Tools) -> Systemd:
+    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
+    tools.answer("systemctl --user is-active", "inactive", code=3)
+    tools.answer("loginctl show-user", "no")
+    return Systemd(environ=tools.environ, executable="/opt/venv/bin/python3")
+
+
+def unit_file(tools: Tools) -> Path:
+    return tools.home / ".config" / "systemd" / "user" / UNIT
+
+
+def _directives(unit: str) -> list[tuple[str, str]]:
+    lines = [line for line in unit.splitlines() if line and line[0] not in "#["]
+    return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
+
+
+def test_the_unit_word_for_word_where_it_matters(manager: Systemd, tools: Tools) -> None:
+    said = dict(_directives(manager.render()))
+    assert said["ExecStart"] == '"/opt/venv/bin/python3" "-m" "gpuwatchd"'
+    assert said["Type"] == "notify"
+    assert said["Restart"] == "on-failure"
+    assert said["RestartPreventExitStatus"] == "78"
+    assert said["WatchdogSec"] == "60s"
+    assert said["MemoryMax"] == "256M"
+    assert said["TasksMax"] == "64"
+    assert said["UMask"] == "0077"
+    assert said["RuntimeDirectoryPreserve"] == "yes"
+    assert said["WantedBy"] == "default.target"
+    environment = [value for name, value in _directives(manager.render()) if name == "Environment"]
+    assert environment[:2] == [
+        f'"GPUWATCHD_STATE_DIR={tools.folder}/state home/gpuwatchd"',
+        '"GPUWATCHD_RUNTIME_DIR=%t/gpuwatchd"',
+    ]
+
+
+def test_nothing_in_it_hides_gpus_or_other_users_processes(manager: Systemd) -> None:
+    names = {name for name, _ in _directives(manager.render())}
+    assert not names & {
+        "PrivateDevices", "DevicePolicy", "PrivateUsers", "ProtectSystem", "ProtectHome",
+        "PrivateTmp", "ProtectProc", "ProtectKernelModules", "SupplementaryGroups",
+        "MemoryDenyWriteExecute", "ProtectClock", "StateDirectory", "User",
+    }  # fmt: skip
+
+
+def test_every_block_says_why(manager: Systemd) -> None:
+    blocks = re.split(r"\n\s*\n", manager.render())
+    unexplained = [
+        block
+        for block in blocks
+        if not block.lstrip().startswith("#")
+        and not re.fullmatch(r"\[\w+\]\n(#.*\n)*(Description|WantedBy)=.*\n?", block)
+        and block.strip() != "Restart=on-failure\nRestartSec=5s"
+        and not block.lstrip().startswith("[Service]\n#")
+    ]
+    assert unexplained == []
+
+
+def test_no_placeholder_is_left(manager: Systemd) -> None:
+    assert not re.search(r"@[A-Z_]+@", manager.render())
+
+
+def test_directories_of_the_user_s_choice(tools: Tools) -> None:
+    environ = tools.environ | {
+        "GPUWATCHD_RUNTIME_DIR": "/data/100%/run",
+        "GPUWATCHD_STATE_DIR": '/data/"odd"',
+        "GPUWATCHD_CONFIG": "/etc/my.toml",
+    }
+    unit = Systemd(environ=environ).render()
+    assert 'Environment="GPUWATCHD_RUNTIME_DIR=/data/100%%/run"' in unit
+    assert 'Environment="GPUWATCHD_STATE_DIR=/data/\\"odd\\""' in unit
+    assert 'Environment="GPUWATCHD_CONFIG=/etc/my.toml"' in unit
+    assert "RuntimeDirectory=" not in unit
+
+
+def test_the_script_beside_python_is_preferred(tools: Tools, tmp_path: Path) -> None:
+    folder = tmp_path / "a venv" / "bin"
+    folder.mkdir(parents=True)
+    script = folder / "gpuwatchd"
+    script.write_text("#!/bin/sh\n")
+    manager = Systemd(environ=tools.environ, executable=str(folder / "python3"))
+    assert f'ExecStart="{folder}/python3" "-m" "gpuwatchd"\n' in manager.render()
+    script.chmod(0o755)
+    assert f'ExecStart="{script}"\n' in manager.render()
+
+
+def test_install_writes_enables_and_starts(manager: Systemd, tools: Tools) -> None:
+    said = manager.install(dry_run=False, linger=False)
+    assert unit_file(tools).read_text() == manager.render()
+    assert unit_file(tools).stat().st_mode & 0o777 == 0o644
+    assert [call for call in tools.calls if "show" not in call and "is-active" not in call] == [
+        "systemctl --user daemon-reload",
+        f"systemctl --user enable {UNIT}",
+        f"systemctl --user restart {UNIT}",
+    ]
+    assert said[0] == f"wrote {unit_file(tools)}"
+    assert f"loginctl enable-linger {USER}" in said[-1]
+    assert [path.name for path in unit_file(tools).parent.iterdir()] == [UNIT]
+
+
+def test_a_second_install_changes_nothing(manager: Systemd, tools: Tools) -> None:
+    manager.install(dry_run=False, linger=False)
+    tools.answer(f"systemctl --user show {UNIT}", RUNNING)
+    tools.forget()
+    said = manager.install(dry_run=False, linger=False)
+    assert not [call for call in tools.calls if "restart" in call or "reload" in call]
+    assert "already running" in said
+    unit_file(tools).write_text("[Service]\n# an older one\n")
+    tools.forget()
+    manager.install(dry_run=False, linger=False)
+    assert f"systemctl --user restart {UNIT}" in tools.calls
+    assert unit_file(tools).read_text() == manager.render()
+
+
+def test_a_dry_run_only_speaks(manager: Systemd, tools: Tools) -> None:
+    said = manager.install(dry_run=True, linger=True)
+    assert said == [
+        f"would write {unit_file(tools)}",
+        "would run systemctl --user daemon-reload",
+        f"would run systemctl --user enable {UNIT}",
+        f"would run systemctl --user restart {UNIT}",
+        f"would run loginctl enable-linger {USER}",
+    ]
+    assert not unit_file(tools).exists()
+    assert all("show" in call or "is-active" in call for call in tools.calls)
+
+
+def test_a_dry_run_needs_no_manager(manager: Systemd, tools: Tools) -> None:
+    tools.answer("systemctl", "Failed to connect to bus", code=1)
+    assert manager.install(dry_run=True, linger=False)[0] == f"would write {unit_file(tools)}"
+
+
+def test_linger(manager: Systemd, tools: Tools) -> None:
+    said = manager.install(dry_run=False, linger=True)
+    assert f"loginctl enable-linger {USER}" in tools.calls
+    assert said[-1].startswith("linger enabled")
+    tools.answer("loginctl enable-linger", "Access denied", code=1)
+    assert "Access denied" in manager.install(dry_run=False, linger=True)[-1]
+    tools.answer("loginctl show-user", "yes")
+    tools.forget()
+    assert "logged out (linger)" in manager.install(dry_run=False, linger=False)[-1]
+    assert f"loginctl enable-linger {USER}" not in tools.calls
+
+
+def test_the_manager_decides_where_units_lie(manager: Systemd, tools: Tools) -> None:
+    elsewhere = tools.folder / "elsewhere"
+    tools.answer("systemctl --user show-environment", f"LANG=C\nXDG_CONFIG_HOME={elsewhere}\n")
+    manager.install(dry_run=False, linger=False)
+    assert (elsewhere / "systemd" / "user" / UNIT).exists()
+
+
+def test_without_a_user_manager_there_is_a_clear_error(manager: Systemd, tools: Tools) -> None:
+    tools.answer("systemctl", "Failed to connect to bus: No medium found\n", code=1)
+    available = manager.probe()
+    assert (available.ok, available.reason) == (
+        False,
+        "no user manager: Failed to connect to bus: No medium found",
+    )
+    with pytest.raises(ServiceError, match="no user manager: Failed to connect") as caught:
+        manager.install(dry_run=False, linger=False)
+    assert "enable-linger" in caught.value.hint
+    assert not unit_file(tools).exists()
+    assert not manager.status()[0]
+    with pytest.raises(ServiceError, match="no user manager"):
+        manager.uninstall(dry_run=False)
+
+
+def test_a_machine_without_systemd(tools: Tools, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    manager = Systemd(environ=tools.environ | {"PATH": str(empty)})
+    assert manager.probe().reason == "systemctl is not here"
+
+
+def test_homebrew_s_service_is_not_doubled(manager: Systemd, tools: Tools) -> None:
+    tools.answer(f"systemctl --user is-active {HOMEBREW_UNIT}", "active")
+    with pytest.raises(ServiceError, match="Homebrew") as caught:
+        manager.install(dry_run=False, linger=False)
+    assert caught.value.hint == "brew services stop gpuwatchd"
+    assert not unit_file(tools).exists()
+
+
+def test_a_daemon_that_does_not_come_up_is_told(manager: Systemd, tools: Tools) -> None:
+    tools.answer("systemctl --user restart", "Job for gpuwatchd.service failed.\n", code=1)
+    with pytest.raises(ServiceError, match=r"Job for gpuwatchd\.service failed") as caught:
+        manager.install(dry_run=False, linger=False)
+    assert caught.value.hint == "gpuwatchctl service logs"
+
+
+def test_uninstall(manager: Systemd, tools: Tools) -> None:
+    assert manager.uninstall(dry_run=False) == ["not installed"]
+    manager.install(dry_run=False, linger=False)
+    tools.forget()
+    planned = manager.uninstall(dry_run=True)
+    assert f"would remove {unit_file(tools)}" in planned
+    assert unit_file(tools).exists()
+    said = manager.uninstall(dry_run=False)
+    assert not unit_file(tools).exists()
+    assert f"systemctl --user disable --now {UNIT}" in tools.calls
+    assert tools.calls.index("systemctl --user daemon-reload") > tools.calls.index(
+        f"systemctl --user disable --now {UNIT}"
+    )
+    assert "history and configuration stay" in said[-1]
+    assert manager.uninstall(dry_run=False) == ["not installed"]
+
+
+def test_start_stop_restart(manager: Systemd, tools: Tools) -> None:
+    manager.start()
+    manager.stop()
+    manager.restart()
+    assert tools.calls == [
+        f"systemctl --user {verb} {UNIT}" for verb in ("start", "stop", "restart")
+    ]
+    tools.answer("systemctl --user stop", "Unit not loaded.", code=5)
+    with pytest.raises(ServiceError, match="Unit not loaded"):
+        manager.stop()
+
+
+@pytest.mark.parametrize(
+    ("answer", "running", "words"),
+    [
+        (NOT_FOUND, False, "not installed"),
+        (RUNNING, True, "running, pid 4711, restarts: 2, 2 GPUs, 1 alert"),
+        (
+            "LoadState=loaded\nActiveState=failed\nMainPID=0\nNRestarts=0\nResult=watchdog",
+            False,
+            "failed, last result: watchdog",
+        ),
+        ("LoadState=loaded\nActiveState=activating\nMainPID=7", False, "activating, pid 7"),
+    ],
+)
+def test_status(manager: Systemd, tools: Tools, answer: str, running: bool, words: str) -> None:
+    tools.answer(f"systemctl --user show {UNIT}", answer)
+    assert manager.status() == (running, words)
+
+
+def test_logs(manager: Systemd, tools: Tools) -> None:
+    tools.answer("journalctl", code=4)
+    assert manager.logs(lines=50, follow=True) == 4
+    assert tools.calls == [f"journalctl --user --unit={UNIT} --lines=50 --no-pager --follow"]
+
+
+@given(st.text(alphabet=st.characters(categories=("L", "N", "P", "S", "Zs"))))
+def test_what_is_quoted_is_read_back(value: str) -> None:
+    if not value.isprintable():
+        with pytest.raises(ServiceError):
+            escape(value)
+        return
+    inside = escape(value)
+    assert not re.search(r'(?<!\\)(?:\\\\)*"', inside)
+    unquoted = re.sub(r"\\(.)", r"\1", inside).replace("%%", "%")
+    assert unquoted == value
+
+
+def test_a_line_break_cannot_add_a_directive(tools: Tools) -> None:
+    environ = tools.environ | {"GPUWATCHD_STATE_DIR": "/x\nExecStartPre=/bin/evil"}
+    with pytest.raises(ServiceError, match="control character"):
+        Systemd(environ=environ).render()
+
+
+def test_a_package_renders_the_same_unit() -> None:
+    unit = systemd.render(["/usr/bin/gpuwatchd"], {})
+    assert 'ExecStart="/usr/bin/gpuwatchd"' in unit
+    assert "RuntimeDirectory=gpuwatchd" in unit
+    assert "GPUWATCHD_STATE_DIR" not in unit
