@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ import numpy as np
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import Availability, DeviceReading, Fault, ProcessUse, Sample
 from gpuwatchd.sources.formats import FORMATS
+from gpuwatchd.sources.formats.binaries import refusal
+from gpuwatchd.sources.formats.clock import Clock
 from gpuwatchd.sources.formats.collect import Collector
 from gpuwatchd.sources.formats.dispatch import Dispatcher
 from gpuwatchd.sources.formats.finish import finish
@@ -40,7 +43,11 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
     sink = Collector(options)
     try:
         with opened(str(path)) as raw:
-            _read(Stream(raw), sink, log, options)
+            refused = refusal(raw.peek(16)[:16])
+            if refused is not None:
+                log.error, log.hint = refused
+            else:
+                _read(Stream(raw), sink, log, options)
     except IsADirectoryError:
         log.error = "this is a directory"
     except OSError as error:
@@ -80,6 +87,8 @@ def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:
     if not stream.bytes:
         return "the file is empty", ""
     known = f"known formats: {', '.join(FORMATS)}"
+    if dispatcher.ignored == 1 and not math.isnan(Clock().one(dispatcher.first_line)):
+        return "the log holds a date and no readings: the tool may have failed", ""
     if not dispatcher.first_line:
         return "the file holds no text", known
     return f"no known log format; the file begins with {dispatcher.first_line!r}", known

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from gpuwatchd.sources.formats.collect import Collector
 
 _LOOK_AT = 256
-_ROW = re.compile(r"\s*(?:\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d|\d{1,2}-\d{1,2}-\d{4}|\d{1,13}\s*,"
-                  r"|GPU-[0-9a-f]{8}|\d{9,13}\.\d+\s*,)")  # fmt: skip
+_ROW = re.compile(
+    r"\s*(?:\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d|\d{1,2}-\d{1,2}-\d{4}|\d{1,13}\s*,"
+    r"|GPU-[0-9a-f]{8}|\d{9,13}\.\d+\s*,)"
+)
 _CELL = re.compile(r"\s*(?:\d+(?:\.\d+)?(?: (?:MiB|%|W|C|MHz))?|\[[A-Z][^\]]*\])\s*")
 
 

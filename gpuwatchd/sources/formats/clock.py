@@ -40,7 +40,7 @@ _WORDS = re.compile(
 )
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
 _CACHE_MAX = 50_000
-_EPOCH_FROM = 1e8
+EPOCH_FROM = 1e8
 """Smaller numbers (before 1973) count from an unknown start."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -118,9 +118,9 @@ class Clock:
         if not (np.isfinite(values).all() and (values >= 0).all()):
             return None
         top = float(values.max())
-        if top >= _EPOCH_FROM and float(values.min()) < _EPOCH_FROM:
+        if top >= EPOCH_FROM and float(values.min()) < EPOCH_FROM:
             return None
-        self.elapsed |= top < _EPOCH_FROM
+        self.elapsed |= top < EPOCH_FROM
         return values / _scale(top) if _scale(top) == _scale(float(values.min())) else None
 
     def _plain(self, table: np.ndarray, first: str) -> FloatArray | None:
@@ -195,7 +195,7 @@ class Clock:
             return math.nan, math.nan
         if _NUMBER.fullmatch(text):
             value = float(text)
-            self.elapsed |= value < _EPOCH_FROM
+            self.elapsed |= value < EPOCH_FROM
             value /= _scale(value)
             return value, value
         if match := _ISO.fullmatch(text) or _PACKED.fullmatch(text):

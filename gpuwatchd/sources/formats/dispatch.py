@@ -22,6 +22,9 @@ FAILURE = re.compile(
     re.IGNORECASE,
 )
 
+_WINDOW = 64
+"""Lines offered at once after a line that no reader took."""
+
 
 class Reader(Protocol):
     """What a format is."""
@@ -89,23 +92,31 @@ class Dispatcher:
             self._sink.bad("torn", number)
 
     def _clean(self, lines: Sequence[str], number: int) -> None:
-        at = 0
+        at, window = 0, len(lines)
         while at < len(lines):
-            if self._now is not None:
-                rest = lines[at:] if at else lines
-                at += self._take(rest, number + at)
-                if at >= len(lines):
-                    return
-            found = self._detect(lines, at)
-            if found is not None:
-                self._enter(found)
-                rest = lines[at:] if at else lines
-                taken = self._take(rest, number + at)
-                if taken:
-                    at += taken
+            if self._now is not None or self._start(lines, at):
+                part = lines[at : at + window]
+                taken = self._take(part, number + at)
+                if taken < len(part) and self._start(lines, at + taken):
+                    at, window = at + taken, _WINDOW
+                    taken = self._take(lines[at : at + window], number + at)
+                    if taken:
+                        at += taken
+                        continue
+                    taken = 0
+                elif taken == len(part):
+                    at, window = at + taken, window * 4
                     continue
+                at += taken
+            # After a line of nobody, offer few lines at a time: the next one may be near.
             self._stray(lines[at], number + at)
-            at += 1
+            at, window = at + 1, _WINDOW
+
+    def _start(self, lines: Sequence[str], at: int) -> bool:
+        found = self._detect(lines, at)
+        if found is not None:
+            self._enter(found)
+        return found is not None
 
     def _take(self, lines: Sequence[str], number: int) -> int:
         reader = self._now

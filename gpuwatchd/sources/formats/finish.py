@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.model import ProcessKey, Subject
+from gpuwatchd.sources.formats.clock import EPOCH_FROM
 from gpuwatchd.sources.formats.collect import Track
 from gpuwatchd.sources.formats.fields import BYTES_FROM, MIB
 from gpuwatchd.sources.formats.log import LogFile, LogSeries
@@ -39,7 +40,7 @@ def finish(sink: Collector, log: LogFile) -> None:
     _make_series(tracks, sink, log)
     log.processes = sink.processes
     log.rows = sink.rows
-    log.skipped = dict(sink.skipped.most_common())
+    log.skipped = {why: count for why, count in sink.skipped.most_common() if count}
     log.bad_rows = sum(log.skipped.values())
     log.warnings += [note for note in sink.notes if note not in log.warnings]
     _say_times(sink, log)
@@ -173,14 +174,16 @@ def _make_series(tracks: list[Track], sink: Collector, log: LogFile) -> None:
     tracks.sort(key=lambda track: (track.place.order, track.process is not None))
     places: dict[int, Place] = {}
     for track in tracks:
-        t, used = np.asarray(track.t), np.asarray(track.used)
+        total = _total(track, sink)
+        t, used = _possible(track, total, sink)
+        if not t.size:
+            continue
         anonymous = track.place.uuid is None and track.place.bus is None
         if track.process is None and anonymous and interleaved(t, used):
             mixed += 1
             places[track.place.order] = track.place
             continue
         runs = split(t, used, repairs)
-        total = _total(track, sink)
         limit = _limit(track, total, runs, ends)
         if track.process is None:
             ends[track.place.order] = (limit, float(runs[-1].used[-1]), total)
@@ -198,7 +201,23 @@ def _make_series(tracks: list[Track], sink: Collector, log: LogFile) -> None:
 def _total(track: Track, sink: Collector) -> float | None:
     if track.place.total is not None:
         return track.place.total
-    return track.total if track.total is not None else sink.options.total_bytes
+    if track.total is not None:
+        return track.total
+    given = sink.options.total_bytes
+    if given is not None and float(np.max(np.asarray(track.used))) > given:
+        sink.note("more memory is used than the total given: it is left out")
+        return None
+    return given
+
+
+def _possible(track: Track, total: float | None, sink: Collector) -> tuple[FloatArray, FloatArray]:
+    """Return the readings that fit into the device; others are halves of two rows."""
+    t, used = np.asarray(track.t), np.asarray(track.used)
+    if total is None:
+        return t, used
+    fits = used <= total
+    sink.skipped["torn"] += int((~fits).sum())
+    return t[fits], used[fits]
 
 
 def _limit(
@@ -284,9 +303,9 @@ def _say_repairs(repairs: Repairs, mixed: int, sink: Collector, log: LogFile) ->
 
 def _say_times(sink: Collector, log: LogFile) -> None:
     interval = sink.options.interval_s
-    log.epoch = log.timed and not sink.clock.elapsed
     if not log.series:
         return
+    log.epoch = log.timed and min(float(series.t_s[0]) for series in log.series) >= EPOCH_FROM
     if max(series.t_s.size for series in log.series) == 1:
         log.warnings.append(ONE_POINT)
     if log.timed:

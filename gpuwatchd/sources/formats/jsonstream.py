@@ -1,4 +1,4 @@
-"""JSON values one after another, pretty-printed or one per line, with or without an array around."""
+"""JSON values one after another: pretty-printed or one per line, in an array or not."""
 
 from __future__ import annotations
 

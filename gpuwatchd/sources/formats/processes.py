@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwatchd.sources.formats import fields
-from gpuwatchd.sources.formats.table import Table, Torn
+from gpuwatchd.sources.formats.sanity import Torn
+from gpuwatchd.sources.formats.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ def split_around(line: str, layout: Layout) -> list[str]:
 class ProcessTable(Table):
     """A table whose rows are processes; a row without a pid is about the device."""
 
-    def _whole_block(self, lines: Sequence[str], first_line: int) -> bool:
+    def _by_column(self, lines: Sequence[str], first_line: int) -> bool:
         del lines, first_line
         return False  # names may hold separators: row by row
 

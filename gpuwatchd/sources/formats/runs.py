@@ -57,9 +57,7 @@ def split(t: FloatArray, used: FloatArray, repairs: Repairs) -> list[Run]:
     if back.size > max(3.0, DISORDER_SHARE * t.size):
         repairs.resorted = True
         return [_run(t, used, interval, repairs)]
-    # Compare with the latest time so far: small disorder must not hide a long jump.
-    far = np.flatnonzero(np.maximum.accumulate(t)[:-1] - t[1:] > max(interval, 1e-9)) + 1
-    cuts = [int(cut) for cut in far if t[cut] < t[cut - 1]]
+    cuts = (np.flatnonzero(np.diff(t) < -max(interval, 1e-9)) + 1).tolist()
     repairs.jumps_back += len(cuts)
     edges = [0, *cuts, t.size]
     return [
@@ -108,14 +106,13 @@ def interleaved(t: FloatArray, used: FloatArray) -> bool:
 
 
 def _levels_within_ticks(t: FloatArray, used: FloatArray) -> bool:
-    values, first, counts = np.unique(t, return_index=True, return_counts=True)
+    values, counts = np.unique(t, return_counts=True)
     count = int(np.median(counts))
     if count < 2 or values.size < 2 or float((counts == count).mean()) < 0.8:
         return False
     order = np.argsort(t, kind="stable")
     ranked = used[order]
     starts = np.concatenate(([0], np.cumsum(counts)[:-1]))[counts == count]
-    del first
     table = ranked[starts[:, None] + np.arange(count)]
     within = np.median(np.ptp(table, axis=1))
     between = np.median(np.abs(np.diff(table, axis=0))) if table.shape[0] > 1 else 0.0

@@ -11,7 +11,7 @@ import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Block:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
+def opened(path: str) -> Iterator[io.BufferedReader]:
     """Open a file, ``-`` for stdin, decompressing gzip by its magic number.
 
     Raises
@@ -83,7 +83,7 @@ class Stream:
         What had to be repaired, one sentence each.
     """
 
-    def __init__(self, raw: BinaryIO, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, raw: io.BufferedReader, *, block_bytes: int = BLOCK_BYTES) -> None:
         self._raw = raw
         self._block_bytes = block_bytes
         self._encoding = ""

@@ -12,6 +12,7 @@ import numpy as np
 from gpuwatchd.sources.formats import fields
 from gpuwatchd.sources.formats.collect import remember
 from gpuwatchd.sources.formats.columns import layout_of
+from gpuwatchd.sources.formats.sanity import Torn, sane, used_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +27,12 @@ FOREIGN = re.compile(
     r"|GPU [0-9A-Fa-f]{4,8}:)"
 )
 """Starts of lines that are no torn rows of a table but something else."""
+RULE_SIGNS = " \t-=*_#"
+"""Lines of nothing but these separate rows."""
 _CACHE_MAX = 100_000
 _BLOCK_ROWS = 4096
 _PLACE_ROLES = ("host", "uuid", "bus", "index", "name", "total")
 _MEMORY_ROLES = ("used", "free", "total", "reserved")
-
-
-class Torn(ValueError):
-    """A row that two writers or a crash have broken."""
 
 
 class Table:
@@ -94,7 +93,7 @@ class Table:
         done = 0
         while done < len(lines):
             part = lines[done : done + _BLOCK_ROWS]
-            if not self._held and self._whole_block(part, first_line + done):
+            if not self._held and self._by_column(part, first_line + done):
                 done += len(part)
                 continue
             taken = self._by_row(part, first_line + done)
@@ -109,10 +108,19 @@ class Table:
             self._held = ""
             self.sink.bad("torn", self.sink.open_line or 0)
 
+    def _by_column(self, lines: Sequence[str], first_line: int) -> bool:
+        if self._whole_block(lines, first_line):
+            return True
+        rows = [line for line in lines if line != self.header and line.strip(RULE_SIGNS)]
+        return 0 < len(rows) < len(lines) and self._whole_block(rows, first_line, gapless=False)
+
     # -- whole blocks --------------------------------------------------------------------------
 
-    def _whole_block(self, lines: Sequence[str], first_line: int) -> bool:
-        """Read a block by columns; False, and nothing done, when anything in it is odd."""
+    def _whole_block(self, lines: Sequence[str], first_line: int, *, gapless: bool = True) -> bool:
+        """Read a block by columns; False, and nothing done, when anything in it is odd.
+
+        Without ``gapless`` other lines were taken out, so that line numbers are not known here.
+        """
         separator, width = self.layout.separator, self.layout.width
         joined = f"{separator}\n{separator}".join(lines)
         if '"' in joined or "used" not in self.layout.roles or width < 2:
@@ -121,12 +129,14 @@ class Table:
         step, count = width + 1, len(lines)
         if len(flat) != count * step - 1 or flat[width::step].count("\n") != count - 1:
             return False
-        if self.sink.open_line is not None and self.sink.open_line < first_line + count:
-            return False
+        if self.sink.open_line is not None:
+            return False  # the block with the unfinished last line
         columns = {role: flat[at::step] for role, at in self.layout.roles.items()}
         times = self._times(columns)
         amounts = self._amount_columns(columns)
-        if amounts is None or times is None or not _sane(amounts):
+        if amounts is None or times is None or not sane(amounts):
+            return False
+        if not gapless and not np.isfinite(amounts["used"]).all():
             return False
         if not self._numbered and times[0] is not None and (np.diff(times[0]) == 0).any():
             return False  # rows of one time count devices: row by row
@@ -243,7 +253,7 @@ class Table:
             if self._held:
                 line = f"{self._held}\n{line}"  # noqa: PLW2901 - a quoted cell goes on
                 self._held = ""
-            elif not line.strip() or line == self.header:
+            elif line == self.header or not line.strip(RULE_SIGNS):
                 continue
             elif self._foreign(line):
                 return number
@@ -303,12 +313,12 @@ class Table:
             role: fields.amount(row[role], self.layout.unit(role))
             for role in _MEMORY_ROLES if role in row
         }  # fmt: skip
-        used = _used(amounts, self.sink.options.total_bytes)
+        used = used_of(amounts, self.sink.options.total_bytes)
         place = self._place(row, self._count(t))
         if used is None:
             self._absent(amounts, number)
             return
-        if not _sane({role: np.array([value]) for role, value in amounts.items()}):
+        if not sane({role: np.array([value]) for role, value in amounts.items()}):
             raise Torn
         if t is None:
             self.sink.ticks.of(place.order)
@@ -384,33 +394,3 @@ class Table:
         if math.isnan(total) and math.isfinite(both):
             total = both + (amounts.get("reserved") or 0.0)
         remember(track, total if total > 0 else None, both if math.isfinite(both) else None)
-
-
-def _used(amounts: dict[str, float], total_bytes: float | None) -> float | None:
-    used = amounts.get("used")
-    if used is not None:
-        return used if math.isfinite(used) else None
-    total = amounts.get("total", math.nan)
-    if math.isnan(total) and total_bytes is not None:
-        total = total_bytes
-    left = total - amounts.get("free", math.nan)
-    return left if math.isfinite(left) and left >= 0 else None
-
-
-def _sane(amounts: dict[str, FloatArray]) -> bool:
-    """Say whether the memory figures of rows can be true together; unknown figures are no lie."""
-    used, total = amounts.get("used"), amounts.get("total")
-    free = amounts.get("free")
-    if total is None:
-        return True
-    slack = total * 1.02
-    if used is not None and (used > total).any():
-        return False
-    if free is not None and (free > slack).any():
-        return False
-    if used is None or free is None:
-        return True
-    both = used + free + np.nan_to_num(amounts.get("reserved", np.zeros(1)))
-    # Without a reserved column the driver's reserve is missing from the sum.
-    least = total - np.maximum(0.1 * total, 1.5 * 1024**3)
-    return not bool(((both > slack) | (both < least)).any())

@@ -1,0 +1,46 @@
+"""Whether the figures of a row can be true together."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import FloatArray
+
+
+class Torn(ValueError):
+    """A row that two writers or a crash have broken."""
+
+
+def used_of(amounts: dict[str, float], total_bytes: float | None) -> float | None:
+    """Return used memory, from total and free where it is not printed; None when unknown."""
+    used = amounts.get("used")
+    if used is not None:
+        return used if math.isfinite(used) else None
+    total = amounts.get("total", math.nan)
+    if math.isnan(total) and total_bytes is not None:
+        total = total_bytes
+    left = total - amounts.get("free", math.nan)
+    return left if math.isfinite(left) and left >= 0 else None
+
+
+def sane(amounts: dict[str, FloatArray]) -> bool:
+    """Say whether the memory figures of rows can be true together; unknown figures are no lie."""
+    used, total = amounts.get("used"), amounts.get("total")
+    free = amounts.get("free")
+    if total is None:
+        return True
+    slack = total * 1.02
+    if used is not None and (used > total).any():
+        return False
+    if free is not None and (free > slack).any():
+        return False
+    if used is None or free is None:
+        return True
+    both = used + free + np.nan_to_num(amounts.get("reserved", np.zeros(1)))
+    # Without a reserved column the driver's reserve is missing from the sum.
+    least = total - np.maximum(0.1 * total, 1.5 * 1024**3)
+    return not bool(((both > slack) | (both < least)).any())
