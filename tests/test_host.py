@@ -81,6 +81,10 @@ def proc(tmp_path: Path) -> FakeProc:
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "600"]) as process:
+        # A program that has just begun may not have its arguments yet.
+        deadline = time.monotonic() + 10
+        while not psutil.Process(process.pid).cmdline() and time.monotonic() < deadline:
+            time.sleep(0.001)
         yield process
         process.kill()
 
@@ -298,6 +302,13 @@ def test_one_memory_map_is_read_per_look(proc: FakeProc) -> None:
     ]
     assert known == [1, 2, 3, 3]
     assert all(info.framework_sure for info in host.look([7, 8, 9]).values())
+
+
+def test_a_single_look_may_read_every_map(proc: FakeProc) -> None:
+    for pid in (7, 8, 9):
+        proc.process(pid, maps=TORCH_MAPS)
+    host = Host(proc.folder, contained=False, maps_per_look=64)
+    assert {info.framework for info in host.look([7, 8, 9]).values()} == {"PyTorch"}
 
 
 def test_libraries_may_load_late_but_only_once_more(proc: FakeProc) -> None:

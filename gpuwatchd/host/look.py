@@ -7,6 +7,7 @@ pidfds for all of them, or a read of a kept descriptor. On macOS psutil answers 
 from __future__ import annotations
 
 import errno
+import heapq
 import math
 import os
 import pwd
@@ -84,6 +85,9 @@ class Host:
         None takes the cheapest that works here.
     use_psutil
         Ask psutil instead of /proc; None does so where there is no /proc.
+    maps_per_look
+        At most so many memory maps are read in one call of ``look``: one costs up to 1 ms. A
+        program that looks only once wants all of them.
     contained
         Whether this process is in a pid namespace of its own, where the driver's pids mean other
         processes; None finds out.
@@ -97,6 +101,7 @@ class Host:
         *,
         watch: str | None = None,
         use_psutil: bool | None = None,
+        maps_per_look: int = 1,
         contained: bool | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -107,6 +112,7 @@ class Host:
             if use_psutil is None
             else not use_psutil
         )
+        self._maps_per_look = maps_per_look
         self._monotonic = monotonic
         self._known: dict[int, _Known] = {}
         self._gone: dict[int, ProcessInfo] = {}
@@ -131,8 +137,8 @@ class Host:
     def look(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
         """Return who these processes are; a pid that does not exist is left out.
 
-        Cheap for known live processes. A reused pid is a new process. At most one process's
-        memory map is read per call, so a framework may become known some calls later.
+        Cheap for known live processes. A reused pid is a new process. Memory maps are read one
+        per call (``maps_per_look``), so a framework may become known some calls later.
         """
         mono_s = self._monotonic()
         ended = self._ended()
@@ -330,20 +336,20 @@ class Host:
         )
 
     def _look_closer(self, found: dict[int, ProcessInfo], mono_s: float) -> None:
-        """Read the memory map of the process that has waited longest, and who it is by now."""
-        due = [(self._known[pid].maps_due_mono_s, pid) for pid in found]
-        if not due:
-            return
-        when, pid = min(due)
-        if when > mono_s:
-            return
-        known = self._known[pid]
-        known.maps_reads += 1
-        again = known.maps_reads == 1
-        known.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
-        stat = self._stat(pid)
-        if stat is not None and stat.starttime == known.starttime and stat.state != "Z":
-            known.info = found[pid] = self._identify(pid, stat, closer=True)
+        """Read the memory maps of those that have waited longest, and who they are by now."""
+        due = [
+            (self._known[pid].maps_due_mono_s, pid)
+            for pid in found
+            if self._known[pid].maps_due_mono_s <= mono_s
+        ]
+        for _, pid in heapq.nsmallest(self._maps_per_look, due):
+            known = self._known[pid]
+            known.maps_reads += 1
+            again = known.maps_reads == 1
+            known.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
+            stat = self._stat(pid)
+            if stat is not None and stat.starttime == known.starttime and stat.state != "Z":
+                known.info = found[pid] = self._identify(pid, stat, closer=True)
 
     def _threads(self, pid: int) -> list[str]:
         names: list[str] = []

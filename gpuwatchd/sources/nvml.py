@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 NVMLError: type[Exception] = pynvml.NVMLError
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 9, 12, 18
 
-ABSENT_WAIT_S = (5.0, 300.0)
-"""First and longest pause between tries on a machine where no GPU was ever seen."""
+ABSENT_WAIT_S = 5.0
+"""Shortest time between tries where no GPU was ever seen; whoever reads paces beyond that."""
 LOST_WAIT_S = (1.0, 60.0)
-"""The same once a GPU has answered and went away."""
+"""First and longest pause between tries once a GPU has answered and went away."""
 ASLEEP_WAIT_S = (5.0, 15.0)
 """Pause before looking again at a card that sleeps, and at one that was let go so that it may."""
 
@@ -216,7 +216,7 @@ class NvmlSource:
             pynvml.nvmlShutdown()
 
     def _pause(self, mono_s: float) -> None:
-        first, longest = LOST_WAIT_S if self._cards else ABSENT_WAIT_S
+        first, longest = LOST_WAIT_S if self._cards else (ABSENT_WAIT_S, ABSENT_WAIT_S)
         self._wait_s = min(longest, max(first, self._wait_s * 2))
         self._retry_at_mono_s = mono_s + self._wait_s
 
@@ -290,7 +290,7 @@ class NvmlSource:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uid = clean(pynvml.nvmlDeviceGetUUID(handle))
-            except NVMLError as error:
+            except (NVMLError, UnicodeError) as error:
                 if code_of(error) in GLOBAL_CODES:
                     raise
                 blocked.append((index, code_of(error)))
@@ -320,9 +320,9 @@ class NvmlSource:
     @staticmethod
     def _describe(handle: Any, uid: str, index: int, parent: Card | None) -> Device:
         name, bus = "NVIDIA GPU", None
-        with contextlib.suppress(NVMLError):
+        with contextlib.suppress(NVMLError, UnicodeError):
             name = clean(pynvml.nvmlDeviceGetName(handle))
-        with contextlib.suppress(NVMLError):
+        with contextlib.suppress(NVMLError, UnicodeError):
             bus = pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId)
         return Device(
             uid=uid,
@@ -348,7 +348,7 @@ class NvmlSource:
             try:
                 handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, position)
                 uid = clean(pynvml.nvmlDeviceGetUUID(handle))
-            except NVMLError:
+            except (NVMLError, UnicodeError):
                 continue  # an empty slot answers NOT_FOUND
             found[uid] = self._adopt(handle, uid, position, card)
 

@@ -81,7 +81,8 @@ class Reader:
         if self._lists is not None and not card.is_parent:
             total = memory.total_bytes if memory and card.memory_api != "unified" else None
             uses, reason = self._lists.read(card, total)
-            if reason is not None and uses is None:
+            # A driver that has no such list at all is no fault: ``uses_reason`` says so.
+            if reason is not None and "C" not in card.refused:
                 faults.append(card.fault(reason, "processes"))
         if card.memory_api == "unified":
             memory = host_memory(self._proc, uses)

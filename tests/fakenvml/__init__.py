@@ -36,7 +36,7 @@ class FakeNvml:
     def write(self, *lines: str) -> None:
         """Replace the configuration in one step."""
         fresh = self.folder / "fakenvml.conf.new"
-        fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        fresh.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
         fresh.replace(self.conf)
 
     def env(self) -> dict[str, str]:

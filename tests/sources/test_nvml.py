@@ -68,6 +68,12 @@ def test_a_hostile_name_is_made_safe(fake: FakeNvml) -> None:
     assert devices[0]["name"] == "Evil<b>"
 
 
+def test_a_name_that_is_no_text_costs_only_the_name(fake: FakeNvml) -> None:
+    readings, devices, _ = one_read(fake, "gpu 0 total=24G name=A\udcffB", "gpu 1 total=24G")
+    assert [device["name"] for device in devices] == ["NVIDIA GPU", "NVIDIA Test GPU"]
+    assert [reading["state"] for reading in readings] == ["ok", "ok"]
+
+
 # ---- one bad card, one bad answer ------------------------------------------------------------
 
 
@@ -297,6 +303,14 @@ def test_missing_graphics_and_mps_lists_are_empty(fake: FakeNvml, child: int) ->
         "fail nvmlDeviceGetMPSComputeRunningProcesses* * 13",
     )
     assert len(readings[0]["uses"]) == 1
+
+
+def test_a_driver_without_lists_is_no_fault(fake: FakeNvml) -> None:
+    readings, _, faults = one_read(fake, "gpu 0 total=24G base=1G", "fail *RunningProcesses* * 3")
+    assert readings[0]["uses"] is None
+    assert "does not list" in readings[0]["uses_reason"]
+    assert (readings[0]["used_bytes"], readings[0]["state"]) == (GIB, "ok")
+    assert faults == []
 
 
 def test_a_dead_pid_stays_listed(fake: FakeNvml) -> None:
