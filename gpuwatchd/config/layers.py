@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ENV_PREFIX = "GPUWATCHD_"
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
+_ENV_ALERT = "GPUWATCHD_ALERT_"
+"""What a program of the command channel is given; it may well call gpuwatchctl."""
 
 
 def _hook(kind: type, value: object) -> object:
@@ -131,7 +133,9 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
     table: dict[str, Any] = {}
     warnings: list[str] = []
     for variable, text in environ.items():
-        if not variable.startswith(ENV_PREFIX) or variable in _ENV_PATHS:
+        if not variable.startswith(ENV_PREFIX) or variable.startswith(_ENV_ALERT):
+            continue
+        if variable in _ENV_PATHS:
             continue
         if variable not in names:
             near = _nearest(variable, names, 0.6)

@@ -107,21 +107,31 @@ class Lane:
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the worker, at most so long; then let the channel close what it has open."""
+    def join(self, timeout_s: float) -> list[Delivery]:
+        """Wait for the worker, at most so long; then let the channel close what it has open.
+
+        Returns
+        -------
+        list of Delivery
+            What was not finished: what waits, and what the worker is still busy with.
+        """
         with self._lock:
             worker = self._worker
         if worker is not None:
             worker.join(timeout_s)
-            if worker.is_alive():
-                return
+        with self._lock:
+            unfinished = self._drain()
+            self._queue.put_nowait(None)  # the sentinel went with the rest
+            running = worker.job if worker is not None else None
+            idle = running is None and not self._stuck
         close = getattr(self._notifier, "close", None)
-        if callable(close) and not self._stuck:
+        if callable(close) and idle:
             try:
                 close()
             except Exception:
                 # On the way out; there is nobody left to tell.
                 log.debug("channel %s cannot be closed", self._notifier.name, exc_info=True)
+        return [running, *unfinished] if running is not None else unfinished
 
     def _ensure_worker(self) -> None:
         if self._worker is None and len(self._stuck) < MAX_STUCK and not self._stopped.is_set():
@@ -141,9 +151,10 @@ class Lane:
         """Run a worker's life: one delivery after the other, until stopped or given up."""
         while True:
             delivery = self._queue.get()
-            if delivery is None or self._stopped.is_set():
-                return
             with self._lock:
+                if delivery is None or self._stopped.is_set():
+                    worker.job = delivery
+                    return
                 worker.begin(delivery, self._monotonic())
             result = self._attempt(delivery, self._notifier)
             with self._lock:
@@ -161,18 +172,18 @@ class _Worker(threading.Thread):
     def __init__(self, lane: Lane) -> None:
         super().__init__(name="notify", daemon=True)
         self._lane = lane
-        self._job: Delivery | None = None
+        self.job: Delivery | None = None
         self._since_s = 0.0
 
     def begin(self, job: Delivery, now_s: float) -> None:
-        self._job, self._since_s = job, now_s
+        self.job, self._since_s = job, now_s
 
     def end(self) -> None:
-        self._job = None
+        self.job = None
 
     def overdue(self, now_s: float, limit_s: float) -> Delivery | None:
         """Return the delivery that it has been busy with for too long, else None."""
-        return self._job if now_s - self._since_s > limit_s else None
+        return self.job if now_s - self._since_s > limit_s else None
 
     def run(self) -> None:
         self._lane.work(self)

@@ -36,7 +36,7 @@ GRACE_S = 5.0
 """A channel's own timeout speaks first, because it can say what it waited for."""
 _REMEMBERED = 256
 
-Key = tuple[str, int | str]
+Key = tuple[str, str]
 
 
 def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
@@ -212,8 +212,9 @@ class Courier:
         State ``sent``; or ``pending`` with ``next_try_at_s``: submit it again then; or
         ``failed`` for good. ``error`` says why, without secrets.
         """
-        for lane in self._lanes.values():
-            self._look_after(lane)
+        if not self._closed:
+            for lane in self._lanes.values():
+                self._look_after(lane)
         with self._lock:
             done, self._done = self._done, []
             self._held.difference_update(_key(delivery) for delivery in done)
@@ -228,17 +229,27 @@ class Courier:
             if lane.down
         }
 
-    def close(self, timeout_s: float = 2.0) -> None:
-        """Stop within ``timeout_s``; what waits stays pending in the store. May be called twice."""
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        """Stop within ``timeout_s``. May be called twice.
+
+        Returns
+        -------
+        list of Delivery
+            What was taken and has not been reported: for the next courier, or for the next start,
+            since the store still calls it pending. One whose attempt is still running is among
+            it, so at worst it is sent twice. ``results`` still gives what had ended.
+        """
         with self._lock:
             if self._closed:
-                return
+                return []
             self._closed = True
         deadline = time.monotonic() + timeout_s
         for lane in self._lanes.values():
             lane.stop()
+        unfinished: list[Delivery] = []
         for lane in self._lanes.values():
-            lane.join(max(0.0, deadline - time.monotonic()))
+            unfinished += lane.join(max(0.0, deadline - time.monotonic()))
+        return unfinished
 
     def _attempt(self, delivery: Delivery, notifier: Notifier) -> Delivery:
         key = _key(delivery)
@@ -279,7 +290,8 @@ class Courier:
 
 
 def _key(delivery: Delivery) -> Key:
-    return delivery.channel, delivery.row if delivery.row is not None else delivery.message.id
+    """Return the identity of a delivery; its row may change while the disk is full."""
+    return delivery.channel, delivery.message.id
 
 
 def _hanging(lane: Lane) -> NotifyError:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatchd import config
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Message
 from gpuwatchd.notify import command
@@ -187,3 +188,10 @@ def test_any_text_fits_into_an_environment(subject: str, body: str) -> None:
     for value in command.environment(odd, {}).values():
         assert "\0" not in value
         value.encode()
+
+
+def test_gpuwatchctl_in_a_hook_does_not_wonder_about_the_variables(message: Message) -> None:
+    given = command.environment(message, {"HOME": "/nowhere", "GPUWATCHD_DAEMON_INTERVAL": "9"})
+    loaded = config.load(environ=given)
+    assert loaded.warnings == []
+    assert float(loaded.config.daemon.interval) == 9.0

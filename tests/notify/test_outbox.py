@@ -61,8 +61,8 @@ class Clock:
 
 
 @pytest.fixture
-def cleanup() -> Iterator[list[Callable[[], None]]]:
-    actions: list[Callable[[], None]] = []
+def cleanup() -> Iterator[list[Callable[[], object]]]:
+    actions: list[Callable[[], object]] = []
     yield actions
     for action in actions:
         action()
@@ -72,7 +72,7 @@ def delivery(message: Message, channel: str = "fake", row: int | None = 1) -> De
     return Delivery(
         alert_key="k",
         channel=channel,
-        message=message,
+        message=msgspec.structs.replace(message, id=f"{message.id}-{row}"),
         state="pending",
         attempts=0,
         created_at_s=1000.0,
@@ -102,19 +102,19 @@ def threads() -> int:
     return sum(thread.name == "notify" for thread in threading.enumerate())
 
 
-def test_a_message_is_sent(message: Message, cleanup: list[Callable[[], None]]) -> None:
+def test_a_message_is_sent(message: Message, cleanup: list[Callable[[], object]]) -> None:
     fake = Fake()
     courier = Courier({"fake": fake}, clock=Clock(1234.0))
     cleanup.append(courier.close)
     assert courier.submit(delivery(message))
     (done,) = collect(courier, 1)
     assert (done.state, done.attempts, done.sent_at_s, done.error) == ("sent", 1, 1234.0, None)
-    assert fake.sent == [message.id]
+    assert fake.sent == ["a1b2c3-1"]
     assert courier.results() == []
 
 
 def test_a_transient_failure_says_when_to_try_again(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     fake = Fake(NotifyError("no bus\x1b[2J", permanent=False, hint="log in"), "arrived")
     clock = Clock()
@@ -130,7 +130,9 @@ def test_a_transient_failure_says_when_to_try_again(
     assert (sent.state, sent.attempts, sent.next_try_at_s, sent.error) == ("sent", 2, None, None)
 
 
-def test_a_permanent_failure_is_final(message: Message, cleanup: list[Callable[[], None]]) -> None:
+def test_a_permanent_failure_is_final(
+    message: Message, cleanup: list[Callable[[], object]]
+) -> None:
     courier = Courier({"fake": Fake(NotifyError("wrong password", permanent=True))})
     cleanup.append(courier.close)
     courier.submit(delivery(message))
@@ -140,7 +142,7 @@ def test_a_permanent_failure_is_final(message: Message, cleanup: list[Callable[[
 
 
 def test_a_bug_in_a_channel_is_a_transient_failure(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     fake = Fake(KeyError("secret detail"), "arrived")
     courier = Courier({"fake": fake}, clock=Clock())
@@ -170,8 +172,8 @@ def test_a_dry_run_sends_nothing(message: Message) -> None:
     assert threads() == 0
 
 
-def test_the_same_row_is_in_hand_only_once(
-    message: Message, cleanup: list[Callable[[], None]]
+def test_the_same_message_is_in_hand_only_once(
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
@@ -184,14 +186,14 @@ def test_the_same_row_is_in_hand_only_once(
     # Until its result has been taken, the store still calls it pending: not sent again.
     assert courier.submit(delivery(message))
     collect(courier, 1)
-    assert fake.sent == [message.id]
+    assert fake.sent == ["a1b2c3-1"]
     courier.submit(delivery(message))
     collect(courier, 1)
-    assert fake.sent == [message.id] * 2
+    assert fake.sent == ["a1b2c3-1"] * 2
 
 
 def test_a_hung_channel_delays_no_other(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     gate = threading.Event()
     hung, quick = Fake(gate), Fake()
@@ -206,7 +208,7 @@ def test_a_hung_channel_delays_no_other(
 
 
 def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     first, second = threading.Event(), threading.Event()
     fake = Fake(first, second, "arrived")
@@ -247,7 +249,7 @@ def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
 
 
 def test_a_message_that_arrived_late_is_not_sent_again(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, NotifyError("down", permanent=False))
@@ -264,11 +266,11 @@ def test_a_message_that_arrived_late_is_not_sent_again(
     courier.submit(given_up)
     (again,) = collect(courier, 1)
     assert again.state == "sent"
-    assert fake.sent == [message.id]
+    assert fake.sent == ["a1b2c3-1"]
 
 
 def test_a_full_queue_is_refused_and_can_be_tried_again(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
@@ -284,25 +286,49 @@ def test_a_full_queue_is_refused_and_can_be_tried_again(
 
 
 def test_close_does_not_wait_for_what_hangs(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     gate = threading.Event()
-    fake, idle, hung = Fake(), Fake(), Fake(gate)
+    fake, idle, hung = Fake(), Fake(), Fake(gate, "arrived")
     cleanup.append(gate.set)
     courier = Courier({"fake": fake, "idle": idle, "hung": hung})
     courier.submit(delivery(message, "fake"))
-    courier.submit(delivery(message, "hung"))
-    wait(lambda: fake.sent != [])
+    for row in (1, 2, 3):
+        courier.submit(delivery(message, "hung", row=row))
+    wait(lambda: fake.sent != [] and len(hung.answers) == 1)
     began = time.monotonic()
-    courier.close(timeout_s=0.3)
-    courier.close()
+    unfinished = courier.close(timeout_s=0.3)
+    assert courier.close() == []
     assert time.monotonic() - began < 2
+    assert [(one.channel, one.row) for one in unfinished] == [("hung", 1), ("hung", 2), ("hung", 3)]
+    assert [one.state for one in courier.results()] == ["sent"]
     assert not courier.submit(delivery(message, "fake", row=9))
     assert (fake.closed, idle.closed, hung.closed) == (1, 1, 0)
+    gate.set()
+    wait(lambda: threads() == 0)
+
+
+def test_what_a_closed_courier_leaves_the_next_one_sends(
+    message: Message, cleanup: list[Callable[[], object]]
+) -> None:
+    gate = threading.Event()
+    fake = Fake(gate, "arrived")
+    old, new = Courier({"fake": fake}), Courier({"fake": fake})
+    cleanup += [gate.set, new.close]
+    for row in (1, 2, 3):
+        old.submit(delivery(message, row=row))
+    wait(lambda: len(fake.answers) == 1)
+    threading.Timer(0.1, gate.set).start()
+    left = old.close(timeout_s=5)
+    assert [one.row for one in left] == [2, 3]
+    for one in left:
+        new.submit(one)
+    assert {one.row for one in collect(new, 2) + old.results()} == {1, 2, 3}
+    assert sorted(fake.sent) == ["a1b2c3-1", "a1b2c3-2", "a1b2c3-3"]
 
 
 def test_a_channel_with_a_longer_timeout_is_given_it(
-    message: Message, cleanup: list[Callable[[], None]]
+    message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate)
