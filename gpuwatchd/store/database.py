@@ -92,7 +92,22 @@ def open_writer(directory: Path, *, max_pages: int, now_s: float) -> Opening:
                 "a new one was begun",
             )
     except (sqlite3.Error, OSError) as error:
-        return Opening(None, "memory", cannot_write(directory, error))
+        return Opening(_frozen(directory), "memory", cannot_write(directory, error))
+
+
+def _frozen(directory: Path) -> sqlite3.Connection | None:
+    """Open a history on a read-only file system, where SQLite cannot make its side files."""
+    path = directory / schema.FILE_NAME
+    try:
+        if os.access(directory, os.W_OK):
+            return None
+        connection = _connect(path, "ro&immutable=1")
+        if _pragma(connection, "application_id") == schema.APPLICATION_ID:
+            return connection
+        connection.close()
+    except sqlite3.Error:
+        pass
+    return None
 
 
 def cannot_write(directory: Path, error: BaseException) -> str:
@@ -212,7 +227,7 @@ def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
     schema.migrate(connection)
 
 
-def _connect(path: Path, mode: Literal["rw", "ro"]) -> sqlite3.Connection:
+def _connect(path: Path, mode: Literal["rw", "ro", "ro&immutable=1"]) -> sqlite3.Connection:
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,

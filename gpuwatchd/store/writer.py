@@ -229,6 +229,8 @@ class History:
         if connection is None:
             return False
         self._commit()
+        if self._ledger.waiting:
+            return False
         if not self._health.has_space():
             with suppress(sqlite3.Error):
                 self._upkeep.expire(connection, now_s)
@@ -236,7 +238,7 @@ class History:
         if len(self._intake):
             self._write_samples(connection)
         self._health.guard_wal(connection)
-        return not len(self._intake) and not self._ledger.waiting
+        return not len(self._intake)
 
     def chores(self, now_s: float) -> None:
         """Roll up, delete what is too old, keep the size bound. Bounded work; never raises."""

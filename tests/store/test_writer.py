@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -47,7 +47,7 @@ def test_samples_are_written_when_the_flush_time_has_passed(tmp_path: Path) -> N
 
 def test_every_value_of_a_reading_has_its_column_and_unit(tmp_path: Path) -> None:
     history = opened(tmp_path)
-    reading = {
+    reading: dict[str, Any] = {
         "util_pct": 49.6,
         "memory_util_pct": 12.0,
         "temp_c": 61.4,

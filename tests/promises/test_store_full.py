@@ -1,0 +1,174 @@
+"""Promise 8: a full disk stops nothing but the writing, and the writing goes on when it can."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from gpuwatchd.store import health
+from tests.conftest import ROOT, need
+from tests.making import alert
+from tests.store.world import CARDS, KNOWN, T0, Time, delivery, opened, rows, sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_full_file_keeps_everything_in_memory_and_recovers(tmp_path: Path) -> None:
+    """The size limit gives the same error as a full disk."""
+    time = Time()
+    history = opened(tmp_path, time)
+    assert history._connection is not None
+    (pages,) = history._connection.execute("PRAGMA page_count").fetchone()
+    history._connection.execute(f"PRAGMA max_page_count = {pages}")
+    for tick in range(500):
+        history.record(sample(T0 + 5 * tick, tick, uses=(tick,)), CARDS, KNOWN)
+    assert not history.flush(T0)
+    assert any("full" in problem for problem in history.problems)
+    assert not history._connection.in_transaction
+    many = [alert(key=f"leak:{i}") for i in range(40)]
+    sent = history.apply(many, [delivery(one.key) for one in many])
+    assert len({one.row for one in sent}) == 40
+    assert history.open_alerts() == many
+    assert history.pending_deliveries() == sent
+    assert not history.flush(T0)
+    assert rows(tmp_path, "SELECT (SELECT count(*) FROM gpu_raw), count(*) FROM alert") == [(0, 0)]
+
+    history._connection.execute("PRAGMA max_page_count = 65536")
+    assert history.flush(T0)
+    assert history.problems == ()
+    assert rows(tmp_path, "SELECT count(*), max(used_bytes) FROM gpu_raw") == [(500, 499)]
+    assert rows(tmp_path, "SELECT count(*) FROM alert") == [(40,)]
+    assert history.pending_deliveries() == sent
+    assert history.check() is None
+    history.close()
+
+
+_ON_A_SMALL_DISK = """
+import sys, os
+from pathlib import Path
+from tests.store.world import *
+from tests.making import alert
+disk = Path(sys.argv[1])
+history = opened(disk / "state")
+ballast = disk / "ballast"
+tick = 0
+while True:
+    for _ in range(100):
+        history.record(sample(T0 + 5 * tick, tick, uses=(tick,) * 3, cards=CARDS), CARDS, KNOWN)
+        tick += 1
+    if not history.flush(T0):
+        break
+assert any("full" in p for p in history.problems), history.problems
+history.apply([alert()], [delivery("leak:x")])
+assert history.open_alerts() == [alert()]
+held = tick
+ballast.unlink()
+assert history.flush(T0), history.problems
+assert history.problems == ()
+assert history.check() is None
+history.close()
+found = rows(disk / "state", "SELECT count(DISTINCT ts_ms) FROM gpu_raw")
+assert found == [(held,)], (found, held)
+assert rows(disk / "state", "SELECT count(*) FROM alert") == [(1,)]
+print("survived", held)
+"""
+
+
+def test_a_really_full_disk(tmp_path: Path) -> None:
+    need(os.geteuid() == 0 and sys.platform == "linux", "mounting a small disk needs root on Linux")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=3m none {disk}"
+        f" && head -c 1500000 /dev/zero > {disk}/ballast"
+        f' && exec {sys.executable} -c "$CODE" {disk}'
+    )
+    probe = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
+    need(probe.returncode == 0, "this machine does not allow a private mount namespace")
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "CODE": _ON_A_SMALL_DISK, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("survived")
+
+
+_ON_A_READ_ONLY_DISK = """
+import sys
+from pathlib import Path
+from gpuwatchd.store.reader import Reader
+from tests.store.world import *
+from tests.making import alert
+state = Path(sys.argv[1])
+time = Time()
+history = opened(state, time)
+assert not history.writing
+assert any("kept in memory" in p for p in history.problems), history.problems
+assert history.open_alerts() == [alert()]
+history.record(sample(T0), CARDS, KNOWN)
+history.apply([alert(key="leak:y")], [delivery("leak:y")])
+assert not history.flush(T0)
+assert len(history.open_alerts()) == 2
+with Reader.open(state) as reader:
+    assert reader.alerts() == [alert()]
+    assert len(reader.devices()) == 2
+history.close()
+print("survived")
+"""
+
+
+def test_a_read_only_file_system(tmp_path: Path) -> None:
+    need(os.geteuid() == 0 and sys.platform == "linux", "a read-only mount needs root on Linux")
+    probe = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
+    need(probe.returncode == 0, "this machine does not allow a private mount namespace")
+    history = opened(tmp_path / "state")
+    history.record(sample(T0, cards=CARDS), CARDS, KNOWN)
+    history.apply([alert()], [])
+    history.close()
+    script = (
+        f"mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path}"
+        f' && exec {sys.executable} -B -c "$CODE" {tmp_path}/state'
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "CODE": _ON_A_READ_ONLY_DISK, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "survived\n"
+
+
+def test_a_reader_that_stays_is_told_when_the_log_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_WAL_GUARD_BYTES", 200_000)
+    history = opened(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM alert").fetchall()
+        for tick in range(3000):
+            taken = sample(T0 + 5 * tick, tick, uses=(tick,) * 3, cards=CARDS)
+            history.record(taken, CARDS, KNOWN)
+            if tick % 500 == 499:
+                assert history.flush(T0)
+        assert any("reads the history without end" in said for said in history.problems)
+        reader.execute("COMMIT")
+    history.record(sample(T0 - 5), CARDS, {})
+    assert history.flush(T0)
+    assert history.problems == ()
+    assert (tmp_path / "history.db-wal").stat().st_size < 200_000
+    history.close()
