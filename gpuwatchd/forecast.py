@@ -335,12 +335,14 @@ def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) ->
     in_time = (old / (old + reach)) ** STOP_SHAPE
     chance = np.where(reach < horizon_s, leak[:, None] + (1.0 - leak[:, None]) * in_time, 0.0)
     p = np.clip((law * chance).sum(axis=1), 0.001, 0.999)
+    # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
+    slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
     score = (
         0.7
         + 0.8 * np.log(p / (1.0 - p))
-        - 4.5 * found.excess
-        - 4.5 * found.deficit
-        - 0.7 * found.stall
+        - 4.5 * np.maximum(found.excess - slack, 0.0)
+        - 4.5 * np.maximum(found.deficit - slack, 0.0)
+        - 0.7 * np.maximum(found.stall - 1.0, 0.0)
         + 0.25 * found.calm
     )
     return Weights(law=law, reach_s=reach, reaches=p, score=score)

@@ -24,6 +24,8 @@ GAP_S = 60.0
 """A pause up to this long is never a gap; above it, one of more than three intervals is."""
 STACK_POINTS = 360
 """Points at which holding times are worked out; more precision buys nothing."""
+NOISE_POINTS = 400
+"""Differences that the noise is estimated from."""
 LONGEST_S = 6.4 * 3600
 RECENT = 4.0
 """A hold that ended longer ago than this many times its length says nothing about now."""
@@ -203,7 +205,9 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     Holds that ended long ago compared with their length are left out: the subject has changed.
     """
     n = low.size
-    block = -(-n // STACK_POINTS) if n else 1
+    if n < 2 or bool((low[1:] >= low[:-1]).all()):
+        return Holds(amount=np.empty(0), held_s=np.empty(0))
+    block = -(-n // STACK_POINTS)
     if block > 1:
         edge = np.arange(n % block, n, block)
         values, times = np.minimum.reduceat(low, edge).tolist(), t_s[edge + block - 1].tolist()
@@ -236,9 +240,10 @@ def noise(x: FloatArray) -> float:
     if x.size < 5:
         return 0.0
     second = np.abs(x[2:] - 2.0 * x[1:-1] + x[:-2])
-    middle = second.size // 2
+    second = second[:: -(-second.size // NOISE_POINTS)]
+    second.sort()
     # 0.6745 sd is the median of |N|; the second difference has variance 6.
-    return float(np.partition(second, middle)[middle]) / (0.6745 * math.sqrt(6.0))
+    return float(second[second.size // 2]) / (0.6745 * math.sqrt(6.0))
 
 
 def drawdown(x: FloatArray) -> float:
@@ -351,14 +356,15 @@ def turns(t_s: FloatArray, x: FloatArray, size: float) -> list[tuple[float, floa
     +1 is a peak, -1 a trough; the last, unfinished leg is not closed. Long series are first cut to
     the extremes of blocks.
     """
-    if x.size < 3 or size <= 0.0:
+    if x.size < 3 or size <= 0.0 or drawdown(x) < size:
         return []
     if x.size > 2 * STACK_POINTS:
         block = -(-x.size // STACK_POINTS)
-        edge = np.arange(0, x.size, block)
-        low = [int(a + np.argmin(x[a : a + block])) for a in edge]
-        high = [int(a + np.argmax(x[a : a + block])) for a in edge]
-        picked = np.unique(low + high)
+        head = x.size % block
+        rows = x[head:].reshape(-1, block)
+        origin = np.arange(head, x.size, block)
+        picked = np.concatenate((rows.argmin(axis=1) + origin, rows.argmax(axis=1) + origin))
+        picked = np.concatenate(([0], np.sort(picked)))
         t_s, x = t_s[picked], x[picked]
     out: list[tuple[float, float, int]] = []
     top_t = low_t = float(t_s[0])

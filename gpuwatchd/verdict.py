@@ -228,6 +228,10 @@ def _leak(
     rate = named.rate
     if rate <= 0.0 or rate < settings.min_slope_mb_per_sec * 1e6:
         return None
+    if named.signal is not None and named.pattern in {"cyclic", "step"}:
+        # The first trough or riser that counts is older than the window that scores best.
+        onset_s = min(growth.onset_s, named.signal.since_s - view.now_s)
+        growth = growth._replace(onset_s=onset_s)
     slope, _, r_squared = _line(view, growth.onset_s)
     if named.pattern == "gradual":
         rate = max(rate, 0.0) or slope
@@ -240,7 +244,8 @@ def _leak(
     severity = _severity(tier, eta, growth, settings)
     if eta is not None and eta.mid_s > settings.eta_horizon:
         tier, severity = "watch", "info"
-    p_value = _p_value(view, growth.onset_s)
+    trend = next((one for one in named.signals if one.detector == "trend"), None)
+    p_value = trend.facts["p_value"] if trend is not None else _p_value(view, growth.onset_s)
     return Finding(
         id=series.subject.id,
         subject=series.subject,
