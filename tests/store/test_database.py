@@ -1,0 +1,209 @@
+"""How the file is made, opened, upgraded and kept from others."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.store import database, schema
+from tests.conftest import ROOT
+from tests.making import alert
+from tests.store.world import CARDS, KNOWN, T0, opened, rows, sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_is_stored_in_a_new_file(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    for pragma, value in {
+        "auto_vacuum": 2,
+        "application_id": 0x67707764,
+        "user_version": schema.VERSION,
+        "journal_mode": "wal",
+        "page_size": 4096,
+    }.items():
+        assert rows(tmp_path, f"PRAGMA {pragma}") == [(value,)]
+
+
+def test_what_belongs_to_the_connection_is_set_each_time(tmp_path: Path) -> None:
+    for _ in range(2):
+        history = opened(tmp_path, max_db_mib=9)
+        assert history._connection is not None
+        for pragma, value in {
+            "synchronous": 1,
+            "journal_size_limit": 16 * 2**20,
+            "max_page_count": 9 * 256,
+            "foreign_keys": 1,
+            "busy_timeout": database.BUSY_MS,
+        }.items():
+            assert history._connection.execute(f"PRAGMA {pragma}").fetchone() == (value,)
+        history.close()
+
+
+def test_every_table_is_strict(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    found = rows(tmp_path, "SELECT name, strict FROM pragma_table_list WHERE type = 'table'")
+    loose = {name for name, strict in found if not strict and not name.startswith("sqlite_")}
+    assert loose == set()
+    assert {"gpu_raw", "process_raw", "alert", "delivery", "silence", "action"} <= dict(
+        found
+    ).keys()
+
+
+def test_the_views_speak_utc(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    history.record(sample(T0), CARDS, {})
+    history.apply([alert()], [])
+    history.close()
+    assert rows(tmp_path, "SELECT utc, name, used_bytes FROM gpu_history") == [
+        ("2023-11-14 22:14:00", "NVIDIA A100", 1000)
+    ]
+    assert rows(tmp_path, "SELECT utc, state FROM open_alerts") == [
+        ("1970-01-01 02:38:20", "firing")
+    ]
+
+
+def test_nobody_else_may_read_any_file(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        directory = tmp_path / "a" / "state"
+        history = opened(directory)
+        history.record(sample(T0), CARDS, KNOWN)
+        history.flush(T0)
+        found = {file.name: stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()}
+        assert found == dict.fromkeys(("history.db", "history.db-wal", "history.db-shm"), 0o600)
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        history.close()
+    finally:
+        os.umask(before)
+
+
+def test_an_open_door_is_closed(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    tmp_path.chmod(0o755)
+    (tmp_path / "history.db").chmod(0o644)
+    opened(tmp_path).close()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "history.db").stat().st_mode) == 0o600
+
+
+def test_a_half_made_file_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "history.db.new").write_bytes(b"half")
+    history = opened(tmp_path)
+    assert history.problems == ()
+    history.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+
+
+def test_an_older_file_is_copied_and_upgraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = opened(tmp_path)
+    history.apply([alert()], [])
+    history.close()
+    step = "CREATE TABLE note(id INTEGER PRIMARY KEY, text TEXT) STRICT;\nDROP TABLE silence\n"
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    history = opened(tmp_path)
+    assert history.problems == ()
+    assert history.open_alerts() == [alert()]
+    history.close()
+    assert rows(tmp_path, "PRAGMA user_version") == [(2,)]
+    assert rows(tmp_path, "SELECT count(*) FROM note") == [(0,)]
+    backup = tmp_path / "history.db.bak-v1"
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    with closing(sqlite3.connect(backup)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM alert").fetchone() == (1,)
+
+
+def test_a_step_that_fails_changes_nothing_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path).close()
+    bad = "CREATE TABLE note(id INTEGER PRIMARY KEY) STRICT;\nDROP TABLE nowhere\n"
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, bad))
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    history = opened(tmp_path)
+    assert not history.writing
+    assert any("nowhere" in problem for problem in history.problems)
+    history.close()
+    assert rows(tmp_path, "PRAGMA user_version") == [(1,)]
+    assert rows(tmp_path, "SELECT count(*) FROM sqlite_schema WHERE name = 'note'") == [(0,)]
+
+
+def test_making_a_history_does_not_load_numpy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from gpuwatchd.config import StoreSection\n"
+        "from gpuwatchd.store.writer import History\n"
+        "for _ in range(2):\n"
+        "    history = History.open(Path(sys.argv[1]), StoreSection(min_free_mib=0))\n"
+        "    print(history.writing, sorted({'numpy', 'pandas'} & set(sys.modules)))\n"
+        "    history.close()\n"
+        "import numpy; print(numpy.arange(3).sum())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout == "True []\nTrue []\n3\n"
+
+
+def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from gpuwatchd.config import StoreSection\n"
+        "from gpuwatchd.store.writer import History\n"
+        "history = History.open(Path(sys.argv[1]), StoreSection())\n"
+        "print(history.writing, 'sqlite_utils' in sys.modules); history.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout == "True False\n"
+
+
+def test_sqlite_utils_reads_what_we_write(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    history.record(sample(T0), CARDS, {})
+    history.close()
+    database_ = schema._sqlite_utils().Database(tmp_path / "history.db")
+    try:
+        assert [row["used_bytes"] for row in database_["gpu_raw"].rows] == [1000]
+    finally:
+        database_.conn.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_NOTADB, "damaged"),
+        (sqlite3.SQLITE_CORRUPT | (1 << 8), "damaged"),
+        (sqlite3.SQLITE_FULL, "full"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "busy"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, "read-only"),
+        (sqlite3.SQLITE_IOERR_READ, "other"),
+        (sqlite3.SQLITE_CONSTRAINT, "refused"),
+    ],
+)
+def test_kinds_of_trouble(code: int, kind: str) -> None:
+    error = sqlite3.OperationalError("x")
+    error.sqlite_errorcode = code
+    assert database.trouble(error) == kind
