@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuwatchd.ctl.quick import Wish
 
 COMMANDS: dict[str, str] = {
     "status": "gpuwatchd.ctl.status:command",
@@ -35,26 +39,11 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"gpuwatchctl {__version__}")
         return 0
-    import gc  # noqa: PLC0415
-
-    gc.disable()  # starting makes many objects and no garbage: 10 % of a short run
-    try:
-        return _run(arguments)
-    finally:
-        gc.enable()
-        gc.freeze()  # the interpreter's last collection looks at none of them
-
-
-def _run(arguments: list[str]) -> int:
     from gpuwatchd.ctl import exits, quick  # noqa: PLC0415 - after the fast way out
 
     wish = quick.read(arguments) if "_GPUWATCHCTL_COMPLETE" not in os.environ else None
     if wish is not None:
-        from gpuwatchd.ctl import panel  # noqa: PLC0415
-
-        return exits.guard(
-            arguments, lambda _: panel.run(wish.flags, wish.pids, exit_code=wish.exit_code)
-        )
+        return exits.guard(arguments, lambda _: _status(wish))
 
     def call(words: list[str]) -> int:
         from gpuwatchd.ctl import program  # noqa: PLC0415
@@ -62,3 +51,15 @@ def _run(arguments: list[str]) -> int:
         return program.call(words)
 
     return exits.guard(arguments, call)
+
+
+def _status(wish: Wish) -> int:
+    import gc  # noqa: PLC0415
+
+    gc.disable()  # one look makes many objects and no garbage: collecting is 10 % of it
+    try:
+        from gpuwatchd.ctl import panel  # noqa: PLC0415
+
+        return panel.run(wish.flags, wish.pids, exit_code=wish.exit_code)
+    finally:
+        gc.enable()

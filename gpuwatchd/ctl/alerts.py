@@ -268,7 +268,7 @@ def _why_quiet(alert: Alert) -> str:
 
 def _deliveries(out: output.Out, deliveries: Sequence[Delivery] | None) -> None:
     if deliveries is None:
-        out.line("  delivered  ?  (the history cannot be read)")
+        out.flow(["?", "(the history cannot be read)"], first="  delivered  ", rest="  ")
         return
     for delivery in deliveries:
         at = units.clock(delivery.sent_at_s or delivery.created_at_s)

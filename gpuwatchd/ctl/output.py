@@ -175,6 +175,8 @@ class Out:
             box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD,
             header_style="bold" if self.colour else "",
             safe_box=False,
+            show_edge=False,
+            pad_edge=False,
         )
         for position, header in enumerate(headers):
             table.add_column(

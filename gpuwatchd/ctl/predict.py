@@ -124,10 +124,7 @@ def _full(out: Out, item: LiveDevice, who: str, finding: Finding, info: ProcessI
     facts: list[tuple[str, Part]] = [
         ("growth rate", words.growth(finding.rate_bytes_per_s)),
         ("R²", _r_squared(finding)),
-        (
-            "confidence",
-            f"{units.percent(finding.confidence)} ({words.strength(finding.confidence)})",
-        ),
+        ("confidence", _confidence(finding)),
         ("full in", _eta(finding)),
         ("detector", finding.detector or "?"),
         ("pattern", finding.pattern),
@@ -158,6 +155,12 @@ def _r_squared(finding: Finding) -> str:
     if finding.r_squared is None:
         return "?"
     return f"{finding.r_squared:.3f} ({words.fit(finding.r_squared)})"
+
+
+def _confidence(finding: Finding) -> str:
+    if finding.pattern == "unknown":
+        return "?"
+    return f"{units.percent(finding.confidence)} ({words.strength(finding.confidence)})"
 
 
 def _eta(finding: Finding) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -14,19 +15,8 @@ from gpuwatchd.errors import GpuwatchdError
 NAME = exits.NAME
 
 
-class _PipeClosed(Exception):
-    """The reader of our output has gone. Not an OSError: click would turn that into exit 1."""
-
-
 class Verbs(click.Group):
     """Verbs of the ``COMMANDS`` table, imported when they are called."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; a closed pipe passes click by."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise _PipeClosed from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the verbs in the order of the table."""
@@ -131,9 +121,10 @@ def call(arguments: list[str]) -> int:
     ------
     GpuwatchdError
         What the verb could not do.
-    KeyboardInterrupt
+    KeyboardInterrupt, BrokenPipeError
         Also when click noticed it first.
     """
+    streams = sys.stdout, sys.stderr
     try:
         result: Any = program.main(
             args=arguments, prog_name=NAME, standalone_mode=False, obj=Globals()
@@ -146,4 +137,10 @@ def call(arguments: list[str]) -> int:
         return exits.fail(arguments, error, error.format_message(), "", exits.FAILED)
     except click.Abort:
         raise KeyboardInterrupt from None
+    except SystemExit:
+        if sys.stdout is streams[0]:
+            raise
+        # click met a closed pipe: it has wrapped the streams, and would leave with 1.
+        sys.stdout, sys.stderr = streams
+        raise BrokenPipeError from None
     return result if isinstance(result, int) else exits.OK

@@ -91,10 +91,8 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
     if finding.pattern in LEAK_PATTERNS:
         return f"growing, not confirmed ({finding.pattern})", ""
     if finding.pattern == "unknown":
-        count = finding.samples or samples
-        if count < needed:
-            return f"collecting, {count} of {needed} samples", "dim"
-        return "unknown", "dim"
+        collecting = finding.reason.startswith("collecting")
+        return finding.reason if collecting else "unknown", "dim"
     return finding.pattern, "green" if finding.pattern in _CALM else ""
 
 

@@ -1,0 +1,333 @@
+"""The installed program, from outside: arguments in; exit code, stdout and stderr out."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from gpuwatchd import __version__
+from gpuwatchd.ctl import COMMANDS
+from gpuwatchd.ctl.output import width_of
+from gpuwatchd.store.live import LiveDevice
+from tests import making
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NO_GPU_HERE = {"GPUWATCHD_SOURCES_ENABLED": ""}
+
+
+class Case(NamedTuple):
+    """One call."""
+
+    args: str
+    code: int
+    out: tuple[str, ...] = ()
+    err: tuple[str, ...] = ()
+
+
+WITH_STATE = [
+    Case("status", 0, ("GPU 0", "NVIDIA A100", "52.0/80.0 GiB", "+12.4 MB/min", "stable")),
+    Case("status", 0, ("full in 0h 47m (0h 39m - 1h 02m)", "python[4711] of alice")),
+    Case("--gpu 1 status", 0, ("GPU 1", "stable")),
+    Case("status --gpu GPU-2", 0, ("GPU 1",)),
+    Case("status --gpu 7", 1, (), ("no GPU matches 7", "hint: GPUs here: 0, 1")),
+    Case("status --exit-code", 3, ("GPU 0",)),
+    Case("status --exit-code --gpu 1", 0, ("GPU 1",)),
+    Case("status --exit-code --pid 99", 0, ("evil",)),
+    Case("status -v", 0, ("util 87%", "61 °C", "unattributed 1.0 GiB")),
+    Case("status --ascii", 0, ("[######", "+12.4 MB/min")),
+    Case("predict", 0, ("growth rate", "+12.4 MB/min", "0.982 (strong)", "91% (likely)")),
+    Case("predict", 0, ("0h 47m (0h 39m - 1h 02m)", "trend", "gradual", "pytorch", "suspect")),
+    Case("predict --pid 4711 --exit-code", 3, ("python[4711] of alice",)),
+    Case("predict --pid 12345", 1, (), ("no judgement on pid 12345",)),
+    Case("predict --gpu 1", 0, ("stable", "no growth in 6 h")),
+    Case("alerts", 0, ("firing warning", "leak:GPU-1/4711@1000.0")),
+    Case("alerts --severity critical", 0, ("no open alert",)),
+    Case("alerts --exit-code", 3),
+    Case("alerts show 4711", 0, ("raised", "because", "likely 91%")),
+    Case("alerts show nothing", 1, (), ("no alert 'nothing'", "hint: gpuwatchctl alerts --all")),
+    Case("watch -n 1 -i 1s", 0, ("GPU 0",)),
+    Case("status --watch 0", 2, (), ("--watch",)),
+]
+WITHOUT_ANYTHING = [
+    Case("status", 1, (), ("no GPU found", "hint: gpuwatchctl doctor")),
+    Case("watch -n 2", 1, (), ("no GPU found",)),
+    Case("predict", 1, (), ("no GPU found",)),
+    Case("alerts", 1, (), ("no alerts are recorded",)),
+    Case("history", 1, (), ("no history", "hint:")),
+    Case("doctor", 1, ("FAILED", "no GPU can be watched", "->")),
+    Case("config path", 0, ("configuration", "history", "live state")),
+    Case("config print", 0, ("[detection]", "minimum-samples = 20")),
+    Case("config print --origin", 0, ("# default",)),
+    Case("config validate", 0, ("valid: ",)),
+    Case("config validate /nonexistent.toml", 5, (), ("no such file",)),
+    Case("status --config /nonexistent.toml", 5, (), ("no such file",)),
+    Case("notify test pigeon", 2, (), ("no channel 'pigeon'",)),
+    Case("notify list", 0, ("desktop", "email", "command")),
+    Case("completion bash", 0, ("_GPUWATCHCTL_COMPLETE",)),
+    Case("completion tcsh", 2, (), ("tcsh",)),
+    Case("--version", 0, (f"gpuwatchctl {__version__}",)),
+    Case("--ascii --version", 0, (f"gpuwatchctl {__version__}",)),
+    Case("", 2, ("Usage: gpuwatchctl", "status", "demo")),
+    Case("statsu", 2, (), ("did you mean status?", "hint: gpuwatchctl --help")),
+    Case("zzzz", 2, (), ("no such verb: zzzz",)),
+    Case("status --frobnicate", 2, (), ("--frobnicate", "hint: gpuwatchctl status --help")),
+    Case("status --color pink", 2, (), ("pink",)),
+    Case("history --since tomorrow-ish", 2, (), ("is not a time",)),
+    Case("history --since 1h --until 2h", 2, (), ("--since is not before --until",)),
+    Case("service logs --json", 2),
+]
+
+
+def check(case: Case, done: subprocess.CompletedProcess[str]) -> None:
+    shown = f"{case.args}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == case.code, shown
+    for words in case.out:
+        assert words in done.stdout, shown
+    for words in case.err:
+        assert words in done.stderr, shown
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("case", WITH_STATE, ids=lambda case: case.args)
+def test_with_a_running_daemon(case: Case) -> None:
+    world.write()
+    check(case, world.run(*case.args.split()))
+
+
+@pytest.mark.parametrize("case", WITHOUT_ANYTHING, ids=lambda case: case.args)
+def test_without_daemon_database_and_gpu(case: Case) -> None:
+    check(case, world.run(*case.args.split(), env=NO_GPU_HERE))
+
+
+@pytest.mark.parametrize("case", [*WITH_STATE, *WITHOUT_ANYTHING], ids=lambda case: case.args)
+def test_every_answer_is_json_when_asked(case: Case) -> None:
+    if case.args in {"", "--version", "--ascii --version"}:
+        pytest.skip("help and version are text")
+    if case in WITH_STATE:
+        world.write()
+    done = world.run(*case.args.split(), "--json", env=NO_GPU_HERE)
+    answer = json.loads(done.stdout)
+    assert answer["schema_version"] == 1
+    assert answer["generated_at"].endswith("Z")
+    assert ("data" in answer) != ("error" in answer)
+    if "error" in answer:
+        assert answer["error"]["exit_code"] == done.returncode != 0
+        assert answer["error"]["message"]
+    else:
+        assert {"verb", "host", "version", "source", "stale_s", "warnings", "daemon"} <= set(answer)
+
+
+@pytest.mark.parametrize("verb", list(COMMANDS))
+def test_help_fits_80_columns_and_ends_with_examples(verb: str) -> None:
+    done = world.run(verb, "--help", env={"COLUMNS": "200"})
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    tail = done.stdout.partition("Examples:")[2]
+    assert tail.count("gpuwatchctl ") >= 2
+    assert "--json" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "alerts show", "config path", "config print", "config init", "config validate",
+        "notify list", "notify test", "service install", "service uninstall", "service start",
+        "service stop", "service restart", "service status", "service logs", "service print",
+    ],
+)  # fmt: skip
+def test_help_of_inner_verbs_ends_with_examples_too(words: str) -> None:
+    done = world.run(*words.split(), "-h")
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stdout.partition("Examples:")[2].count("gpuwatchctl ") >= 2
+
+
+def test_a_closed_pipe_is_silent_and_141() -> None:
+    world.write()
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [world.PROGRAM, "status"], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["config print", "completion bash", "status --json", "bogus --json", "--help", "predict -h"],
+)
+def test_no_verb_minds_a_closed_pipe(verb: str) -> None:
+    world.write()
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [world.PROGRAM, *verb.split()],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+def test_ctrl_c_is_130_without_a_word() -> None:
+    world.write()
+    with subprocess.Popen(
+        [world.PROGRAM, "watch", "-i", "30s"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()  # it runs
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate(timeout=20)
+    assert (watching.returncode, errors.strip()) == (130, b"")
+
+
+def test_watch_as_json_is_one_flushed_line_per_look() -> None:
+    world.write()
+    done = world.run("watch", "-n", "3", "-i", "0.05s", "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["verb"] for line in lines] == ["watch"] * 3
+
+
+def _on_a_terminal(*arguments: str, columns: int, env: dict[str, str] | None = None) -> str:
+    master, slave = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "TERM"}}
+    environment |= {"COLUMNS": str(columns), "TERM": "xterm", **(env or {})}
+    with subprocess.Popen(
+        [world.PROGRAM, *arguments], stdout=slave, stderr=slave, env=environment
+    ) as process:
+        os.close(slave)
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+        process.wait(timeout=60)
+    os.close(master)
+    return b"".join(chunks).decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("verb", ["status", "predict", "alerts", "alerts show 4711", "status -v"])
+def test_a_terminal_line_is_never_wider_than_the_terminal(verb: str, columns: int) -> None:
+    world.write()
+    shown = _on_a_terminal(*verb.split(), "--color", "never", columns=columns)
+    widest = max(shown.splitlines(), key=width_of)
+    assert width_of(widest) <= columns, widest
+
+
+def test_a_pipe_is_never_truncated() -> None:
+    name = "a" * 200
+    world.write(devices=(LiveDevice(
+        device=making.CARD, reading=world.reading("GPU-1", 5),
+        processes=(world.process(7, name),),
+    ),))  # fmt: skip
+    done = world.run("status", env={"COLUMNS": "40"})
+    assert f"{name}[7] of alice" in done.stdout
+    assert name not in _on_a_terminal("status", columns=40)
+
+
+def test_colour_follows_the_rules() -> None:
+    world.write()
+    assert "\x1b[" in _on_a_terminal("status", columns=80)
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in _on_a_terminal("status", columns=80, env=env)
+    assert "\x1b" not in world.run("status").stdout
+    assert "\x1b" in world.run("status", env={"FORCE_COLOR": "1"}).stdout
+    assert "\x1b" not in world.run("status", env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stdout
+    assert "\x1b" in world.run("status", "--color", "always", env={"NO_COLOR": "1"}).stdout
+    assert "\x1b" not in world.run("--color", "never", "status", env={"FORCE_COLOR": "1"}).stdout
+
+
+@pytest.mark.parametrize("verb", ["status", "predict", "status -v", "alerts"])
+def test_another_encoding_means_plain_characters(verb: str) -> None:
+    world.write()
+    done = world.run(*verb.split(), env={"PYTHONIOENCODING": "latin-1"})
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("verb", ["status", "predict -v", "status --json", "status -v --ascii"])
+def test_hostile_names_reach_no_terminal(verb: str) -> None:
+    world.write()
+    done = world.run(*verb.split())
+    assert "\x1b" not in done.stdout
+    assert "\u202e" not in done.stdout
+    assert "evil" in done.stdout or verb.startswith("predict")
+
+
+def test_start_needs_no_heavy_module() -> None:
+    world.write()
+    heavy = ("numpy", "rich", "platformdirs", "sqlite_utils", "sqlite3", "importlib.metadata",
+             "click", "tomllib", "psutil", "textual", "desktop_notifier")  # fmt: skip
+    script = (
+        "import sys; from gpuwatchd.ctl import main; main(sys.argv[1:]);"
+        f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
+    )
+    for arguments in (["status"], ["--version"], ["status", "--json", "--gpu", "0"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+        )
+        assert done.stderr.strip() == "[]"
+
+
+def test_completion_offers_verbs_gpus_pids_and_alerts() -> None:
+    world.write()
+
+    def tab(line: str) -> str:
+        words = line.split(" ")
+        env = {
+            "_GPUWATCHCTL_COMPLETE": "bash_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        done = world.run(env=env)
+        assert done.returncode == 0
+        assert done.stderr == ""
+        return done.stdout
+
+    assert "plain,status" in tab("gpuwatchctl st")
+    assert tab("gpuwatchctl status --gpu ").split() == ["plain,0", "plain,1"]
+    assert "plain,4711" in tab("gpuwatchctl status --pid 47")
+    assert "leak:GPU-1" in tab("gpuwatchctl alerts show leak")
+    world.write_raw(b"{ broken")
+    assert tab("gpuwatchctl status --gpu ").strip() == ""
+
+
+def test_a_dead_daemon_has_a_banner_with_the_age() -> None:
+    world.write(pid=2**22 + 1, taken_at_s=time.time() - 600)
+    done = world.run("status")
+    assert done.returncode == 0
+    assert done.stdout.startswith(
+        "! the daemon is not running; this is what it saw last 0h 10m ago"
+    )
+    answer = json.loads(world.run("status", "--json").stdout)
+    assert answer["daemon"]["running"] is False
+    assert answer["daemon"]["pid"] is None
+    assert 590 < answer["stale_s"] < 660
+
+
+def test_a_config_file_that_does_not_parse_is_5(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[detection]\nmin-r-squard = 1\n", encoding="utf-8")
+    done = world.run("config", "validate", str(file))
+    assert done.returncode == 5
+    assert "did you mean min-r-squared?" in done.stderr

@@ -1,0 +1,162 @@
+"""A state directory of the tests' own, and the installed program run in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpuwatchd import __version__, config
+from gpuwatchd.model import (
+    Alert,
+    Device,
+    DeviceReading,
+    EtaRange,
+    Finding,
+    ProcessInfo,
+    ProcessKey,
+    Subject,
+)
+from gpuwatchd.store import live
+from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
+from tests import making
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GIB = making.GIB
+PROGRAM = Path(sys.executable).parent / "gpuwatchctl"
+SECOND = Device(
+    uid="GPU-2", vendor="nvidia", index=1, name="NVIDIA A100", memory_total_bytes=80 * GIB
+)
+HOSTILE = "evil\x1b[2J\x1b]0;title\x07\u202e <b>[/red]=cmd()\nnext"
+
+
+def leak(**changes: Any) -> Finding:
+    """Return an opened leak of process 4711 on GPU 0."""
+    return making.finding(**{"judged_at_s": time.time(), **changes})
+
+
+def calm() -> Finding:
+    """Return a stable judgement of GPU 1."""
+    return making.calm(
+        subject=Subject(device_uid=SECOND.uid), rate_bytes_per_s=0.0, reason="no growth in 6 h"
+    )
+
+
+def reading(uid: str, used_gib: float) -> DeviceReading:
+    """Return one look at an 80 GiB card."""
+    used = int(used_gib * GIB)
+    return DeviceReading(
+        device_uid=uid,
+        used_bytes=used,
+        free_bytes=80 * GIB - used,
+        total_bytes=80 * GIB,
+        reserved_bytes=GIB // 2,
+        util_pct=87.0,
+        temp_c=61.0,
+        uses=(),
+    )
+
+
+def process(
+    pid: int = 4711, name: str = "python", used_gib: float = 50, finding: Finding | None = None
+) -> LiveProcess:
+    """Return one process on a GPU."""
+    key = making.KEY if pid == 4711 else ProcessKey(pid=pid, started_at_s=5.0)
+    info = ProcessInfo(key=key, name=name, user="alice", framework="pytorch", framework_sure=True)
+    return LiveProcess(info=info, used_bytes=int(used_gib * GIB), finding=finding)
+
+
+def firing(**changes: Any) -> Alert:
+    """Return the open alert of the leak."""
+    now_s = time.time()
+    return making.alert(
+        **{
+            "key": "leak:GPU-1/4711@1000.0",
+            "finding": leak(),
+            "opened_at_s": now_s - 3000,
+            "changed_at_s": now_s - 2500,
+            "firing_at_s": now_s - 2500,
+            "notices": 1,
+            **changes,
+        }
+    )
+
+
+def state(**changes: Any) -> LiveState:
+    """Return the live state of a daemon that runs: one leak, one calm GPU, one alert."""
+    found = leak()
+    now_s = time.time()
+    values: dict[str, Any] = {
+        "pid": os.getpid(),
+        "version": __version__,
+        "started_at_s": now_s - 9000,
+        "taken_at_s": now_s - 2,
+        "interval_s": 5.0,
+        "ticks": 1000,
+        "devices": (
+            LiveDevice(
+                device=making.CARD,
+                reading=reading(making.CARD.uid, 52),
+                unattributed_bytes=GIB,
+                finding=found,
+                processes=(process(finding=found), process(99, HOSTILE, 1)),
+                recent_bytes=tuple(int((40 + step * 0.4) * GIB) for step in range(32)),
+                recent_step_s=60.0,
+                samples=500,
+            ),
+            LiveDevice(
+                device=SECOND,
+                reading=reading(SECOND.uid, 10),
+                finding=calm(),
+                processes=None,
+                recent_bytes=(10 * GIB,) * 32,
+                samples=500,
+            ),
+        ),
+        "alerts": (firing(),),
+    }
+    return LiveState(**{**values, **changes})
+
+
+def write(content: LiveState | None = None, **changes: Any) -> LiveState:
+    """Write a live state where the program looks for it."""
+    content = content if content is not None else state(**changes)
+    directory = config.runtime_dir()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    live.write(directory, content)
+    return content
+
+
+def write_raw(content: bytes) -> None:
+    """Write something else there."""
+    directory = config.runtime_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / live.FILE_NAME).write_bytes(content)
+
+
+def open_ended(found: Finding) -> Finding:
+    """Return the judgement with an ETA that has no upper bound."""
+    return msgspec.structs.replace(found, eta=EtaRange(low_s=2340, mid_s=2820, high_s=None))
+
+
+def run(
+    *arguments: str, env: Mapping[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run the installed program in the test's own directories."""
+    environment = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "NO_COLOR"}}
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        env={**environment, **(env or {})},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
