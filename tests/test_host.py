@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.host import Host, files, look
 from gpuwatchd.host.files import cgroup_names, full_name, inside_container, libraries_in, parse_stat
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,6 +210,29 @@ def test_what_nobody_asks_about_is_let_go(child: subprocess.Popen[bytes]) -> Non
     assert child.pid in host.look([child.pid])
     assert host.gone(child.pid) is None
     host.close()
+
+
+@linux
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_users_process_is_known_by_what_everybody_may_read() -> None:
+    script = """
+import os, sys
+from gpuwatchd.host import Host
+os.setuid(65534)
+host, pid = Host(contained=False, maps_per_look=9), int(sys.argv[1])
+info = host.look([pid])[pid]
+print(info.user, info.name, info.framework, info.framework_sure)
+"""
+    with subprocess.Popen(["VLLM::EngineCore_DP0", "600"], executable="/bin/sleep") as process:
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(process.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+        )
+        process.kill()
+    assert done.stdout.split() == ["root", "sleep", "vLLM", "False"]
 
 
 @linux

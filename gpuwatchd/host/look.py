@@ -107,11 +107,9 @@ class Host:
     ) -> None:
         self._proc = Path(proc_root)
         self._real = str(proc_root) == "/proc"
-        self._has_proc = (
-            not self._real or sys.platform.startswith("linux")
-            if use_psutil is None
-            else not use_psutil
-        )
+        if use_psutil is None:
+            use_psutil = self._real and not sys.platform.startswith("linux")
+        self._has_proc = not use_psutil
         self._maps_per_look = maps_per_look
         self._monotonic = monotonic
         self._known: dict[int, _Known] = {}
@@ -125,11 +123,9 @@ class Host:
         self._booted_at_s = self._read_boot_time() if self._has_proc else None
         self.boot_id = self._read_boot_id()
         """Changes with every boot; "" where the system does not say."""
-        self.is_contained = (
-            self._has_proc and inside_container(self._proc, self._proc.parent)
-            if contained is None
-            else contained
-        )
+        if contained is None:
+            contained = self._has_proc and inside_container(self._proc, self._proc.parent)
+        self.is_contained = contained
         """True when the driver's pids are those of another pid namespace."""
 
     # ---- what others use ------------------------------------------------------------------------
