@@ -25,6 +25,7 @@ FAST_EVERY_S = 10.0
 """The same while memory may run out within two hours, or something has just begun to grow."""
 _URGENT_ETA_S = 7200.0
 _STIR_BYTES = 8 * 1024**2
+_CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
 _FLAT_REASON: dict[Pattern, str] = {
     "stable": "memory is flat",
     "unknown": "too little data for a verdict",
@@ -70,7 +71,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     due_s: float = 0.0
     seen_s: float = 0.0
     peak: float = -1.0
-    """Highest value at the last judgement; growth past it is a reason to look sooner."""
+    """Highest value of the last window; what was calm and passes it is looked at sooner."""
 
     def series(self) -> Series:
         """Return the window as the detectors want it."""
@@ -152,9 +153,10 @@ class Watcher:
         if now_s >= track.due_s:
             return True
         last = track.window.last
-        if last is None or track.peak < 0 or last[1] <= track.peak + _STIR_BYTES:
+        calm = track.finding is not None and track.finding.pattern in _CALM
+        if not calm or last is None or last[1] <= track.peak + _STIR_BYTES:
             return False
-        # It grows past everything seen so far: look sooner than the slow pace says.
+        # What was calm passes everything seen so far: look sooner than the slow pace says.
         return now_s >= track.due_s - SLOW_EVERY_S + FAST_EVERY_S
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
@@ -184,6 +186,7 @@ class Watcher:
                 if pattern is not None
                 else verdict.judge(series, settings)
             )
+            track.peak = float(series.used_bytes.max())
             self._schedule(track, finding, now_s)
             change = self._apply(track, finding, now_s)
             if change is not None:
@@ -196,9 +199,6 @@ class Watcher:
         forming = track.alert is not None and track.alert.state == "pending"
         young = finding.samples < 2 * self.config.detection.minimum_samples
         track.due_s = now_s + (FAST_EVERY_S if urgent or forming or young else SLOW_EVERY_S)
-        last = track.window.last
-        if last is not None:
-            track.peak = max(last[1], 0.0) if finding.tier == "none" else max(last[1], track.peak)
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
         outcome = policy.evaluate(
