@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SPEED = 120.0
 DURATION_S = 3 * 3600.0
 MAX_POPUPS = 2
+SCENARIO_NAMES = ("demo", "quiet", "one-leak", "mixed-8x8", "lost-gpu")
+"""Known without importing the worlds: help and completion must stay quick."""
 _MARK = "Demo: "
 _INTERRUPTED = 130
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,7 +52,14 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     help="World seconds per second.",
 )
 @click.option("--seed", type=int, default=7, show_default=True, help="Another seed, other noise.")
-@click.option("--scenario", default="demo", show_default=True, metavar="NAME", help="What happens.")
+@click.option(
+    "--scenario",
+    default="demo",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=lambda _ctx, _param, start: [n for n in SCENARIO_NAMES if n.startswith(start)],
+    help=f"What happens: {', '.join(SCENARIO_NAMES)}.",
+)
 @click.option(
     "--duration",
     "duration_s",
@@ -133,8 +142,9 @@ def _show(*, plain: bool, length_s: float, speed: float) -> Show:
         return demo_show.Json()
     out = output.Out(flags)
     # A live table is made of escape sequences: where colour is off, none is written.
-    if plain or not out.terminal or not out.colour or os.environ.get("TERM") == "dumb":
-        return demo_show.Lines(out)
+    lines_only = not out.terminal or not out.colour or os.environ.get("TERM") == "dumb"
+    if plain or flags.quiet or lines_only:
+        return demo_show.Lines(out, quiet=flags.quiet)
     return demo_show.Screen(out, length_s=length_s, speed=speed)
 
 
@@ -164,11 +174,18 @@ def _assemble(
 
 
 def _config(*, pops_up: bool) -> Config:
-    """Return the defaults, whatever the user's file says: a demo is the same everywhere."""
+    """Return the defaults, or what ``--config`` names; the usual files are left out.
+
+    A demo is the same everywhere, and reaches nobody but the one who started it.
+    """
+    import msgspec  # noqa: PLC0415
+
     from gpuwatchd import config  # noqa: PLC0415
 
-    channels = ("desktop",) if pops_up else ()
-    return config.Config(policy=config.PolicySection(channels=channels))
+    flags = options.current()
+    settings = flags.load_config().config if flags.config is not None else config.Config()
+    policy = msgspec.structs.replace(settings.policy, channels=("desktop",) if pops_up else ())
+    return msgspec.structs.replace(settings, policy=policy)
 
 
 class Popups:

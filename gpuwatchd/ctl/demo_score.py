@@ -104,16 +104,16 @@ class Ledger:
 
     def _found(self, runs: list[Planted], alert: Alert | None, *, watched: bool) -> str:
         if alert is not None:
-            return f"{alert.finding.pattern} leak, alert"
+            return f"{alert.finding.pattern} ALERT"
         last = self._findings.get(runs[-1].subject.id) or self._findings.get(runs[0].subject.id)
-        told = "watch only" if watched else "no alert"
-        return f"{last.pattern}, {told}" if last is not None else told
+        pattern = last.pattern if last is not None else "nothing"
+        return f"{pattern} (watch)" if watched else pattern
 
     def _unplanted(self, story: _Story, alert: Alert) -> Row:
         return Row(
             program=alert.title or story.subject.id,
             planted="nothing",
-            found=f"{alert.finding.pattern} leak, alert",
+            found=f"{alert.finding.pattern} ALERT",
             watch_s=self._since(story.watch_at_s),
             alert_s=self._since(alert.firing_at_s),
             eta=alert.finding.eta,
@@ -134,30 +134,33 @@ def verdict_line(rows: Iterable[Row], *, simulated_s: float) -> str:
     false = sum(not row.leak and not row.right for row in rows)
     alarms = "1 false alarm" if false == 1 else f"{false or 'no'} false alarms"
     if not leaks:
-        return f"no leak planted, {alarms}, in {units.duration(simulated_s)} of simulated time"
+        return f"no leak planted, {alarms}, in {units.duration(simulated_s)} of world time"
     return (
         f"{found} of {len(leaks)} leaks found before the crash, {alarms}, "
-        f"in {units.duration(simulated_s)} of simulated time"
+        f"in {units.duration(simulated_s)} of world time"
     )
 
 
-HEADERS = ["program", "planted", "found", "when", "full in: said", "true", "right"]
+HEADERS = ("GPU, program", "planted", "found", "when", "ETA", "true ETA", "right")
+WRONG = "NO"
 
 
-def cells(row: Row) -> list[str]:
-    """Return the row as people read it."""
+def cells(row: Row, *, wide: bool) -> list[str]:
+    """Return the row as people read it; ``wide`` has room for the interval of the prediction."""
     said = "-"
     if row.eta is not None:
-        high = units.duration(row.eta.high_s) if row.eta.high_s is not None else "open"
-        said = f"{units.duration(row.eta.mid_s)} ({units.duration(row.eta.low_s)} - {high})"
+        said = units.duration(row.eta.mid_s)
+        if wide:
+            high = units.duration(row.eta.high_s) if row.eta.high_s is not None else "open"
+            said = f"{said} ({units.duration(row.eta.low_s)} - {high})"
     return [
-        row.program,
+        row.program.removeprefix("GPU "),
         row.planted,
         row.found,
         "-" if row.alert_s is None else f"+{units.duration(row.alert_s)}",
         said,
         "-" if row.true_eta_s is None else units.duration(row.true_eta_s),
-        "yes" if row.right else "NO",
+        "yes" if row.right else WRONG,
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -32,6 +33,9 @@ _KINDS = {
 _RICH = {"red-bold": "bold red", "yellow-bold": "bold yellow"}
 _FRAME_S = 0.25
 _LINES_BELOW = 7
+_LEAST_ROOM = 30
+_WIDE = 100
+"""Columns from which the final table shows the interval too."""
 _COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
     ("memory", "right", 8),
     ("growth", "right", 11),
@@ -107,36 +111,64 @@ class Show(Protocol):
 class Lines:
     """One line per event; for pipes, logs and terminals without colour."""
 
-    def __init__(self, out: Out) -> None:
+    def __init__(self, out: Out, *, quiet: bool = False) -> None:
         self.out = out
+        self._quiet = quiet
 
     def begin(self, title: str, note: str) -> None:
         """Write the heading."""
-        self.out.line(
-            ("gpuwatchd demo", "bold"), f": {title}. All simulated; no real GPU is touched."
-        )
+        if self._quiet:
+            return
+        self.out.line(("gpuwatchd demo", "bold"), f": {title}. All simulated.")
         if note:
             self.out.line(note)
         self.out.flush()
 
     def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:  # noqa: ARG002
         """Write the events of this tick."""
+        if self._quiet:
+            return
         for event in events:
-            self.out.line(*event.parts())
+            self._write(event)
         if events:
             self.out.flush()
+
+    def _write(self, event: Event) -> None:
+        """Write one event; on a terminal it wraps between words, under its own beginning."""
+        *head, words = event.parts()
+        margin = sum(len(_pair(part)[0]) for part in head)
+        room = self.out.width - margin
+        first, *rest = [str(words)]
+        if self.out.terminal and room >= _LEAST_ROOM:
+            first, *rest = textwrap.wrap(str(words), room) or [""]
+        self.out.line(*head, first)
+        for line in rest:
+            self.out.line(" " * margin + line)
 
     def end(self, rows: Sequence[demo_score.Row], *, simulated_s: float) -> None:
         """Write the final table and the next command."""
         self.out.line()
-        right = frozenset({3, 5})
-        self.out.table(demo_score.HEADERS, [demo_score.cells(row) for row in rows], right=right)
+        wide = not self.out.terminal or self.out.width >= _WIDE
+        self._table_of([demo_score.HEADERS, *(demo_score.cells(row, wide=wide) for row in rows)])
         good = all(row.right for row in rows)
         words = demo_score.verdict_line(rows, simulated_s=simulated_s)
+        self.out.line()
         self.out.line((f"{words}.", "green" if good else "red-bold"))
+        if self._quiet:
+            self.out.flush()
+            return
         self.out.line("Next: gpuwatchctl doctor           what works on this machine")
         self.out.line("      gpuwatchctl service install  watch your own GPUs from now on")
         self.out.flush()
+
+    def _table_of(self, rows: Sequence[Sequence[str]]) -> None:
+        """Write aligned columns, the first row as heading; a false verdict stands out."""
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+        gap = "  " if sum(widths) + 2 * len(widths) - 2 <= self.out.width else " "
+        for number, row in enumerate(rows):
+            line = gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            style = "bold" if number == 0 else "red-bold" if row[-1] == demo_score.WRONG else ""
+            self.out.line((line.rstrip(), style))
 
     def close(self) -> None:
         """Nothing to restore."""
@@ -226,7 +258,7 @@ class Screen(Lines):
         self.close()
         super().begin(self._title, self._note)
         for event in self._events:
-            self.out.line(*event.parts())
+            self._write(event)
         super().end(rows, simulated_s=simulated_s)
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from gpuwatchd.model import (
     ProcessKey,
     Subject,
 )
+from gpuwatchd.sources.scripted.worlds import SCENARIOS
 from gpuwatchd.sources.simulate import Planted
 
 if TYPE_CHECKING:
@@ -213,6 +214,34 @@ def test_without_a_session_bus_it_says_so_and_goes_on(
     assert "No pop-ups here: " in capsys.readouterr().out
 
 
+def test_the_help_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tuple(SCENARIOS) == demo.SCENARIO_NAMES
+    assert main(["demo", "--help"]) == 0
+    words = capsys.readouterr().out
+    assert all(name in words for name in SCENARIOS)
+
+
+def test_quiet_writes_the_result_only(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *FAST, "--no-notify", "-q", "--duration", "15m"]) == 0
+    first, *rest = capsys.readouterr().out.strip().splitlines()
+    assert first.startswith("GPU, program")
+    assert not [line for line in rest if line.startswith("+")]
+
+
+def test_a_named_configuration_is_tried_out(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = scratch / "own.toml"
+    file.write_text('[detection]\nminimum-growth-mib = 100000\n[policy]\nchannels = ["email"]\n')
+    flags = ("--no-notify", "--json", "--duration", "90m", "--config", str(file))
+    assert main(["demo", *FAST, *flags]) == 0
+    summary = _objects(capsys.readouterr().out)[-1]["data"]
+    # No growth is large enough for this file, so nothing may alert.
+    assert [row["alert_s"] for row in summary["rows"] if row["leak"]] == [None, None]
+    file.write_text("[detection]\nnonsense = 1\n")
+    assert main(["demo", *flags]) == 5
+
+
 class _FakeCourier:
     def __init__(self) -> None:
         self.taken: list[Delivery] = []
@@ -312,7 +341,13 @@ def test_an_alert_before_the_crash_is_right() -> None:
     [row] = _score([_planted(1, leak=True)], _alert(_subject(1), "firing", 400.0))
     assert row.right
     assert (row.alert_s, row.true_eta_s) == (300.0, 600.0)
-    assert demo_score.cells(row)[3:] == ["+0h 05m", "0h 10m (0h 08m - open)", "0h 10m", "yes"]
+    assert demo_score.cells(row, wide=True)[3:] == [
+        "+0h 05m",
+        "0h 10m (0h 08m - open)",
+        "0h 10m",
+        "yes",
+    ]
+    assert demo_score.cells(row, wide=False)[4] == "0h 10m"
     assert demo_score.verdict_line([row], simulated_s=7200).startswith("1 of 1 leaks found")
 
 
@@ -322,7 +357,7 @@ def test_an_alert_after_the_crash_or_a_mere_watch_is_not() -> None:
     [missed] = _score([_planted(1, leak=True)])
     assert not late.right
     assert not watched.right
-    assert watched.found.endswith("watch only")
+    assert watched.found.endswith("(watch)")
     assert not missed.right
     line = demo_score.verdict_line([late, watched, missed], simulated_s=60)
     assert line.startswith("0 of 3 leaks found before the crash, no false alarms")

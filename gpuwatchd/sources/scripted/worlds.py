@@ -187,7 +187,7 @@ def _warm_training(seed: int) -> Actor:
 
 def _sampler(seed: int) -> Actor:
     return Actor(
-        **_python("sample_diffusion.py", "carol", "--steps", "50"),  # type: ignore[arg-type]
+        **_python("sample_sd.py", "carol", "--steps", "50"),  # type: ignore[arg-type]
         shape=Cyclic(6 * GIB, 7 * GIB, 2.5 * MINUTE_S, seed=seed),
         pattern="sawtooth",
         busy_pct=25.0,
