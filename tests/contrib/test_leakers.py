@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.ctl import main
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -184,3 +186,22 @@ def test_make_log_says_where_it_cannot_write(tmp_path: Path) -> None:
     done = _call("make_log", "flat", "-o", str(tmp_path / "no" / "x.csv"))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "pattern"),
+    [("gradual", "gradual"), ("steps", "step"), ("cyclic", "cyclic"), ("flat", None)],
+)
+def test_a_made_log_is_judged_as_the_readme_says(
+    shape: str, pattern: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "x.csv"
+    # Long enough for the default rate to be certain; 10 s apart to be quick.
+    _call("make_log", shape, "--hours", "3", "--interval", "10", "-o", str(target))
+    assert main(["analyze", "--json", str(target)]) == (0 if pattern is None else 3)
+    [file] = json.loads(capsys.readouterr().out)["data"]
+    assert (file["rows"], file["bad_rows"], file["error"]) == (1081, 0, None)
+    [subject] = file["subjects"]
+    assert bool(subject["alerts"]) == (pattern is not None)
+    if pattern is not None:
+        assert subject["verdict"]["pattern"] == pattern

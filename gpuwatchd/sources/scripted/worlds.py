@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatchd.sources.scripted.shapes import (
     GIB,
@@ -133,21 +134,22 @@ def _h100(*actors: Actor) -> Card:
     )
 
 
-def _python(script: str, user: str, *flags: str, **rest: object) -> dict[str, object]:
-    """Return the fields that all PyTorch scripts share."""
-    return {
-        "name": "python",
-        "user": user,
-        "argv": ("python", script, *flags),
-        "framework": "PyTorch",
-        **rest,
-    }
+def _python(script: str, user: str, *flags: str) -> Actor:
+    """Return a PyTorch script that does nothing yet; :func:`replace` says what."""
+    return Actor(
+        name="python",
+        user=user,
+        argv=("python", script, *flags),
+        framework="PyTorch",
+        shape=Flat(0.0),
+        pattern="stable",
+    )
 
 
 def _lora_leak(rate_mb_per_min: float, *, start_gib: float, onset_s: float) -> Actor:
     rate = rate_mb_per_min * MB / 60
-    return Actor(
-        **_python("finetune_lora.py", "alice", "--epochs", "40", "--hf-token=****"),  # type: ignore[arg-type]
+    return replace(
+        _python("finetune_lora.py", "alice", "--epochs", "40", "--hf-token=****"),
         shape=Linear(start_gib * GIB, rate, HOUR_S + onset_s),
         pattern="gradual",
         leak=True,
@@ -175,8 +177,9 @@ def _serving_leak(seed: int) -> Actor:
 
 
 def _warm_training(seed: int) -> Actor:
-    return Actor(
-        **_python("train_vit.py", "bob", "--batch-size", "256", job="slurm 48213"),  # type: ignore[arg-type]
+    return replace(
+        _python("train_vit.py", "bob", "--batch-size", "256"),
+        job="slurm 48213",
         shape=Noisy(WarmUp(9 * GIB, 15 * GIB, 6 * MINUTE_S), 1 * MIB, 30.0, seed),
         pattern="plateau",
         starts_s=30.0,
@@ -186,8 +189,8 @@ def _warm_training(seed: int) -> Actor:
 
 
 def _sampler(seed: int) -> Actor:
-    return Actor(
-        **_python("sample_sd.py", "carol", "--steps", "50"),  # type: ignore[arg-type]
+    return replace(
+        _python("sample_sd.py", "carol", "--steps", "50"),
         shape=Cyclic(6 * GIB, 7 * GIB, 2.5 * MINUTE_S, seed=seed),
         pattern="sawtooth",
         busy_pct=25.0,
@@ -209,8 +212,8 @@ def _vllm_pool(total_bytes: int, share: float = 0.86) -> Actor:
 
 
 def _visitor(seed: int, *, size_gib: float = 3.0) -> Actor:
-    return Actor(
-        **_python("eval_suite.py", "dave", "--suite", "short"),  # type: ignore[arg-type]
+    return replace(
+        _python("eval_suite.py", "dave", "--suite", "short"),
         shape=Noisy(Flat(size_gib * GIB), 24 * MIB, 20.0, seed),
         pattern="stable",
         starts_s=7 * MINUTE_S,
@@ -256,14 +259,14 @@ def _quiet(seed: int) -> World:
         pattern="unknown",
         busy_pct=20.0,
     )
-    evaluating = Actor(
-        **_python("train_detector.py", "erin", "--eval-every", "1000"),  # type: ignore[arg-type]
+    evaluating = replace(
+        _python("train_detector.py", "erin", "--eval-every", "1000"),
         shape=Spikes(17 * GIB, 3 * GIB, HOUR_S + 6 * MINUTE_S, 45.0, 13 * MINUTE_S),
         pattern="sawtooth",
         busy_pct=88.0,
     )
-    caching = Actor(
-        **_python("serve_embeddings.py", "svc-embed", "--cache-gib", "2"),  # type: ignore[arg-type]
+    caching = replace(
+        _python("serve_embeddings.py", "svc-embed", "--cache-gib", "2"),
         shape=Linear(5 * GIB, 2.5 * MIB, HOUR_S, 2 * GIB),
         pattern="plateau",
         busy_pct=15.0,
@@ -325,11 +328,11 @@ def _mixed(seed: int) -> World:
 
 def _lost_gpu(seed: int) -> World:
     leaking = _a10(_lora_leak(120.0, start_gib=9.0, onset_s=2 * MINUTE_S))
-    restarted = msgspec.structs.replace(
+    restarted = replace(
         _sampler(seed), shape=Cyclic(6 * GIB, 7 * GIB, 100.0, seed=seed), restarts_s=30.0
     )
-    phased = Actor(
-        **_python("pipeline.py", "erin"),  # type: ignore[arg-type]
+    phased = replace(
+        _python("pipeline.py", "erin"),
         shape=Phases(
             (
                 (70 * MINUTE_S, Flat(4 * GIB)),
@@ -343,10 +346,8 @@ def _lost_gpu(seed: int) -> World:
     return World(
         title="a GPU that is lost for ten minutes, and a list of processes that fails",
         cards=(
-            msgspec.structs.replace(leaking, blind=((8 * MINUTE_S, 11 * MINUTE_S),)),
-            msgspec.structs.replace(
-                _a100(restarted, phased), lost=((10 * MINUTE_S, 20 * MINUTE_S),)
-            ),
+            replace(leaking, blind=((8 * MINUTE_S, 11 * MINUTE_S),)),
+            replace(_a100(restarted, phased), lost=((10 * MINUTE_S, 20 * MINUTE_S),)),
         ),
     )
 
