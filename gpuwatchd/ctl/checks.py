@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpuwatchd import __version__, config, units
+from gpuwatchd import __version__, config, text, units
 from gpuwatchd.ctl import look, settings
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Value
@@ -45,16 +45,27 @@ class Check(Value, frozen=True, kw_only=True):
     """The command (or step) that mends it."""
 
 
-def _ok(name: str, text: str) -> Check:
-    return Check(name=name, level="ok", text=text)
+def _check(
+    name: str, level: Literal["ok", "warning", "failed"], words: str, hint: str = ""
+) -> Check:
+    return Check(
+        name=name,
+        level=level,
+        text=text.clean(words, limit=1024),
+        hint=text.clean(hint, limit=1024),
+    )
 
 
-def _warning(name: str, text: str, hint: str = "") -> Check:
-    return Check(name=name, level="warning", text=text, hint=hint)
+def _ok(name: str, words: str) -> Check:
+    return _check(name, "ok", words)
 
 
-def _failed(name: str, text: str, hint: str = "") -> Check:
-    return Check(name=name, level="failed", text=text, hint=hint)
+def _warning(name: str, words: str, hint: str = "") -> Check:
+    return _check(name, "warning", words, hint)
+
+
+def _failed(name: str, words: str, hint: str = "") -> Check:
+    return _check(name, "failed", words, hint)
 
 
 def every(flags: Globals) -> Iterator[Check]:

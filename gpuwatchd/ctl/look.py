@@ -72,16 +72,20 @@ class View:
         self.trend = True
 
 
-def _started_ticks_s(pid: int) -> float | None:
-    """Return when a process started, epoch seconds, from /proc; None where that cannot be read."""
+def _proc_stat(pid: int) -> tuple[bool, float | None]:
+    """Return whether a process is a zombie, and its start in epoch seconds, from /proc.
+
+    (False, None) where that cannot be read.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - Path costs start-up time
             fields = file.read().rpartition(b")")[2].split()
         with open("/proc/uptime", "rb") as file:  # noqa: PTH123
             uptime_s = float(file.read().split()[0])
-        return time.time() - uptime_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        started_at_s = time.time() - uptime_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
-        return None
+        return False, None
+    return fields[0] in {b"Z", b"X"}, started_at_s
 
 
 def alive(state: LiveState) -> bool:
@@ -94,9 +98,9 @@ def alive(state: LiveState) -> bool:
         return False
     except (OSError, OverflowError):
         pass  # somebody else's process: it exists
-    started_at_s = _started_ticks_s(state.pid)
+    zombie, started_at_s = _proc_stat(state.pid)
     # A process younger than the state inherited the pid of the daemon, not its work.
-    return started_at_s is None or started_at_s <= state.taken_at_s + 1.0
+    return not zombie and (started_at_s is None or started_at_s <= state.taken_at_s + 1.0)
 
 
 def _daemon(state: LiveState | None) -> Daemon:

@@ -61,6 +61,22 @@ def width_of(words: str) -> int:
     )
 
 
+def fit(words: str, width: int, mark: str = "…") -> str:
+    """Return text of at most ``width`` terminal columns, marked where it was cut.
+
+    Examples
+    --------
+    >>> fit("a long name", 6), fit("日本語", 5), fit("short", 6)
+    ('a lon…', '日本…', 'short')
+    """
+    if width_of(words) <= width:
+        return words
+    kept, room = 0, max(0, width - width_of(mark))
+    while kept < len(words) and width_of(words[: kept + 1]) <= room:
+        kept += 1
+    return words[:kept] + mark
+
+
 def emit_json(value: Any) -> None:
     """Write one object and a newline to stdout, and flush."""
     import msgspec  # noqa: PLC0415
@@ -144,7 +160,7 @@ class Out:
                 used, row, fresh = width_of(rest), [rest], True
                 need = width_of(words)
             if self.terminal and used + need > self.width:
-                words = text.cut(words, self.width - used, mark=self.safe("…"))
+                words = fit(words, self.width - used - (0 if fresh else len(gap)), self.safe("…"))
                 need = width_of(words)
             row.append(("" if fresh else gap) + self.paint(words, style))
             used, fresh = used + need, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text, units
+from gpuwatchd import units
 from gpuwatchd.ctl import envelope, look, output, words
 from gpuwatchd.ctl.envelope import is_leak, live_device_json
 from gpuwatchd.ctl.output import width_of
@@ -107,7 +107,10 @@ def _device(out: Out, view: View, item: LiveDevice, pids: Sequence[int], *, verb
     total = reading.total_bytes if reading is not None else item.device.memory_total_bytes
     used = reading.used_bytes if reading is not None else None
     first: list[Part] = [
-        (text.cut(item.device.name, 28) if out.terminal else item.device.name, "bold")
+        (
+            output.fit(item.device.name, 28, out.safe("…")) if out.terminal else item.device.name,
+            "bold",
+        )
     ]
     shown = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
     if shown:

@@ -26,6 +26,7 @@ __all__ = ["FILE_NAME", "judged", "reader"]
 _LOOK_BACK_S = (store.RAW_SPAN_S, store.MINUTE_SPAN_S, 5 * 365 * 86400.0)
 _ALIVE_S = 150.0
 """An unchanged process has one row a minute; later than this it was gone at the end."""
+_HOLD_S = 75.0
 _SPARK_POINTS = 32
 
 
@@ -130,11 +131,9 @@ def _live(
         if own[-1][0] < end_s - _ALIVE_S:
             continue
         info = infos.get(key) or ProcessInfo(key=key, name="?")
-        if own[-1][0] < end_s:
-            own.append((end_s, own[-1][1]))  # an unchanged process is not written every tick
-        series = _series(
-            Subject(device_uid=device.uid, process=key), own, free, total, info.framework
-        )
+        whole = _filled(own, [row.at_s for row in rows])
+        subject = Subject(device_uid=device.uid, process=key)
+        series = _series(subject, whole, free, total, info.framework)
         finding = _judge(series, settings)
         processes.append(LiveProcess(info=info, used_bytes=own[-1][1], finding=finding))
     whole = [(row.at_s, row.used_last_bytes or 0) for row in rows]
@@ -149,11 +148,29 @@ def _live(
             util_pct=rows[-1].util_pct,
         ),
         unattributed_bytes=last - sum(p.used_bytes or 0 for p in processes) if processes else None,
-        finding=_worst([own_finding, *(p.finding for p in processes)]),
+        finding=_worst(own_finding, [p.finding for p in processes]),
         processes=tuple(processes) if used else None,
         recent_bytes=_recent(whole),
         samples=len(rows),
     )
+
+
+def _filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> list[tuple[float, int]]:
+    """Return the points of a process at its device's ticks too.
+
+    A process that does not change is written once a minute only; its value holds until its next
+    row, but never over a gap.
+    """
+    known = {at_s for at_s, _ in points}
+    out = list(points)
+    position = 0
+    for at_s in ticks:
+        while position + 1 < len(points) and points[position + 1][0] <= at_s:
+            position += 1
+        since_s, value = points[position]
+        if at_s not in known and 0 <= at_s - since_s <= _HOLD_S:
+            out.append((at_s, value))
+    return sorted(out)
 
 
 def _recent(points: Sequence[tuple[float, int]]) -> tuple[int, ...]:
@@ -186,7 +203,12 @@ def _judge(series: Series, settings: DetectionSection) -> Finding:
     return verdict.judge(series, settings)
 
 
-def _worst(findings: Sequence[Finding | None]) -> Finding | None:
+def _worst(whole: Finding, processes: Sequence[Finding | None]) -> Finding | None:
+    """Return what the device is shown with: whoever is to blame goes before the whole."""
     from gpuwatchd.pipeline.state import worst  # noqa: PLC0415
 
-    return worst(findings)
+    blamed = worst(processes)
+    shown = worst([whole, *processes])
+    if blamed is not None and shown is not None and "none" != blamed.tier == shown.tier:
+        return blamed
+    return shown

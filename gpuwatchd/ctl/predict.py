@@ -113,9 +113,9 @@ def _device(out: Out, item: LiveDevice, pids: Sequence[int], *, verbose: bool) -
         if verbose or finding.pattern in _TOLD_IN_FULL:
             _full(out, item, who, finding, info)
         else:
-            out.flow(
-                [who, words.verdict(finding), (finding.reason, "dim")], first="  ", rest="    "
-            )
+            said = words.verdict(finding)
+            reason = finding.reason if finding.reason != said[0] else ""
+            out.flow([who, said, (reason, "dim")], first="  ", rest="    ")
     return len(subjects)
 
 

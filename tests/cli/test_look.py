@@ -1,0 +1,220 @@
+"""Where the state to show comes from, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.ctl import look, main
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.errors import SourceUnavailable
+from gpuwatchd.model import (
+    Availability,
+    Device,
+    DeviceReading,
+    Fault,
+    ProcessKey,
+    ProcessUse,
+    Sample,
+)
+from tests import making
+from tests.cli import world
+
+HOUR_S = 3600.0
+
+
+def _codes(view: look.View) -> list[str]:
+    return [code for code, _ in view.warnings]
+
+
+class Card:
+    """A source with one GPU and one process of our own."""
+
+    name = "nvml"
+    pid = os.getpid()
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, reason="1 GPU")
+
+    def devices(self) -> tuple[Device, ...]:
+        return (making.CARD,)
+
+    def read(self) -> Sample:
+        key = ProcessKey(pid=self.pid, started_at_s=None)
+        use = ProcessUse(key=key, used_bytes=3 * making.GIB)
+        reading = DeviceReading(
+            device_uid=making.CARD.uid, used_bytes=4 * making.GIB, free_bytes=76 * making.GIB,
+            total_bytes=80 * making.GIB, uses=(use,),
+        )  # fmt: skip
+        return Sample(
+            taken_at_s=time.time(), taken_mono_s=1.0, boot_id="b", readings=(reading,),
+            faults=(Fault(where="nvml/GPU-1/power", why="no power", device_uid="GPU-1"),),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the source nvml have a GPU."""
+    monkeypatch.setattr("gpuwatchd.sources.SOURCES", {"nvml": f"{__name__}:Card"})
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no source have a GPU."""
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+
+
+def test_a_running_daemon_is_believed_without_a_warning() -> None:
+    world.write()
+    view = look.see(Globals())
+    assert (view.source, view.warnings) == ("state-file", [])
+    assert view.daemon.running
+    assert view.daemon.pid == os.getpid()
+
+
+def test_a_running_daemon_whose_sample_is_old_is_late() -> None:
+    world.write(pid=1, taken_at_s=time.time() - 60)
+    assert _codes(look.see(Globals())) == ["daemon-late"]
+
+
+def test_a_stopped_daemon_is_not_running_though_the_pid_lives() -> None:
+    world.write(stopped=True)
+    view = look.see(Globals())
+    assert not view.daemon.running
+    assert "was stopped" in view.warnings[0][1]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
+def test_a_reused_pid_is_not_the_daemon() -> None:
+    with subprocess.Popen(["sleep", "60"]) as younger:
+        world.write(pid=younger.pid, taken_at_s=time.time() - 120)
+        assert _codes(look.see(Globals())) == ["daemon-dead"]
+        younger.kill()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="zombies are seen in /proc")
+def test_a_killed_daemon_that_nobody_reaped_is_dead() -> None:
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    state = world.state(pid=ended.pid, taken_at_s=time.time() + 5)
+    assert not look.alive(state)
+    ended.wait()
+
+
+def test_an_old_state_gives_way_to_a_direct_look(card: None) -> None:
+    world.write(pid=2**22 + 1, taken_at_s=time.time() - 2 * HOUR_S)
+    view = look.see(Globals())
+    assert view.source == "direct"
+    assert not view.trend
+    assert _codes(view) == ["no-trend", "daemon-absent"]
+    assert look.see(Globals(), want_trend=True).source == "state-file"
+
+
+def test_an_old_state_is_better_than_nothing(no_gpu: None) -> None:
+    world.write(pid=2**22 + 1, taken_at_s=time.time() - 2 * HOUR_S)
+    assert look.see(Globals()).source == "state-file"
+
+
+def test_a_direct_look_knows_processes_but_no_verdict(card: None) -> None:
+    (item,) = look.see(Globals()).devices
+    assert item.processes is not None
+    assert item.processes[0].info.key.pid == os.getpid()
+    assert item.processes[0].info.name not in {"", "?"}
+    assert item.unattributed_bytes == making.GIB
+    assert item.finding is None
+    assert item.faults == ("no power",)
+
+
+def test_a_direct_look_says_on_screen_that_it_has_no_trend(
+    card: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "no trend" in shown
+    assert "stable" not in shown
+    assert main(["predict"]) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1}', b"\x00" * 5000, b"[]", b"null"])
+def test_a_broken_state_file_is_said_and_passed_over(
+    content: bytes, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.write_raw(content)
+    with pytest.raises(SourceUnavailable):
+        look.see(Globals())
+    assert main(["status"]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_broken_state_file_does_not_hide_the_gpus(card: None) -> None:
+    world.write_raw(b"{")
+    assert "state-broken" in _codes(look.see(Globals()))
+
+
+def test_a_state_of_a_later_version_is_not_guessed_at(card: None) -> None:
+    world.write(format=99)
+    view = look.see(Globals())
+    assert view.source == "direct"
+    assert "state-newer" in _codes(view)
+
+
+def test_a_daemon_without_gpus_is_exit_1_with_its_reasons(
+    capsys: pytest.CaptureFixture[str], no_gpu: None
+) -> None:
+    world.write(devices=(), alerts=(), problems=("libnvidia-ml.so.1 is missing",))
+    assert main(["status"]) == 1
+    assert "libnvidia-ml.so.1 is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wish", "indices"),
+    [("0", [0]), ("GPU-2", [1]), ("gpu-*", [0, 1]), ("*A100*", [0, 1]), ("nvidia a100", [0, 1])],
+)
+def test_gpus_are_chosen_by_index_uuid_and_glob(wish: str, indices: list[int]) -> None:
+    world.write()
+    flags = Globals()
+    flags.gpu = [wish]
+    assert [item.device.index for item in look.see(flags).devices] == indices
+
+
+def test_alerts_of_other_gpus_are_left_out() -> None:
+    world.write()
+    flags = Globals()
+    flags.gpu = ["1"]
+    assert look.see(flags).alerts == ()
+
+
+def test_everything_unknown_is_a_question_mark(capsys: pytest.CaptureFixture[str]) -> None:
+    blank = msgspec.structs.replace(making.CARD, index=None, memory_total_bytes=None)
+    item = msgspec.structs.replace(
+        world.state().devices[1], device=blank, reading=None, finding=None, recent_bytes=(),
+        samples=0, faults=("it fell off the bus",),
+    )  # fmt: skip
+    world.write(devices=(item,), alerts=())
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "GPU ?" in shown
+    assert "?/?" in shown
+    assert "not readable: it fell off the bus" in shown
+
+
+def test_the_collecting_of_samples_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    item = msgspec.structs.replace(world.state().devices[1], finding=None, samples=6)
+    world.write(devices=(item,), alerts=())
+    assert main(["status"]) == 0
+    assert "collecting, 6 of 20 samples" in capsys.readouterr().out
+
+
+def test_runtime_directory_is_that_of_the_configuration() -> None:
+    world.write()
+    assert (config.runtime_dir() / "state.json").exists()
