@@ -79,8 +79,11 @@ def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) ->
         sink.note(f"{dispatcher.ignored:,} lines that are no readings were passed over")
     log.format = "+".join(name for name, _ in dispatcher.used.most_common()) or "unknown"
     finish(sink, log)
-    if log.error is None and not log.series and not dispatcher.used:
-        log.error, log.hint = _unknown(stream, dispatcher)
+    if log.error is None and not log.series:
+        if dispatcher.used:
+            log.error = f"no readings: this looks like {log.format} without a usable row"
+        else:
+            log.error, log.hint = _unknown(stream, dispatcher)
 
 
 def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:

@@ -42,6 +42,8 @@ class Track:
     """Total from the rows, or used + free (the largest seen); None when unknown."""
     usable: float | None = None
     """Last known used + free."""
+    derived: bool = False
+    """Made of other tracks, not of rows."""
 
     def add(self, t: FloatArray, used: FloatArray, other: FloatArray | None) -> None:
         """Append readings; ``other`` are the times read day first."""
@@ -208,6 +210,11 @@ class Collector:
         track.append(pair[0], pair[1], used)
         track.unitless |= unitless
         remember(track, total, usable)
+
+
+def as_array(values: FloatArray) -> array[float]:
+    """Return numpy values as the compact array that tracks keep."""
+    return array("d", np.asarray(values, dtype=np.float64).tobytes())
 
 
 def _same_name(one: str, other: str) -> bool:

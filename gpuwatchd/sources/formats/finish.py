@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-from array import array
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
-from gpuwatchd.model import ProcessKey, Subject
 from gpuwatchd.sources.formats.clock import EPOCH_FROM
-from gpuwatchd.sources.formats.collect import Track
+from gpuwatchd.sources.formats.collect import Track, as_array
 from gpuwatchd.sources.formats.fields import BYTES_FROM, MIB
-from gpuwatchd.sources.formats.log import LogFile, LogSeries
-from gpuwatchd.sources.formats.runs import Repairs, Run, interleaved, split
+from gpuwatchd.sources.formats.series import build
+from gpuwatchd.sources.formats.unite import united
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray, ProcessInfo
+    from gpuwatchd.model import FloatArray
     from gpuwatchd.sources.formats.collect import Collector
-    from gpuwatchd.sources.formats.places import Place
+    from gpuwatchd.sources.formats.log import LogFile
+    from gpuwatchd.sources.formats.runs import Repairs
 
 FEW_ROWS = 2
 """Rows with another total or name under one key: this many are torn, more are another device."""
@@ -30,14 +27,16 @@ ONE_POINT = "one point per series: no trend possible"
 
 def finish(sink: Collector, log: LogFile) -> None:
     """Fill the series, devices, warnings and the error of a log."""
-    tracks = [track for track in sink.tracks.values() if len(track.t)]
+    tracks = united(sink)
     tracks = _of_one_time_axis(tracks, sink, log)
     _scale_unitless(tracks, sink)
     tracks = _without_torn_devices(tracks, sink)
     _choose_dates(tracks, sink, log)
     tracks += _sums_of_processes(tracks, sink)
     _name_variants(tracks, sink)
-    _make_series(tracks, sink, log)
+    built = build(tracks, sink)
+    log.series, log.devices = built.series, built.devices
+    _say_repairs(built.repairs, built.mixed, sink, log)
     log.processes = sink.processes
     log.rows = sink.rows
     log.skipped = {why: count for why, count in sink.skipped.most_common() if count}
@@ -58,13 +57,8 @@ def _of_one_time_axis(tracks: list[Track], sink: Collector, log: LogFile) -> lis
     chosen = [track for track in tracks if track.timed == log.timed]
     if not log.timed and sink.options.interval_s:
         for track in chosen:
-            track.t = _array(np.asarray(track.t) * sink.options.interval_s)
+            track.t = as_array(np.asarray(track.t) * sink.options.interval_s)
     return chosen
-
-
-def _array(values: FloatArray) -> array[float]:
-    values = np.asarray(values, dtype=np.float64)
-    return array("d", values.tobytes())
 
 
 def _scale_unitless(tracks: list[Track], sink: Collector) -> None:
@@ -75,7 +69,7 @@ def _scale_unitless(tracks: list[Track], sink: Collector) -> None:
         return
     sink.note("memory without a unit and too large for MiB: read as bytes")
     for track in plain:
-        track.used = _array(np.asarray(track.used) / MIB)
+        track.used = as_array(np.asarray(track.used) / MIB)
         track.total = None if track.total is None else track.total / MIB
         track.usable = None if track.usable is None else track.usable / MIB
     for place in {id(track.place): track.place for track in plain}.values():
@@ -114,8 +108,8 @@ def _choose_dates(tracks: list[Track], sink: Collector, log: LogFile) -> None:
         kept = np.isfinite(values)
         if not kept.all():
             sink.skipped["bad time"] += int((~kept).sum())
-            track.used = _array(np.asarray(track.used)[kept])
-        track.t, track.other = _array(values[kept]), None
+            track.used = as_array(np.asarray(track.used)[kept])
+        track.t, track.other = as_array(values[kept]), None
     sink.note(f"dates read {'month' if choice == 'mdy' else 'day'} first")
 
 
@@ -148,9 +142,9 @@ def _sums_of_processes(tracks: list[Track], sink: Collector) -> list[Track]:
         t = np.concatenate([np.asarray(part.t) for part in parts])
         used = np.concatenate([np.asarray(part.used) for part in parts])
         times, where = np.unique(t, return_inverse=True)
-        total = Track(parts[0].place, None, parts[0].timed)
-        total.t = _array(times)
-        total.used = _array(np.bincount(where.reshape(-1), used, times.size).astype(np.float64))
+        total = Track(parts[0].place, None, parts[0].timed, derived=True)
+        total.t = as_array(times)
+        total.used = as_array(np.bincount(where.reshape(-1), used, times.size).astype(np.float64))
         sums.append(total)
     if sums:
         sink.note("device figures are sums of processes: a lower bound")
@@ -166,123 +160,6 @@ def _name_variants(tracks: list[Track], sink: Collector) -> None:
                 place.letter = f"({chr(ord('a') + position % 26)})"
             where = "-" if places[0].index is None else places[0].index
             sink.note(f"{len(places)} devices share index {where}; kept apart by name or total")
-
-
-def _make_series(tracks: list[Track], sink: Collector, log: LogFile) -> None:
-    repairs, mixed = Repairs(), 0
-    ends: dict[int, tuple[float | None, float, float | None]] = {}
-    tracks.sort(key=lambda track: (track.place.order, track.process is not None))
-    places: dict[int, Place] = {}
-    for track in tracks:
-        total = _total(track, sink)
-        t, used = _possible(track, total, sink)
-        if not t.size:
-            continue
-        anonymous = track.place.uuid is None and track.place.bus is None
-        if track.process is None and anonymous and interleaved(t, used):
-            mixed += 1
-            places[track.place.order] = track.place
-            continue
-        runs = split(t, used, repairs)
-        limit = _limit(track, total, runs, ends)
-        if track.process is None:
-            ends[track.place.order] = (limit, float(runs[-1].used[-1]), total)
-        places[track.place.order] = track.place
-        log.series += _series_of(track, runs, total, limit)
-    ranks = {series.device.uid: series.device for series in log.series}
-    for place in sink.places.all:
-        device = place.device(place.total or sink.options.total_bytes)
-        if place.order in places or not tracks:
-            ranks.setdefault(device.uid, device)
-    log.devices = list(ranks.values())
-    _say_repairs(repairs, mixed, sink, log)
-
-
-def _total(track: Track, sink: Collector) -> float | None:
-    if track.place.total is not None:
-        return track.place.total
-    if track.total is not None:
-        return track.total
-    given = sink.options.total_bytes
-    if given is not None and float(np.max(np.asarray(track.used))) > given:
-        sink.note("more memory is used than the total given: it is left out")
-        return None
-    return given
-
-
-def _possible(track: Track, total: float | None, sink: Collector) -> tuple[FloatArray, FloatArray]:
-    """Return the readings that fit into the device; others are halves of two rows."""
-    t, used = np.asarray(track.t), np.asarray(track.used)
-    if total is None:
-        return t, used
-    fits = used <= total
-    sink.skipped["torn"] += int((~fits).sum())
-    return t[fits], used[fits]
-
-
-def _limit(
-    track: Track,
-    total: float | None,
-    runs: list[Run],
-    ends: dict[int, tuple[float | None, float, float | None]],
-) -> float | None:
-    """Return where the subject runs out: what it uses at the end plus what is free then."""
-    if track.process is None:
-        if track.usable is not None and (total is None or track.usable < total):
-            return track.usable
-        return total
-    device = ends.get(track.place.order)
-    if device is None or device[0] is None:
-        return total
-    limit, used, _ = device
-    own = float(runs[-1].used[-1])
-    return own + max(0.0, (limit or 0.0) - used) if own <= used else limit
-
-
-def _series_of(
-    track: Track, runs: list[Run], total: float | None, limit: float | None
-) -> list[LogSeries]:
-    found: list[LogSeries] = []
-    for number, run in enumerate(runs):
-        if track.process is None:
-            found.append(_one(track, run, None, number=number, total=total, limit=limit))
-            continue
-        edges = [0, *run.breaks, run.t.size]
-        # A pid that was away for more than ten intervals is another process.
-        for start, end in itertools.pairwise(edges):
-            part = Run(run.t[start:end], run.used[start:end], ())
-            process = _renewed(track.process, float(part.t[0])) if found else track.process
-            found.append(_one(track, part, process, number=0, total=total, limit=limit))
-    return found
-
-
-def _renewed(process: ProcessInfo, first_seen_s: float) -> ProcessInfo:
-    """Return the identity of a later process of the same pid: its first sighting tells it apart."""
-    key = ProcessKey(pid=process.key.pid, started_at_s=first_seen_s)
-    return msgspec.structs.replace(process, key=key)
-
-
-def _one(
-    track: Track,
-    run: Run,
-    process: ProcessInfo | None,
-    *,
-    number: int,
-    total: float | None,
-    limit: float | None,
-) -> LogSeries:
-    device = track.place.device(total)
-    return LogSeries(
-        subject=Subject(device_uid=device.uid, process=process.key if process else None),
-        device=device,
-        process=process,
-        t_s=run.t,
-        used_bytes=run.used,
-        limit_bytes=limit,
-        total_bytes=total,
-        breaks=run.breaks,
-        run=number,
-    )
 
 
 def _say_repairs(repairs: Repairs, mixed: int, sink: Collector, log: LogFile) -> None:

@@ -28,7 +28,8 @@ class Place:
     unified: bool = False
     letter: str = ""
     """(a), (b): told apart under one key."""
-    _key: str = ""
+    key: str = ""
+    """The instance's "gi/ci" on its card."""
 
     @property
     def uid(self) -> str:
@@ -36,7 +37,7 @@ class Place:
         if self.uuid:
             base = self.uuid
         elif self.parent is not None:
-            base = f"{self.parent.uid}/{self._key}"
+            base = f"{self.parent.uid}/{self.key}"
         else:
             where = self.bus if self.bus is not None else self.index
             base = f"log:{self.host or '-'}/{'-' if where is None else where}"
@@ -57,6 +58,25 @@ class Place:
             pci_bus=self.bus,
         )
 
+    def learn(
+        self,
+        uuid: str | None,
+        bus: str | None,
+        index: int | None,
+        name: str | None,
+        total: float | None,
+    ) -> None:
+        """Take over what a row says and this place did not know."""
+        if name and (self.name is None or self.name.endswith("..")):
+            self.name = name
+        self.total = total if self.total is None else self.total
+        self.uuid, self.bus = self.uuid or uuid, self.bus or bus
+        self.index = index if self.index is None else self.index
+
+    def take(self, other: Place) -> None:
+        """Take over what another place of the same device knows."""
+        self.learn(other.uuid, other.bus, other.index, other.name, other.total)
+
     def fits(self, name: str | None, total: float | None) -> bool:
         """Say whether a row with this name and total can be of this device."""
         if None not in {total, self.total} and abs((total or 0) - (self.total or 0)) > _SAME_TOTAL:
@@ -73,6 +93,12 @@ class _Base:
     uuid: str | None
     bus: str | None
     variants: list[Place] = field(default_factory=list)
+
+    def may_be(self, uuid: str | None, bus: str | None) -> bool:
+        """Say whether nothing speaks against a row with this identity."""
+        if uuid and self.uuid and uuid != self.uuid:
+            return False
+        return not (bus and self.bus and bus != self.bus)
 
 
 class Places:
@@ -109,17 +135,13 @@ class Places:
         """
         name = clean(name) if name else None
         host = clean(host) if host else None
-        base = self._base(uuid, bus, index, host, f"{parent.uid}/{key}" if parent else "")
+        base = self._base(uuid, bus, index, host, f"{parent.order}/{key}" if parent else "")
         for place in base.variants:
             if place.fits(name, total):
-                if name and (place.name is None or place.name.endswith("..")):
-                    place.name = name
-                place.total = place.total if total is None else place.total or total
-                place.uuid, place.bus = place.uuid or uuid, place.bus or bus
-                place.index = index if place.index is None else place.index
+                place.learn(uuid, bus, index, name, total)
                 return place
         place = Place(len(self.all), uuid, bus, index, host, name, total, vendor, parent)
-        place._key = key  # noqa: SLF001 - a detail of this module
+        place.key = key
         base.variants.append(place)
         self.all.append(place)
         return place
@@ -137,18 +159,57 @@ class Places:
                 keys.append(("bus", host, bus))
             if index is not None or not keys:
                 keys.append(("index", host, index))
-        for each in keys:
-            base = self._keys.get(each)
-            if base is None or (uuid and base.uuid and base.uuid != uuid):
-                continue
-            if each[0] == "index" and bus and base.bus and base.bus != bus:
-                continue
-            base.uuid, base.bus = base.uuid or uuid, base.bus or bus
-            for other in keys:
-                self._keys.setdefault(other, base)
-            return base
-        base = _Base(uuid, bus)
-        self._bases.append(base)
+        found = [base for each in keys if (base := self._keys.get(each)) is not None]
+        fitting = [base for base in found if base.may_be(uuid, bus)]
+        if not fitting:
+            fitting = [_Base(uuid, bus)]
+            self._bases += fitting
+        base = fitting[0]
+        base.uuid, base.bus = base.uuid or uuid, base.bus or bus
+        for other in fitting[1:]:
+            if other is not base and base.may_be(other.uuid, other.bus):
+                self._absorb(base, other)
         for each in keys:
             self._keys.setdefault(each, base)
         return base
+
+    def _absorb(self, base: _Base, other: _Base) -> None:
+        """Make one device of two: a row has named both."""
+        base.variants += other.variants
+        base.uuid, base.bus = base.uuid or other.uuid, base.bus or other.bus
+        for key, known in self._keys.items():
+            if known is other:
+                self._keys[key] = base
+        if other in self._bases:
+            self._bases.remove(other)
+
+    def united(self) -> dict[int, Place]:
+        """Return, by order, the place that stands for each place which is no device of its own."""
+        same: dict[int, Place] = {}
+        for base in self._bases:
+            kept: list[Place] = []
+            for place in base.variants:
+                twin = next((each for each in kept if each.fits(place.name, place.total)), None)
+                if twin is None or place.parent is not None:
+                    kept.append(place)
+                    continue
+                twin.take(place)
+                same[place.order] = twin
+            base.variants[:] = kept
+        return same | self._united_parts(same)
+
+    def _united_parts(self, same: dict[int, Place]) -> dict[int, Place]:
+        """Unite the MIG instances of cards that turned out to be one."""
+        parts: dict[tuple[int, str], Place] = {}
+        found: dict[int, Place] = {}
+        for place in self.all:
+            if place.parent is None:
+                continue
+            place.parent = same.get(place.parent.order, place.parent)
+            twin = parts.setdefault((place.parent.order, place.key), place)
+            if twin is not place:
+                twin.take(place)
+                found[place.order] = twin
+        for base in self._bases:
+            base.variants[:] = [place for place in base.variants if place.order not in found]
+        return found
