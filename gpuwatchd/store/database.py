@@ -98,15 +98,16 @@ def open_writer(directory: Path, *, max_pages: int, now_s: float) -> Opening:
 def _frozen(directory: Path) -> sqlite3.Connection | None:
     """Open a history on a read-only file system, where SQLite cannot make its side files."""
     path = directory / schema.FILE_NAME
-    try:
-        if os.access(directory, os.W_OK):
-            return None
+    if os.access(directory, os.W_OK) or not path.exists():
+        return None
+    with suppress(sqlite3.Error):
         connection = _connect(path, "ro&immutable=1")
-        if _pragma(connection, "application_id") == schema.APPLICATION_ID:
-            return connection
+        try:
+            if _pragma(connection, "application_id") == schema.APPLICATION_ID:
+                return connection
+        except sqlite3.Error:
+            pass
         connection.close()
-    except sqlite3.Error:
-        pass
     return None
 
 

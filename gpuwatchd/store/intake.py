@@ -56,7 +56,10 @@ _ProcessRow = tuple[int, _Track, _Card, int | None]
 
 
 def _whole(value: float | None, factor: int = 1) -> int | None:
-    return None if value is None else round(value * factor)
+    try:
+        return None if value is None else round(value * factor)
+    except (ValueError, OverflowError):  # no number, or no finite one: unknown
+        return None
 
 
 class Intake:
@@ -164,9 +167,12 @@ class Intake:
         )
 
     def written(self) -> None:
-        """Forget what was written, and processes that have gone."""
+        """Forget what was written."""
         self.drop()
         self.lost = 0
+
+    def forget_gone(self) -> None:
+        """Forget processes that have gone; rows that still wait keep their own."""
         for card in self._cards.values():
             gone = [key for key, track in card.tracks.items() if track.last_ms < card.last_ms]
             for key in gone:

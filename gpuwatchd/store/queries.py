@@ -9,10 +9,10 @@ COLUMNS = (
 RAW = """SELECT ts_ms AS at_ms, used_bytes IS NOT NULL AS n, used_bytes AS used_min_bytes,
   used_bytes AS used_mean_bytes, used_bytes AS used_max_bytes, used_bytes AS used_last_bytes,
   util_percent AS util_mean_percent, temp_c AS temp_max_c, NULL AS energy_mj
-FROM gpu_raw WHERE ts_ms >= :since_ms AND ts_ms < :until_ms AND gpu = :card"""
+FROM gpu_raw WHERE ts_ms >= max(:since_ms, {from_ms}) AND ts_ms < :until_ms AND gpu = :card"""
 BUCKETS = f"""SELECT ts_s * 1000 AS at_ms, {COLUMNS}
-FROM {{table}} WHERE gpu = :card AND ts_s >= :since_ms / 1000 AND ts_s * 1000 < :until_ms
-  AND ts_s < {{split_s}}"""  # noqa: S608 - our own table names and whole numbers
+FROM {{table}} WHERE gpu = :card AND ts_s >= max(:since_ms / 1000, {{from_s}})
+  AND ts_s < min((:until_ms + 999) / 1000, {{to_s}})"""  # noqa: S608 - our own table names and whole numbers
 PROCESS_RAW = """SELECT r.ts_ms, p.pid, p.started_at_s, r.used_bytes, r.used_bytes
 FROM process_raw r JOIN process p ON p.id = r.process
 WHERE r.ts_ms >= :since_ms AND r.ts_ms < :until_ms AND r.gpu = :card ORDER BY p.id, r.ts_ms"""

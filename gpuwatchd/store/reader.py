@@ -182,7 +182,13 @@ class Reader:
         if card is None or until_s <= since_s:
             return []
         width_s = self._width(card, since_s, until_s)
-        source = {0: queries.RAW, _MINUTE_S: self._minutes(), _HOUR_S: self._hours()}[width_s]
+        source = (
+            queries.RAW.format(from_ms=0)
+            if width_s == 0
+            else self._minutes()
+            if width_s == _MINUTE_S
+            else self._hours()
+        )
         bucket_s = max(bucket_s or 0, width_s)
         if bucket_s > width_s:
             source = queries.joined(source, round(bucket_s * 1000))
@@ -313,24 +319,23 @@ class Reader:
         return None if oldest_ms is None else int(oldest_ms)
 
     def _minutes(self) -> str:
-        split_ms = self._rolled_ms("gpu_1m")
-        late = queries.joined(f"{queries.RAW} AND ts_ms >= {split_ms}", _MINUTE_S * 1000)
-        return f"""{queries.BUCKETS.format(table="gpu_1m", split_s=split_ms // 1000)}
-UNION ALL SELECT * FROM ({late})"""  # noqa: S608
+        split_s = self._rolled_s("gpu_1m")
+        late = queries.joined(queries.RAW.format(from_ms=split_s * 1000), _MINUTE_S * 1000)
+        closed = queries.BUCKETS.format(table="gpu_1m", from_s=0, to_s=split_s)
+        return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
     def _hours(self) -> str:
         # The last minutes are missing: a long span never reads raw rows.
-        split_s, minutes_s = self._rolled_ms("gpu_1h") // 1000, self._rolled_ms("gpu_1m") // 1000
-        minutes = (
-            f"{queries.BUCKETS.format(table='gpu_1m', split_s=minutes_s)} AND ts_s >= {split_s}"
-        )
-        return f"""{queries.BUCKETS.format(table="gpu_1h", split_s=split_s)}
-UNION ALL SELECT * FROM ({queries.joined(minutes, _HOUR_S * 1000)})"""  # noqa: S608
+        split_s, end_s = self._rolled_s("gpu_1h"), self._rolled_s("gpu_1m")
+        minutes = queries.BUCKETS.format(table="gpu_1m", from_s=split_s, to_s=end_s)
+        late = queries.joined(minutes, _HOUR_S * 1000)
+        closed = queries.BUCKETS.format(table="gpu_1h", from_s=0, to_s=split_s)
+        return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
-    def _rolled_ms(self, table: str) -> int:
+    def _rolled_s(self, table: str) -> int:
         """Return the instant up to which a roll-up is complete."""
         found = self._ask("SELECT value FROM meta WHERE key = ?", (f"{table}.until",))
-        return int(found[0][0]) * 1000 if found else 0
+        return int(found[0][0]) if found else 0
 
 
 def _judge(connection: sqlite3.Connection, path: Path) -> None:

@@ -28,16 +28,15 @@ if TYPE_CHECKING:
     from gpuwatchd.config import StoreSection
     from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo, ProcessKey, Sample
 
-_MIB = 2**20
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class History:
-    """The history of one state directory. Every method belongs to the thread that opened it.
+    """The history of one state directory; it belongs to the thread that opened it.
 
-    The exception is :meth:`check`, which may run anywhere. Use :meth:`open`.
+    Only :meth:`check` may run anywhere. Use :meth:`open`.
     """
 
     def __init__(
@@ -106,8 +105,6 @@ class History:
     def writing(self) -> bool:
         """Whether samples reach the disk at present."""
         return self._mode == "writing" and self._health.well
-
-    # ---- what the daemon tells
 
     def record(
         self,
@@ -208,8 +205,6 @@ class History:
         except sqlite3.Error as error:
             self._health.failed(error)
 
-    # ---- what the daemon calls now and then
-
     def flush_due(self, now_s: float) -> None:
         """Write what waits when ``[store] flush`` has passed; alerts that wait sooner."""
         self._own()
@@ -221,24 +216,18 @@ class History:
             self._commit()
 
     def flush(self, now_s: float) -> bool:
-        """Write everything that waits in one transaction; return whether nothing waits now."""
+        """Write everything that waits; return whether nothing waits now."""
         self._own()
         self._last_flush_s = now_s
         self._replace_damaged(now_s)
         connection = self._writable(now_s)
-        if connection is None:
-            return False
-        self._commit()
-        if self._ledger.waiting:
-            return False
-        if not self._health.has_space():
-            with suppress(sqlite3.Error):
-                self._upkeep.expire(connection, now_s)
-            return False
-        if len(self._intake):
-            self._write_samples(connection)
-        self._health.guard_wal(connection)
-        return not len(self._intake)
+        if connection is not None:
+            self._commit()
+            if not self._ledger.waiting and self._has_space(connection, now_s):
+                self._write_samples(connection)
+                self._health.guard_wal(connection)
+        self._intake.forget_gone()
+        return connection is not None and not len(self._intake) and not self._ledger.waiting
 
     def chores(self, now_s: float) -> None:
         """Roll up, delete what is too old, keep the size bound. Bounded work; never raises."""
@@ -274,15 +263,13 @@ class History:
         self.flush(self._clock())
         self._drop_connection()
 
-    # ---- inside
-
     def _own(self) -> None:
         if threading.get_ident() != self._thread:
             raise RuntimeError("the history belongs to the thread that opened it")
 
     def _open(self, now_s: float) -> None:
         self._drop_connection()
-        max_pages = self._settings.max_db_mib * _MIB // schema.PAGE_BYTES
+        max_pages = self._settings.max_db_mib * (2**20 // schema.PAGE_BYTES)
         opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
         self._connection, self._mode = opening.connection, opening.mode
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
@@ -368,7 +355,16 @@ class History:
             subject = alert.subject
             self._intake.save_subject(self._connection, subject.device_uid, subject.process)
 
+    def _has_space(self, connection: sqlite3.Connection, now_s: float) -> bool:
+        enough = self._health.has_space()
+        if not enough:
+            with suppress(sqlite3.Error):
+                self._upkeep.expire(connection, now_s)
+        return enough
+
     def _write_samples(self, connection: sqlite3.Connection) -> None:
+        if not len(self._intake):
+            return
         try:
             try:
                 connection.execute("BEGIN IMMEDIATE")
