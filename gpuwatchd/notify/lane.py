@@ -10,6 +10,8 @@ import contextlib
 import logging
 import queue
 import threading
+import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 MAX_STUCK = 2
 """The worker and its one replacement; after that nothing is started until one comes back."""
+_GATHER_S = 0.1
+"""What was late already can wait so long for company, to leave as one message."""
 
 
 class Lane:
@@ -37,10 +41,13 @@ class Lane:
         Deliveries that may wait.
     monotonic
         Monotonic seconds.
+    late
+        Says of a delivery whether it is so late that it may be merged with others.
     attempt
-        Called in the worker: tries once and returns the delivery in its new state; never raises.
+        Called in the worker: tries once and returns the deliveries in their new state; never
+        raises. More than one are sent as one message.
     report
-        Called in the worker with the result and whether the worker had been given up meanwhile.
+        Called in the worker with each result and whether the worker had been given up meanwhile.
     """
 
     def __init__(
@@ -50,12 +57,14 @@ class Lane:
         limit_s: float,
         size: int,
         monotonic: Callable[[], float],
-        attempt: Callable[[Delivery, Notifier], Delivery],
+        late: Callable[[Delivery], bool],
+        attempt: Callable[[list[Delivery], Notifier], list[Delivery]],
         report: Callable[[Delivery, bool], None],
     ) -> None:
         self.limit_s = limit_s
         self._notifier = notifier
         self._monotonic = monotonic
+        self._late = late
         self._attempt = attempt
         self._report = report
         self._queue: queue.Queue[Delivery | None] = queue.Queue(maxsize=size)
@@ -89,12 +98,13 @@ class Lane:
         with self._lock:
             lost: list[Delivery] = []
             worker = self._worker
-            job = worker.overdue(self._monotonic(), self.limit_s) if worker is not None else None
-            if worker is not None and job is not None:
+            if worker is not None and worker.overdue(self._monotonic(), self.limit_s):
                 log.warning("channel %s hangs; its worker is left behind", self._notifier.name)
                 self._stuck.add(worker)
                 self._worker = None
-                lost.append(job)
+                lost += worker.job
+                lost += worker.aside
+                worker.aside.clear()
             if len(self._stuck) >= MAX_STUCK:
                 lost.extend(self._drain())
             elif not self._queue.empty():
@@ -121,9 +131,9 @@ class Lane:
             worker.join(timeout_s)
         with self._lock:
             unfinished = self._drain()
-            self._queue.put_nowait(None)  # the sentinel went with the rest
-            running = worker.job if worker is not None else None
-            idle = running is None and not self._stuck
+            self._queue.put_nowait(None)  # the one of stop() went with the rest
+            busy = [*worker.job, *worker.aside] if worker is not None else []
+            idle = not busy and not self._stuck
         close = getattr(self._notifier, "close", None)
         if callable(close) and idle:
             try:
@@ -131,7 +141,7 @@ class Lane:
             except Exception:
                 # On the way out; there is nobody left to tell.
                 log.debug("channel %s cannot be closed", self._notifier.name, exc_info=True)
-        return [running, *unfinished] if running is not None else unfinished
+        return busy + unfinished
 
     def _ensure_worker(self) -> None:
         if self._worker is None and len(self._stuck) < MAX_STUCK and not self._stopped.is_set():
@@ -148,42 +158,48 @@ class Lane:
         return waiting
 
     def work(self, worker: _Worker) -> None:
-        """Run a worker's life: one delivery after the other, until stopped or given up."""
-        while True:
-            delivery = self._queue.get()
+        """Run a worker's life: one message after the other, until stopped or given up."""
+        while self._take(worker):
+            results = self._attempt(worker.job, self._notifier)
             with self._lock:
-                if delivery is None or self._stopped.is_set():
-                    worker.job = delivery
-                    return
-                worker.begin(delivery, self._monotonic())
-            result = self._attempt(delivery, self._notifier)
-            with self._lock:
-                worker.end()
+                worker.job = []
                 abandoned = worker in self._stuck
                 self._stuck.discard(worker)
-            self._report(result, abandoned)
+            for result in results:
+                self._report(result, abandoned)
             if abandoned:
                 return
 
+    def _take(self, worker: _Worker) -> bool:
+        """Wait for the next job; False when there will be none."""
+        first = worker.aside.popleft() if worker.aside else self._queue.get()
+        if first is not None and self._late(first) and not self._stopped.is_set():
+            time.sleep(_GATHER_S)
+        with self._lock:
+            if first is None or self._stopped.is_set():
+                worker.job = [first] if first is not None else []
+                return False
+            worker.job, worker.since_s = [first], self._monotonic()
+            if self._late(first):
+                waiting = [*worker.aside, *self._drain()]
+                worker.job += [one for one in waiting if self._late(one)]
+                worker.aside = deque(one for one in waiting if not self._late(one))
+            return True
+
 
 class _Worker(threading.Thread):
-    """The thread, and since when it has been busy with what."""
+    """The thread, since when it has been busy with what, and what it has set aside."""
 
     def __init__(self, lane: Lane) -> None:
         super().__init__(name="notify", daemon=True)
         self._lane = lane
-        self.job: Delivery | None = None
-        self._since_s = 0.0
+        self.job: list[Delivery] = []
+        self.aside: deque[Delivery] = deque()
+        self.since_s = 0.0
 
-    def begin(self, job: Delivery, now_s: float) -> None:
-        self.job, self._since_s = job, now_s
-
-    def end(self) -> None:
-        self.job = None
-
-    def overdue(self, now_s: float, limit_s: float) -> Delivery | None:
-        """Return the delivery that it has been busy with for too long, else None."""
-        return self.job if now_s - self._since_s > limit_s else None
+    def overdue(self, now_s: float, limit_s: float) -> bool:
+        """Say whether it has been busy with one job for too long."""
+        return bool(self.job) and now_s - self.since_s > limit_s
 
     def run(self) -> None:
         self._lane.work(self)

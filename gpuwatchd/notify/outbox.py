@@ -17,6 +17,7 @@ from gpuwatchd import text
 from gpuwatchd.errors import GpuwatchdError, NotifyError
 from gpuwatchd.model import Availability
 from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.notify.backlog import digest, is_late
 from gpuwatchd.notify.lane import Lane
 from gpuwatchd.registry import load
 
@@ -166,6 +167,7 @@ class Courier:
                 limit_s=max(deadline_s, float(getattr(notifier, "timeout_s", 0.0))) + GRACE_S,
                 size=queue_size,
                 monotonic=monotonic,
+                late=lambda delivery: is_late(delivery, self._clock()),
                 attempt=self._attempt,
                 report=self._report,
             )
@@ -251,28 +253,34 @@ class Courier:
             unfinished += lane.join(max(0.0, deadline - time.monotonic()))
         return unfinished
 
-    def _attempt(self, delivery: Delivery, notifier: Notifier) -> Delivery:
-        key = _key(delivery)
+    def _attempt(self, deliveries: list[Delivery], notifier: Notifier) -> list[Delivery]:
+        """Send once; several late ones as one message. Never raises."""
         with self._lock:
-            late = self._late.get(key)
-        if late is not None:
-            return late
+            done = [self._late[key] for key in map(_key, deliveries) if key in self._late]
+            rest = [one for one in deliveries if _key(one) not in self._late]
+        if not rest:
+            return done
+        now_s = self._clock()
+        message = rest[0].message if len(rest) == 1 else digest(rest, now_s)
+        failure: NotifyError | None = None
         try:
-            known = notifier.send(delivery.message)
+            known = notifier.send(message)
+            log.info("%s: %s", rest[0].channel, text.clean(known))
         except NotifyError as error:
-            return self._unless_late(key, _failed(delivery, error, self._clock()))
+            failure = error
         except Exception as error:
             # A bug in a channel must not end its worker.
-            log.debug("channel %s raised", delivery.channel, exc_info=True)
-            wrapped = NotifyError(f"{type(error).__name__} in the channel", permanent=False)
-            return self._unless_late(key, _failed(delivery, wrapped, self._clock()))
-        log.info("%s: %s", delivery.channel, text.clean(known))
-        return _sent(delivery, self._clock())
+            log.debug("channel %s raised", rest[0].channel, exc_info=True)
+            failure = NotifyError(f"{type(error).__name__} in the channel", permanent=False)
+        now_s = self._clock()
+        if failure is None:
+            return done + [_sent(one, now_s) for one in rest]
+        return done + [self._unless_late(_failed(one, failure, now_s)) for one in rest]
 
-    def _unless_late(self, key: Key, failure: Delivery) -> Delivery:
+    def _unless_late(self, failure: Delivery) -> Delivery:
         """Return the success that an abandoned worker had after all, else the failure."""
         with self._lock:
-            return self._late.get(key, failure)
+            return self._late.get(_key(failure), failure)
 
     def _report(self, delivery: Delivery, abandoned: bool = False) -> None:  # noqa: FBT001, FBT002
         with self._lock:

@@ -133,7 +133,7 @@ def test_a_transient_failure_says_when_to_try_again(
 def test_a_permanent_failure_is_final(
     message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
-    courier = Courier({"fake": Fake(NotifyError("wrong password", permanent=True))})
+    courier = Courier({"fake": Fake(NotifyError("wrong password", permanent=True))}, clock=Clock())
     cleanup.append(courier.close)
     courier.submit(delivery(message))
     (failed,) = collect(courier, 1)
@@ -165,7 +165,7 @@ def test_an_unknown_channel_fails_at_once(message: Message) -> None:
 
 def test_a_dry_run_sends_nothing(message: Message) -> None:
     fake = Fake()
-    courier = Courier({"fake": fake})
+    courier = Courier({"fake": fake}, clock=Clock())
     courier.submit(msgspec.structs.replace(delivery(message), dry_run=True))
     (done,) = courier.results()
     assert (done.state, done.attempts, fake.sent) == ("sent", 0, [])
@@ -177,7 +177,7 @@ def test_the_same_message_is_in_hand_only_once(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = Courier({"fake": fake})
+    courier = Courier({"fake": fake}, clock=Clock())
     cleanup += [gate.set, courier.close]
     for _ in range(5):
         assert courier.submit(delivery(message))
@@ -197,7 +197,7 @@ def test_a_hung_channel_delays_no_other(
 ) -> None:
     gate = threading.Event()
     hung, quick = Fake(gate), Fake()
-    courier = Courier({"hung": hung, "quick": quick})
+    courier = Courier({"hung": hung, "quick": quick}, clock=Clock())
     cleanup += [gate.set, courier.close]
     courier.submit(delivery(message, "hung"))
     began = time.monotonic()
@@ -274,7 +274,7 @@ def test_a_full_queue_is_refused_and_can_be_tried_again(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    courier = Courier({"fake": fake}, queue_size=2)
+    courier = Courier({"fake": fake}, queue_size=2, clock=Clock())
     cleanup += [gate.set, courier.close]
     courier.submit(delivery(message, row=0))
     wait(lambda: len(fake.answers) == 1)
@@ -291,7 +291,7 @@ def test_close_does_not_wait_for_what_hangs(
     gate = threading.Event()
     fake, idle, hung = Fake(), Fake(), Fake(gate, "arrived")
     cleanup.append(gate.set)
-    courier = Courier({"fake": fake, "idle": idle, "hung": hung})
+    courier = Courier({"fake": fake, "idle": idle, "hung": hung}, clock=Clock())
     courier.submit(delivery(message, "fake"))
     for row in (1, 2, 3):
         courier.submit(delivery(message, "hung", row=row))
@@ -313,7 +313,7 @@ def test_what_a_closed_courier_leaves_the_next_one_sends(
 ) -> None:
     gate = threading.Event()
     fake = Fake(gate, "arrived")
-    old, new = Courier({"fake": fake}), Courier({"fake": fake})
+    old, new = (Courier({"fake": fake}, clock=Clock()) for _ in range(2))
     cleanup += [gate.set, new.close]
     for row in (1, 2, 3):
         old.submit(delivery(message, row=row))
@@ -342,6 +342,33 @@ def test_a_channel_with_a_longer_timeout_is_given_it(
     assert courier.results() == []
     clock.now_s += 2
     assert len(courier.results()) == 1
+
+
+def test_what_is_late_leaves_as_one_message(
+    message: Message, cleanup: list[Callable[[], object]]
+) -> None:
+    gate = threading.Event()
+    fake = Fake(gate, NotifyError("still down", permanent=False), "arrived")
+    courier = Courier({"fake": fake}, clock=Clock(1000.0 + 8 * 3600))
+    cleanup += [gate.set, courier.close]
+    fresh = msgspec.structs.replace(delivery(message, row=9), created_at_s=1000.0 + 8 * 3600)
+    courier.submit(fresh)
+    wait(lambda: len(fake.answers) == 2)
+    for row in range(1, 6):
+        courier.submit(delivery(message, row=row))
+    courier.submit(msgspec.structs.replace(fresh, message=message, row=10))
+    gate.set()
+    done = collect(courier, 7)
+    # The late ones failed together, in one attempt; the fresh ones went on their own.
+    assert {one.row for one in done if one.state == "pending"} == {1, 2, 3, 4, 5}
+    assert fake.sent == ["a1b2c3-9", "a1b2c3"]
+    for one in done:
+        if one.state == "pending":
+            courier.submit(one)
+    again = collect(courier, 5)
+    assert {one.state for one in again} == {"sent"}
+    assert len(fake.sent) == 3
+    assert fake.sent[2].startswith("digest-")
 
 
 @given(st.floats(0, 2e9), st.floats(-1e9, 1e9))

@@ -15,6 +15,7 @@ import pytest
 
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Delivery, Message
+from gpuwatchd.notify.backlog import plan
 from gpuwatchd.notify.email import EmailNotifier
 from gpuwatchd.notify.outbox import Courier, retry_at
 from tests.conftest import need
@@ -304,6 +305,72 @@ def test_the_server_is_down_then_up_through_the_courier(
         assert len(mailbox.mails) == 1
     finally:
         courier.close()
+
+
+class Outbox:
+    """What the daemon does about deliveries, on a clock of our own."""
+
+    def __init__(self, channel: EmailNotifier) -> None:
+        self.now_s = 1_000_000.0
+        self.courier = Courier({"email": channel}, clock=lambda: self.now_s)
+        self.waiting: dict[str, Delivery] = {}
+
+    def tell(self, n: int, notice: str, thread: str | None = None) -> None:
+        name = f"{n}-{notice}"
+        self.waiting[name] = Delivery(
+            alert_key=str(n),
+            channel="email",
+            message=msgspec.structs.replace(
+                MESSAGE, id=name, notice=notice, subject=f"incident {n}", thread=thread
+            ),
+            state="pending",
+            attempts=0,
+            created_at_s=self.now_s,
+        )
+
+    def turn(self) -> None:
+        planned = plan(self.waiting.values(), self.now_s)
+        for delivery in planned.submit:
+            assert self.courier.submit(delivery)
+        results: list[Delivery] = []
+
+        def arrived() -> bool:
+            results.extend(self.courier.results())
+            return len(results) == len(planned.submit)
+
+        assert until(arrived)
+        for delivery in planned.drop + results:
+            del self.waiting[delivery.message.id]
+        self.waiting |= {one.message.id: one for one in results if one.state == "pending"}
+
+
+def test_eight_hours_without_a_server_end_in_one_mail(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
+) -> None:
+    port = _free_port()
+    outbox = Outbox(EmailNotifier(**settings, port=port))
+    for n in range(40):
+        outbox.tell(n, "firing")
+        if n % 4 == 0:  # a quarter of them is over soon
+            outbox.tell(n, "resolved", thread=f"{n}-firing")
+    ended_s = outbox.now_s + 8 * 3600
+    turns = 0
+    try:
+        while outbox.now_s < ended_s:
+            outbox.turn()
+            turns += 1
+            outbox.now_s = min(one.next_try_at_s or 0.0 for one in outbox.waiting.values())
+        assert turns <= 16
+        start(port=port)
+        outbox.turn()
+    finally:
+        outbox.courier.close()
+    (mail,) = mailbox.mails
+    assert outbox.waiting == {}
+    assert mail["Subject"] == "gpuwatchd: 30 messages that could not be delivered earlier"
+    text = mail.get_body(("plain",)).get_content()
+    assert "incident 39" in text
+    assert "incident 4\n" not in text
 
 
 def test_a_silent_server_is_given_up_in_time(settings: dict[str, Any]) -> None:

@@ -1,0 +1,129 @@
+"""What piles up while a channel is down: what is overtaken, what leaves together. Pure.
+
+Eight hours without a mail server must not end in a hundred mails, nor a login in the morning in
+pop-ups about jobs that recovered at night.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gpuwatchd import text, units
+from gpuwatchd.model import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.model import Delivery, Severity
+
+LATE_S = 3600.0
+"""From this age on, undelivered messages of one channel leave as one."""
+MAX_LINES = 40
+_LONGEST_RETRY_S = 3600.0
+_RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
+_OVERTAKEN = "overtaken by a later message of the same incident"
+_OVER = "over before it could be told"
+
+
+class Plan(NamedTuple):
+    """What to do with the messages that wait."""
+
+    submit: list[Delivery]
+    """To hand to the courier now."""
+    drop: list[Delivery]
+    """Overtaken: state "failed" and why; to be written down, not sent."""
+
+
+def is_late(delivery: Delivery, now_s: float) -> bool:
+    """Say whether a message is so old that it may be merged with others (epoch seconds)."""
+    return now_s - delivery.created_at_s > LATE_S
+
+
+def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
+    """Return what of the waiting messages is to be sent now, and what never.
+
+    Of one incident on one channel only the newest message is still worth sending; an incident
+    that is over and whose beginning was never told is not told at all. Where one message of a
+    channel is due that is late already, all late ones of that channel are due with it.
+
+    Parameters
+    ----------
+    waiting
+        Deliveries of state "pending" that are not with the courier.
+    now_s
+        Epoch seconds. A next try further away than the longest retry (the clock was set back)
+        counts as due.
+    """
+    incidents: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
+    for delivery in waiting:
+        message = delivery.message
+        incidents[delivery.channel, message.thread or message.id].append(delivery)
+    kept: list[Delivery] = []
+    dropped: list[Delivery] = []
+    for (_, incident), group in incidents.items():
+        *older, newest = sorted(group, key=lambda one: one.created_at_s)
+        dropped += [_dropped(one, _OVERTAKEN) for one in older]
+        untold = any(one.message.id == incident for one in older)
+        if newest.message.notice == "resolved" and untold:
+            dropped.append(_dropped(newest, _OVER))
+        else:
+            kept.append(newest)
+    due = [one for one in kept if _is_due(one, now_s)]
+    reopened = {one.channel for one in due if is_late(one, now_s)}
+    late = [
+        one
+        for one in kept
+        if one.channel in reopened and is_late(one, now_s) and not _is_due(one, now_s)
+    ]
+    return Plan(due + late, dropped)
+
+
+def _is_due(delivery: Delivery, now_s: float) -> bool:
+    at_s = delivery.next_try_at_s or 0.0
+    return at_s <= now_s or at_s > now_s + _LONGEST_RETRY_S
+
+
+def _dropped(delivery: Delivery, why: str) -> Delivery:
+    return msgspec.structs.replace(delivery, state="failed", next_try_at_s=None, error=why)
+
+
+def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
+    """Return one message for several that could not be delivered in their time.
+
+    Its id follows from theirs, so that a repetition is recognised as the same mail.
+
+    Parameters
+    ----------
+    deliveries
+        At least one, of one channel.
+    now_s
+        Epoch seconds, for "today" in clock times.
+    """
+    ordered = sorted(deliveries, key=lambda one: one.created_at_s)
+    names = "|".join(sorted(one.message.id for one in ordered))
+    worst = max((one.message.severity for one in ordered), key=_RANK.__getitem__)
+    shown = ordered[-MAX_LINES:]
+    lines = [
+        f"{units.clock(one.created_at_s, now_s=now_s)}  {_word(one.message)}: "
+        f"{text.clean(one.message.subject)}"
+        for one in shown
+    ]
+    if len(shown) < len(ordered):
+        lines.insert(0, f"({len(ordered) - len(shown)} older ones are left out.)")
+    count = f"{len(ordered)} message{'s' if len(ordered) > 1 else ''}"
+    return Message(
+        id=f"digest-{hashlib.sha256(names.encode('utf-8', 'replace')).hexdigest()[:24]}",
+        notice="repeat",
+        severity=worst,
+        subject=f"gpuwatchd: {count} that could not be delivered earlier",
+        body="\n".join(["While this channel could not be reached:", *lines]),
+        command="gpuwatchctl alerts --all",
+    )
+
+
+def _word(message: Message) -> str:
+    return "recovered" if message.notice == "resolved" else message.severity
