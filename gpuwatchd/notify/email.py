@@ -6,6 +6,7 @@ send, from ``$CREDENTIALS_DIRECTORY/smtp-password`` or a file of 0600, and is ke
 
 from __future__ import annotations
 
+import contextlib
 import email.policy
 import email.utils
 import ipaddress
@@ -139,12 +140,20 @@ class EmailNotifier:
             )
         else:
             client = smtplib.SMTP(self._host, self._port, timeout=self.timeout_s)
-        with client:
+        try:
             if self._security == "starttls":
                 client.starttls(context=context)
             if password is not None:
                 client.login(self._username, password)
-            return client.send_message(mail)
+            refused = client.send_message(mail)
+        except BaseException:
+            client.close()
+            raise
+        # A server that is rude at the farewell has the mail nevertheless.
+        with contextlib.suppress(smtplib.SMTPException, OSError):
+            client.quit()
+        client.close()
+        return refused
 
     def _check(self) -> None:
         """Refuse settings that cannot work.

@@ -9,7 +9,7 @@ import os
 import smtplib
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -63,11 +63,11 @@ class Server:
         if name in self.fail:
             raise self.fail[name]
 
-    def __enter__(self) -> Self:
-        return self
+    def quit(self) -> None:
+        self._do("quit")
 
-    def __exit__(self, *_: object) -> None:
-        self.calls.append("quit")
+    def close(self) -> None:
+        self.calls.append("close")
 
     def starttls(self, *, context: ssl.SSLContext) -> None:
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -188,7 +188,7 @@ def test_plain_is_for_loopback(server: Server, message: Message, host: str) -> N
     channel = notifier(host=host, security="none")
     assert channel.probe().ok
     assert channel.send(message) == f"accepted by {host} for 2 of 2"
-    assert server.calls == ["connect", "send", "quit"]
+    assert server.calls == ["connect", "send", "quit", "close"]
 
 
 def test_the_user_name_may_be_the_sender(server: Server, password_file: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_user_name_may_be_the_sender(server: Server, password_file: Path) ->
 def test_a_login_follows_tls(server: Server, message: Message, password_file: Path) -> None:
     channel = notifier(username="gpu", password_file=str(password_file))
     assert channel.send(message) == "accepted by mail.example.org for 2 of 2"
-    assert server.calls == ["connect", "starttls", "login", "send", "quit"]
+    assert server.calls == ["connect", "starttls", "login", "send", "quit", "close"]
 
 
 def test_without_starttls_nothing_is_sent(
@@ -211,7 +211,7 @@ def test_without_starttls_nothing_is_sent(
     with pytest.raises(NotifyError, match="does not offer STARTTLS") as caught:
         notifier(username="gpu", password_file=str(password_file)).send(message)
     assert caught.value.permanent
-    assert server.calls == ["connect", "starttls", "quit"]
+    assert server.calls == ["connect", "starttls", "close"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
@@ -295,6 +295,17 @@ def test_what_a_failure_means(
         channel.send(message)
     assert caught.value.permanent is permanent
     assert expected.lower() in caught.value.message.lower()
+
+
+@pytest.mark.parametrize(
+    "error", [smtplib.SMTPResponseException(421, b"busy"), TimeoutError(), OSError(5, "x")]
+)
+def test_a_bad_farewell_does_not_send_the_mail_twice(
+    server: Server, message: Message, error: Exception
+) -> None:
+    server.fail["quit"] = error
+    assert notifier().send(message) == "accepted by mail.example.org for 2 of 2"
+    assert server.calls[-1] == "close"
 
 
 def test_some_recipients_are_better_than_none(server: Server, message: Message) -> None:
