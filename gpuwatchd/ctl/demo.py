@@ -145,7 +145,9 @@ def _show(*, plain: bool, length_s: float, speed: float) -> Show:
     lines_only = not out.terminal or not out.colour or os.environ.get("TERM") == "dumb"
     if plain or flags.quiet or lines_only:
         return demo_show.Lines(out, quiet=flags.quiet)
-    return demo_show.Screen(out, length_s=length_s, speed=speed)
+    from gpuwatchd.ctl import demo_screen  # noqa: PLC0415
+
+    return demo_screen.Screen(out, length_s=length_s, speed=speed)
 
 
 def _assemble(
