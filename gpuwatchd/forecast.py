@@ -31,6 +31,8 @@ HOLD_SHARE = 0.25
 """Releases smaller than this share of a window's growth do not delay it."""
 HOLD_MARGIN = 1.25
 """Growth must be older than this many times the longest hold."""
+HOLDS = 2.0
+"""A window covers at least this many holds: a rise between two releases proves nothing."""
 STOP_SHAPE = 2.0
 STOP_SCALE_S = 2400.0
 LEAK_PRIOR = 0.1
@@ -237,7 +239,7 @@ def _candidates(view: View, look: FloatArray, minimum_growth: float) -> Windows 
     growth = np.interp(end, t, floor) - np.interp(begin, t, floor)
     # The delay must follow from this growth, not from a smaller one before the shift.
     justified = view.holds.longest_s(HOLD_SHARE * np.maximum(growth, 0.0)) >= 0.5 * lag
-    long_enough = end - begin >= np.maximum(0.5 * look, least)
+    long_enough = end - begin >= np.maximum(np.maximum(0.5 * look, HOLDS * lag), least)
     good = (growth >= minimum_growth) & long_enough & justified
     if not good.any():
         return None

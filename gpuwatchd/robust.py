@@ -24,6 +24,8 @@ GAP_S = 60.0
 """A pause up to this long is never a gap; above it, one of more than three intervals is."""
 STACK_POINTS = 360
 """Points at which holding times are worked out; more precision buys nothing."""
+STEADY_T = 9.0
+"""With 14 degrees of freedom, one chance in ten million: many windows are looked at."""
 NOISE_POINTS = 400
 """Differences that the noise is estimated from."""
 LONGEST_S = 6.4 * 3600
@@ -65,6 +67,8 @@ class View:
     @cached_property
     def start(self) -> int:
         """Index of the last instant at the lowest level: growth cannot be older."""
+        if not self.t_s.size:
+            return 0
         return int(np.searchsorted(self.floor, self.floor[0], side="right")) - 1
 
     @cached_property
@@ -327,6 +331,45 @@ def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float
     error = sd / math.sqrt((batches**3 - batches) / 12.0)
     statistic = slope / error
     return statistic, t_tail(statistic, freedom)
+
+
+def steady_rise(view: View, look_s: FloatArray, least: float) -> bool:
+    """Say whether the means rise steadily in one of the last ``look_s`` seconds, beyond chance.
+
+    Sixteen batch means of each window: the t statistic of their slope must be beyond
+    :data:`STEADY_T`, the growth ``least`` bytes or more, each half must bring a third of it, the
+    last eighth must still rise, and over three windows nothing comparable was given back. It sees
+    a slow rise under noise earlier than the retained floor does.
+    """
+    look = look_s[(look_s <= view.span_s) & (look_s >= 32.0 * view.step_s)]
+    if not look.size:
+        return False
+    edges = -look[:, None] * np.linspace(3.0, 0.0, 49)
+    edges[:, -1] = 1.0
+    at = np.searchsorted(view.t_s, edges.ravel()).reshape(edges.shape)
+    number = np.diff(at, axis=1)
+    filled = number > 0
+    means = np.diff(view.sums[at], axis=1) / np.maximum(number, 1)
+    here = means[:, 32:]
+    slope = here @ _SLOPE_16
+    rest = here - here.mean(axis=1, keepdims=True) - slope[:, None] * _TIMES_16
+    variance = np.maximum((rest * rest).sum(axis=1), 1.0) / 14.0
+    error = np.sqrt(variance * float(_SLOPE_16 @ _SLOPE_16))
+    growth = 15.0 * slope
+    start, middle, end = (here[:, part].mean(axis=1) for part in _THIRDS)
+    whole = np.maximum(end - start, 1.0)
+    even = np.minimum(middle - start, end - middle) >= whole / 3.0
+    live = here[:, 14:].mean(axis=1) - here[:, 12:14].mean(axis=1) >= 0.8 * slope
+    before = np.where(filled, means, _NOTHING)
+    fall = np.where(filled, np.maximum.accumulate(before, axis=1) - before, 0.0).max(axis=1)
+    good = filled[:, 32:].all(axis=1) & (growth >= least) & (slope > STEADY_T * error)
+    return bool(np.any(good & even & live & (fall < growth / 3.0)))
+
+
+_THIRDS = (slice(0, 5), slice(5, 11), slice(11, 16))
+_TIMES_16 = np.arange(16.0) - 7.5
+_SLOPE_16 = _TIMES_16 / float(_TIMES_16 @ _TIMES_16)
+_NOTHING = -1e30
 
 
 def t_tail(statistic: float, freedom: int) -> float:

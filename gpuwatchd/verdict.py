@@ -138,6 +138,8 @@ def _growth(series: Series, view: View, least: float) -> _Growth | None:
             )
     if chosen is None:
         return None
+    if not plain and view.noise_bytes > 0.0:
+        plain = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
     onset_s = _onset(chosen.found.view, chosen.found, chosen.best)
     return chosen._replace(onset_s=onset_s, plain=plain)
 

@@ -10,14 +10,17 @@ import argparse
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tests.scenarios import worlds
 from tests.scenarios.replay import replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 DAY = 86400.0
 

@@ -1,0 +1,199 @@
+"""Laws that every detector and the verdict obey."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpuwatchd.detect
+from gpuwatchd import registry, verdict
+from gpuwatchd.config import DetectionSection
+from gpuwatchd.detect import DETECTORS
+from gpuwatchd.model import Series, Subject
+
+if TYPE_CHECKING:
+    from gpuwatchd.ports import Detector
+
+Array = npt.NDArray[np.float64]
+MIB, GIB = 2.0**20, 2.0**30
+
+
+def one(t: Array, x: Array, total: float = 24 * GIB) -> Series:
+    return Series(
+        subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=total, total_bytes=total
+    )
+
+
+def shape(name: str, t: Array) -> Array:
+    """Return a series that the detector of this name fires on."""
+    shapes: dict[str, Array] = {
+        "trend": 4e9 + 1e6 * t,
+        "step": 4e9 + np.floor(t / 500) * 4e8,
+        "cycle": 4e9 + np.floor(t / 300) * 1e8 + 2e9 * ((t / 300) % 1.0),
+        "spike": np.where(t < 1500, 4e9, 9e9),
+        "plateau": 4e9 + 3e9 * (1 - np.exp(-t / 300)),
+    }
+    return shapes[name]
+
+
+def load(name: str) -> Detector:
+    detector: Detector = registry.load(DETECTORS, name)()
+    return detector
+
+
+CLOCK = np.arange(0.0, 3600.0, 5.0)
+every = pytest.mark.parametrize("name", sorted(DETECTORS))
+
+
+@every
+def test_table_and_file_and_class_agree(name: str) -> None:
+    detector = load(name)
+    assert detector.name == name
+    assert DETECTORS[name] == f"gpuwatchd.detect.{name}:{type(detector).__name__}"
+    text = type(detector).__doc__ or ""
+    for part in ("When it fires", "When it must not", "Cost", "References", ">>>"):
+        assert part in text
+
+
+def test_every_file_is_in_the_table() -> None:
+    folder = Path(gpuwatchd.detect.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(DETECTORS)
+
+
+@every
+def test_fires_on_its_shape(name: str) -> None:
+    signal = load(name).look(one(CLOCK, shape(name, CLOCK)))
+    assert signal is not None
+    assert signal.detector == name
+    assert 0.0 <= signal.confidence <= 1.0
+
+
+@every
+def test_inputs_stay_untouched_and_the_answer_is_the_same_twice(name: str) -> None:
+    t, x = CLOCK.copy(), shape(name, CLOCK)
+    t.setflags(write=False)
+    x.setflags(write=False)
+    series = one(t, x)
+    assert load(name).look(series) == load(name).look(series)
+
+
+@every
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4])
+def test_short_series_are_none(name: str, length: int) -> None:
+    assert load(name).look(one(CLOCK[:length], shape(name, CLOCK)[:length])) is None
+
+
+@every
+@pytest.mark.parametrize("level", [0.0, 4e9])
+def test_constant_series_are_none(name: str, level: float) -> None:
+    assert load(name).look(one(CLOCK, np.full(CLOCK.size, level))) is None
+
+
+@every
+def test_time_shift_changes_nothing(name: str) -> None:
+    here = load(name).look(one(CLOCK, shape(name, CLOCK)))
+    # A power of two keeps the sum exact, so that equality can be asked for.
+    there = load(name).look(one(CLOCK + 2.0**30, shape(name, CLOCK)))
+    assert here is not None
+    assert there is not None
+    assert there.confidence == here.confidence
+    assert there.rate_bytes_per_s == here.rate_bytes_per_s
+    assert there.since_s - 2.0**30 == here.since_s
+
+
+@every
+@pytest.mark.parametrize("factor", [2.0, 5.0])
+def test_bytes_times_k_is_rate_times_k(name: str, factor: float) -> None:
+    small = load(name).look(one(CLOCK, shape(name, CLOCK)))
+    large = load(name).look(one(CLOCK, factor * shape(name, CLOCK), factor * 24 * GIB))
+    assert small is not None
+    assert large is not None
+    assert large.rate_bytes_per_s == pytest.approx(factor * small.rate_bytes_per_s, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["trend", "step", "cycle"])
+def test_flat_tail_never_raises_confidence(name: str) -> None:
+    x = shape(name, CLOCK)
+    before = load(name).look(one(CLOCK, x))
+    tail = np.arange(3600.0, 7200.0, 5.0)
+    flat = np.full(tail.size, x[-1])
+    after = load(name).look(one(np.concatenate((CLOCK, tail)), np.concatenate((x, flat))))
+    assert before is not None
+    assert after is None or after.confidence <= before.confidence + 1e-9
+
+
+@every
+@pytest.mark.parametrize("seed", range(3))
+def test_irregular_sampling_is_tolerated(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    t = np.cumsum(rng.uniform(0.5, 12.0, 600))
+    signal = load(name).look(one(t, shape(name, t)))
+    regular = load(name).look(one(CLOCK, shape(name, CLOCK)))
+    assert signal is not None
+    assert regular is not None
+    assert signal.pattern == regular.pattern
+
+
+@every
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_never_raises_and_stays_in_range(name: str, data: st.DataObject) -> None:
+    pauses = data.draw(st.lists(st.floats(0.01, 400.0), min_size=0, max_size=80))
+    t = np.cumsum(np.array(pauses, dtype=np.float64))
+    levels = data.draw(
+        st.lists(st.floats(0.0, 80 * GIB), min_size=len(pauses), max_size=len(pauses))
+    )
+    series = one(t, np.array(levels, dtype=np.float64), 80 * GIB)
+    signal = load(name).look(series)
+    if signal is not None:
+        assert 0.0 <= signal.confidence <= 1.0
+        assert np.isfinite(signal.rate_bytes_per_s)
+        assert all(np.isfinite(value) for value in signal.facts.values())
+    finding = verdict.judge(series, DetectionSection())
+    assert 0.0 <= finding.confidence <= 1.0
+    assert finding.reason
+    if finding.eta is not None:
+        assert 0.0 <= finding.eta.low_s <= finding.eta.mid_s
+        assert finding.eta.high_s is None or finding.eta.high_s >= finding.eta.mid_s
+
+
+@pytest.mark.parametrize("name", ["trend", "step", "cycle"])
+def test_verdict_is_invariant_under_a_time_shift(name: str) -> None:
+    x = shape(name, CLOCK)
+    here = verdict.judge(one(CLOCK, x), DetectionSection())
+    there = verdict.judge(one(CLOCK + 2.0**30, x), DetectionSection())
+    assert (there.pattern, there.tier, there.confidence) == (
+        here.pattern,
+        here.tier,
+        here.confidence,
+    )
+    assert there.eta == here.eta
+
+
+def test_verdict_scales_with_the_bytes() -> None:
+    x = shape("trend", CLOCK)
+    small = verdict.judge(one(CLOCK, x), DetectionSection())
+    large = verdict.judge(one(CLOCK, 3 * x, 72 * GIB), DetectionSection())
+    assert small.rate_bytes_per_s is not None
+    assert large.rate_bytes_per_s == pytest.approx(3 * small.rate_bytes_per_s, rel=0.01)
+    assert small.eta is not None
+    assert large.eta is not None
+    assert large.eta.mid_s == pytest.approx(small.eta.mid_s, rel=0.01)
+
+
+def test_a_flat_tail_never_raises_the_verdict() -> None:
+    confidence = []
+    for flat_s in (0.0, 120.0, 600.0, 1800.0):
+        t = np.arange(0.0, 3600.0 + flat_s, 5.0)
+        x = 4e9 + 1e6 * np.minimum(t, 3600.0)
+        found = verdict.judge(one(t, x), DetectionSection())
+        confidence.append(found.confidence if found.tier != "none" else 0.0)
+    assert confidence == sorted(confidence, reverse=True)
+    assert confidence[0] > 0.7
+    assert confidence[-1] < 0.5
