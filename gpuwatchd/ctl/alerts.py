@@ -219,6 +219,7 @@ def _pick(alerts: Sequence[Alert], key: str) -> Alert:
     """
     exact = [a for a in alerts if a.key == key]
     pids = [a for a in alerts if a.subject.process and str(a.subject.process.pid) == key]
+    pids = [a for a in pids if a.state in _OPEN] or pids
     parts = [a for a in alerts if key in a.key]
     for fitting in (exact, pids, parts):
         keys = {a.key for a in fitting}

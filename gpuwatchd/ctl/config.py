@@ -57,7 +57,12 @@ def show(origin: bool) -> int:  # noqa: FBT001
     warnings = [("environment", words) for words in loaded.warnings]
     if flags.json:
         data = [
-            {"key": key, "value": value, "default": default, "origin": source}
+            {
+                "key": key,
+                "value": settings.plain(value),
+                "default": settings.plain(default),
+                "origin": source,
+            }
             for key, value, default, source in rows
         ]
         output.emit_json(envelope.answer("config", data, source="files", warnings=warnings))

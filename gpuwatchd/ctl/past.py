@@ -26,6 +26,8 @@ __all__ = ["FILE_NAME", "judged", "reader"]
 _LOOK_BACK_S = (store.RAW_SPAN_S, store.MINUTE_SPAN_S, 5 * 365 * 86400.0)
 _ALIVE_S = 150.0
 """An unchanged process has one row a minute; later than this it was gone at the end."""
+_AHEAD_S = 60.0
+"""The daemon's clock may have been ahead of ours."""
 _HOLD_S = 75.0
 _SPARK_POINTS = 32
 
@@ -101,7 +103,8 @@ def _begun_s(history: Reader) -> float:
 def _last_rows(history: Reader, device: Device, now_s: float, begun_s: float) -> list[DeviceRow]:
     """Return the last hours of a device, as fine as they are kept, ending with its last sample."""
     for back_s in _LOOK_BACK_S:
-        coarse = history.device_rows(device.uid, now_s - back_s, now_s + 60.0)
+        # Not a second longer: a longer span is read from coarser rows.
+        coarse = history.device_rows(device.uid, now_s + _AHEAD_S - back_s, now_s + _AHEAD_S)
         if coarse:
             break
     else:

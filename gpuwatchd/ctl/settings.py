@@ -58,6 +58,21 @@ def masked(value: object) -> object:
     return text.mask_argv([value])[0] if isinstance(value, str) and value else value
 
 
+def plain(value: object) -> object:
+    """Return a value as JSON may have it; durations as the configuration writes them.
+
+    Examples
+    --------
+    >>> plain((Seconds(90), Seconds(3600))), plain(Size(5)), plain("x")
+    (['90s', '1h'], 5, 'x')
+    """
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, Seconds):
+        return units.short_duration(value)
+    return int(value) if isinstance(value, Size) else value
+
+
 def value_at(settings: Section, key: str) -> Any:
     """Return the value of a dotted kebab-case key."""
     node: Any = settings

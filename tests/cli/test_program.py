@@ -121,6 +121,7 @@ def test_every_answer_is_json_when_asked(case: Case) -> None:
     assert answer["schema_version"] == 1
     assert answer["generated_at"].endswith("Z")
     assert ("data" in answer) != ("error" in answer)
+    assert "internal error" not in done.stderr
     if "error" in answer:
         assert answer["error"]["exit_code"] == done.returncode != 0
         assert answer["error"]["message"]

@@ -1,0 +1,212 @@
+"""``config``: the file it writes, what it prints, and what it says about settings."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import Config
+from gpuwatchd.ctl import main, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EMAIL = '[policy]\nchannels = ["email"]\n[notify.email]\nto = ["a@example.org"]\n'
+KEYS = tuple(config.keys())
+GPULSE = """
+[detection]
+min-r-squared = 0.7
+min-slope-mb-per-sec = 1.0
+confidence-threshold = 0.8
+minimum-samples = 10
+analysis-window-hours = 24
+"""
+
+
+def _switched_on(text: str) -> str:
+    """Return the file that init writes with every key that has a value switched on."""
+    return re.sub(r"^#([a-z-]+ = .+)$", r"\1", text, flags=re.MULTILINE)
+
+
+def test_init_writes_every_key_switched_off(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "config.toml"
+    assert main(["config", "init", "--config", str(file), "-q"]) == 0
+    content = file.read_text(encoding="utf-8")
+    assert config.load(file, environ={}).config == Config()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    named = set(re.findall(r"^#([a-z-]+) =", content, flags=re.MULTILINE))
+    assert named == {key.rpartition(".")[2] for key, _ in KEYS}
+
+
+def test_init_switched_on_is_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(_switched_on(settings.default_file()), encoding="utf-8")
+    loaded = config.load(file, environ={})
+    assert loaded.config == Config()
+    at_defaults = {key for key, origin in loaded.origin.items() if origin == "default"}
+    assert at_defaults == {key for key, default in KEYS if default is None}
+
+
+def test_init_explains_each_key_in_the_words_of_the_source() -> None:
+    content = settings.default_file()
+    assert "# Time between two samples.\n#interval = " in content
+    assert "[notify.email]  # a mail by SMTP" in content
+
+
+def test_init_replaces_nothing_unless_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("# mine\n", encoding="utf-8")
+    assert main(["--config", str(file), "config", "init"]) == 1
+    assert file.read_text(encoding="utf-8") == "# mine\n"
+    assert "--force" in capsys.readouterr().err
+    assert main(["config", "init", "--force", "--config", str(file)]) == 0
+    assert "[detection]" in file.read_text(encoding="utf-8")
+
+
+def test_print_shows_the_layer_of_each_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[detection]\nminimum_samples = 30\n", encoding="utf-8")
+    monkeypatch.setenv("GPUWATCHD_DAEMON_INTERVAL", "10s")
+    assert main(["config", "print", "--origin", "--config", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert f"minimum-samples = 30  # {file}" in shown
+    assert 'interval = "10s"  # environment variable' in shown
+    assert 'minimum-duration = "5m"  # default' in shown
+
+
+def test_print_is_a_file_that_means_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "print"]) == 0
+    file = tmp_path / "copy.toml"
+    file.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert config.load(file, environ={}).config == Config()
+
+
+def test_print_masks_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        '[notify.command]\nargv = ["curl", "--token", "s3cret-value", "https://me:pw123@host/"]\n',
+        encoding="utf-8",
+    )
+    for arguments in (["config", "print"], ["config", "print", "--json"]):
+        assert main([*arguments, "--config", str(file)]) == 0
+        shown = capsys.readouterr().out
+        assert "****" in shown
+        assert "s3cret" not in shown
+        assert "pw123" not in shown
+
+
+def test_a_gpulse_block_is_accepted_and_its_price_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gpulse.toml"
+    file.write_text(GPULSE, encoding="utf-8")
+    assert main(["config", "validate", str(file)]) == 0
+    shown = capsys.readouterr()
+    assert "this slope floor hides leaks below 60.0 MB/min" in shown.out
+    assert "min-r-squared" in shown.out
+    assert "unknown" not in shown.out + shown.err
+
+
+def test_defaults_have_no_hidden_price() -> None:
+    assert settings.consequences(Config()) == []
+    assert settings.problems(Config()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("[detection]\nconfidence-threshold = 0.95", "alerts come late"),
+        ("[detection]\nconfidence-threshold = 0.3", "false alarms"),
+        ("[detection]\nminimum-samples = 500", "no alert before 0h 42m"),
+        ("[detection]\nminimum-growth-mib = 1024", "below 1.0 GiB"),
+        ("[detection]\nanalysis-window-hours = 0.5", "leaks slower than 0.6 MB/min"),
+        ("[detection]\nanalysis-window-hours = 0.01", "there will be none"),
+        ('[detection]\neta-horizon = "10m"', "no alert earlier than 0h 10m"),
+        ('[detection]\nspike-window = "5s"', "shorter than 3 samples; 15s"),
+        ("[policy]\nchannels = []", "nobody is told"),
+        ("[policy]\nrepeat = []", "never again"),
+        ("[sources]\nenabled = []", "nothing is watched"),
+        ('[daemon]\ninterval = "5m"', "seen late"),
+    ],
+)
+def test_each_setting_says_what_it_costs(
+    text: str, note: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text, encoding="utf-8")
+    assert main(["config", "validate", str(file)]) == 0
+    assert note in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[policy]\nchannels = ["pigeon"]', 'no channel is called "pigeon"; known: desktop'),
+        ('[sources]\nenabled = ["nvlm"]', 'no source is called "nvlm"'),
+        ('[sources]\nenabled = ["replay"]', "[sources.replay] file: not set"),
+        ('[policy]\nchannels = ["command"]', "[notify.command] argv: empty"),
+        ('[policy]\nchannels = ["email"]', "[notify.email] host: empty"),
+        (
+            f'{EMAIL}host = "mail.example.org"\nsecurity = "none"',
+            "refused for mail.example.org",
+        ),
+        (
+            f'{EMAIL}host = "localhost"\npassword-file = "PASSWORD"',
+            "others can read",
+        ),
+        ("detection = 3", "expected a table"),
+        ("[detection]\nminimum-samples = 'x'", "minimum-samples"),
+        ("[[", "not valid TOML"),
+    ],
+)
+def test_what_cannot_work_is_5(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("x", encoding="utf-8")
+    secret.chmod(0o644)
+    file = tmp_path / "config.toml"
+    file.write_text(text.replace("PASSWORD", str(secret)), encoding="utf-8")
+    assert main(["config", "validate", str(file)]) == 5
+    assert words in capsys.readouterr().err
+    assert main(["config", "validate", str(file), "--json"]) == 5
+    answer = json.loads(capsys.readouterr().out)
+    said = (
+        answer["error"]["message"] if "error" in answer else "\n".join(answer["data"]["problems"])
+    )
+    assert words in said
+
+
+def test_print_as_json_has_durations_as_they_are_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "print", "--json"]) == 0
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["data"]}
+    assert set(rows) == {key for key, _ in KEYS}
+    assert rows["daemon.interval"]["value"] == "5s"
+    assert rows["policy.repeat"]["default"] == ["1h", "2h", "4h", "8h", "1d"]
+    assert rows["notify.email.port"]["value"] is None
+
+
+def test_path_names_the_files_in_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "path"]) == 0
+    shown = capsys.readouterr().out
+    assert str(config.user_file()) in shown
+    assert str(config.state_dir()) in shown
+    monkeypatch.setenv("GPUWATCHD_CONFIG", "/somewhere/else.toml")
+    assert main(["config", "path", "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["data"]["files"]
+    assert files == [{"path": "/somewhere/else.toml", "exists": False}]

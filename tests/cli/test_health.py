@@ -1,0 +1,290 @@
+"""``doctor``, ``notify`` and ``service``: what works here and what mends the rest."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.ctl import checks, main
+from gpuwatchd.model import Availability
+from tests.cli import world
+from tests.cli.test_look import Card
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CALLS: list[str] = []
+
+
+class FakeManager:
+    """A service manager that writes down what it was asked."""
+
+    name = "systemd"
+    running = True
+    present = True
+
+    def probe(self) -> Availability:
+        return Availability(ok=self.present, reason="nobody home", hint="log in")
+
+    def render(self) -> str:
+        return "[Unit]\n"
+
+    def install(self, *, dry_run: bool, linger: bool) -> list[str]:
+        CALLS.append(f"install {dry_run} {linger}")
+        return ["would write" if dry_run else "wrote"]
+
+    def uninstall(self, *, dry_run: bool) -> list[str]:
+        CALLS.append(f"uninstall {dry_run}")
+        return ["removed"]
+
+    def start(self) -> None:
+        CALLS.append("start")
+
+    def stop(self) -> None:
+        CALLS.append("stop")
+
+    def restart(self) -> None:
+        CALLS.append("restart")
+
+    def status(self) -> tuple[bool, str]:
+        return self.running, "active (running)\nsince noon"
+
+    def logs(self, *, lines: int, follow: bool) -> int:
+        CALLS.append(f"logs {lines} {follow}")
+        return 0
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
+    """Let every service manager be the fake one."""
+    CALLS.clear()
+    table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:FakeManager")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[FakeManager.__module__])
+    monkeypatch.setattr("gpuwatchd.ctl.service.MANAGERS", table)
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", table)
+    monkeypatch.setattr(FakeManager, "running", True)
+    monkeypatch.setattr(FakeManager, "present", True)
+    return FakeManager
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the source nvml have a GPU."""
+    monkeypatch.setitem(sys.modules, Card.__module__, sys.modules[Card.__module__])
+    monkeypatch.setattr("gpuwatchd.sources.SOURCES", {"nvml": f"{Card.__module__}:Card"})
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("install", "install False False"),
+        ("install --linger", "install False True"),
+        ("install --dry-run", "install True False"),
+        ("uninstall", "uninstall False"),
+        ("start", "start"),
+        ("stop", "stop"),
+        ("restart", "restart"),
+        ("logs -n 7 -f", "logs 7 True"),
+    ],
+)
+def test_service_verbs_reach_the_manager(words: str, call: str, manager: type[FakeManager]) -> None:
+    assert main(["service", *words.split()]) == 0
+    assert [call] == CALLS
+
+
+def test_service_status_is_0_or_3(
+    manager: type[FakeManager],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["service", "status"]) == 0
+    assert "active (running)" in capsys.readouterr().out
+    monkeypatch.setattr(manager, "running", False)
+    assert main(["service", "status", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["data"]["running"] is False
+
+
+def test_no_service_manager_is_said_with_its_hint(
+    manager: type[FakeManager],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(manager, "present", False)
+    assert main(["service", "start"]) == 1
+    shown = capsys.readouterr().err
+    assert "nobody home" in shown
+    assert "hint: log in" in shown
+    assert CALLS == []
+    assert main(["service", "print"]) == 0
+    assert main(["service", "install", "--dry-run"]) == 0
+
+
+def _answers(capsys: pytest.CaptureFixture[str], code: int) -> dict[str, list[dict[str, Any]]]:
+    assert main(["doctor", "--json"]) == code
+    found: dict[str, list[dict[str, Any]]] = {}
+    for check in json.loads(capsys.readouterr().out)["data"]:
+        found.setdefault(check["name"], []).append(check)
+    return found
+
+
+def test_doctor_is_0_when_nothing_is_missing(
+    card: None,
+    manager: type[FakeManager],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "command")
+    monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", "true")
+    monkeypatch.setattr(checks, "_linger", lambda: checks.Check(name="l", level="ok", text=""))
+    world.write(taken_at_s=time.time())
+    found = _answers(capsys, 0)
+    assert found["source nvml"][0]["text"].startswith("1 GPU;")
+    assert found["daemon"][0]["level"] == "ok"
+    assert found["channel command"][0]["level"] == "ok"
+
+
+def test_doctor_is_3_for_warnings_and_1_without_a_gpu(
+    card: None,
+    manager: type[FakeManager],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(manager, "present", False)
+    found = _answers(capsys, 3)
+    assert found["daemon"][0]["hint"] == "gpuwatchctl service install"
+    assert found["service"][0] == {
+        "name": "service", "level": "warning", "text": "nobody home", "hint": "log in",
+    }  # fmt: skip
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+    assert _answers(capsys, 1)["gpu"][0]["level"] == "failed"
+
+
+def test_every_failure_and_warning_names_what_mends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+    assert main(["doctor", "--json"]) == 1
+    answers = json.loads(capsys.readouterr().out)["data"]
+    for check in answers:
+        if check["level"] != "ok" and check["name"] != "config":
+            assert check["hint"], check
+
+
+def test_doctor_goes_on_with_a_broken_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[[", encoding="utf-8")
+    assert main(["doctor", "--config", str(file)]) == 1
+    shown = capsys.readouterr().out
+    assert "not valid TOML" in shown
+    assert "history directory" in shown
+
+
+def test_doctor_leaves_a_hanging_driver_behind(
+    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(Card, "read", lambda _: time.sleep(2))
+    found = _answers(capsys, 1)
+    assert "hangs" in found["source nvml"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "words"), [(0o755, "warning", "chmod 700"), (0o700, "ok", "")]
+)
+def test_directories_are_looked_at(
+    mode: int, level: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.state_dir().mkdir(parents=True)
+    config.state_dir().chmod(mode)
+    assert main(["doctor", "--json"]) in {1, 3}
+    answers = json.loads(capsys.readouterr().out)["data"]
+    (check,) = [c for c in answers if c["name"] == "history directory"]
+    assert check["level"] == level
+    assert words in check["hint"]
+    assert stat.S_IMODE(config.state_dir().stat().st_mode) == mode
+
+
+def test_a_network_file_system_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    home = tmp_path.resolve()
+    mounts.write_text(
+        "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        f"30 22 0:40 / {home} rw shared:1 - nfs4 server:/home rw\n"
+        f"31 30 0:41 / {home}/run rw - tmpfs tmpfs rw\n"
+        "bad line\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(checks, "_MOUNTINFO", str(mounts))
+    assert checks.file_system(tmp_path / "state") == "nfs4"
+    assert checks.file_system(tmp_path / "run") == "tmpfs"
+    assert checks.file_system(Path("/elsewhere")) == "ext4"
+    assert main(["doctor"]) in {1, 3}
+    shown = capsys.readouterr().out.replace("\n" + " " * 9, " ")
+    assert "network file system (nfs4)" in shown
+    assert "export GPUWATCHD_STATE_DIR=" in shown
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Return a function that makes the command channel run a shell script."""
+
+    def make(body: str) -> Path:
+        file = tmp_path / "hook"
+        file.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        file.chmod(0o755)
+        monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", str(file))
+        return file
+
+    return make
+
+
+def test_notify_sends_through_the_real_channel(
+    program: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(f"cat > {tmp_path}/got")
+    assert main(["notify", "test", "command"]) == 0
+    assert "arrived" in capsys.readouterr().out
+    got = json.loads((tmp_path / "got").read_text(encoding="utf-8"))
+    assert got["message"]["notice"] == "test"
+
+
+def test_notify_reports_a_failure_as_one(
+    program: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program("echo no way >&2; exit 77")
+    assert main(["notify", "test", "command", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)["data"]
+    assert row["result"] == "failed"
+    assert "no way" in row["detail"]
+    assert "again" not in row["detail"]
+    program("exit 75")
+    assert main(["notify", "test", "command"]) == 1
+    assert "would try again" in capsys.readouterr().out.replace("\n" + " " * 9, " ")
+
+
+def test_notify_dry_run_sends_nothing(
+    program: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(f"touch {tmp_path}/sent")
+    assert main(["notify", "test", "command", "--dry-run"]) == 0
+    assert "usable" in capsys.readouterr().out
+    assert not (tmp_path / "sent").exists()
+
+
+def test_notify_without_a_channel_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "")
+    assert main(["notify", "test"]) == 1
+    assert "no channel is in use" in capsys.readouterr().err

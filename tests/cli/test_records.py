@@ -1,0 +1,250 @@
+"""``history``, ``alerts`` and ``predict`` from a history that a daemon left behind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import Seconds, StoreSection
+from gpuwatchd.ctl import main
+from gpuwatchd.model import (
+    Delivery,
+    DeviceReading,
+    Message,
+    ProcessInfo,
+    ProcessKey,
+    ProcessUse,
+    Sample,
+)
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import world
+
+MIB = making.MIB
+STEP_S = 15.0
+POINTS = 160
+RATE = 0.6 * MIB
+"""Bytes per second."""
+LEAKER = ProcessInfo(
+    key=ProcessKey(pid=4711, started_at_s=1000.0), name="=python", user="alice", framework="jax"
+)
+CALM = ProcessInfo(key=ProcessKey(pid=99, started_at_s=5.0), name="idle", user="bob")
+
+
+def _message() -> Message:
+    return Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
+
+
+def _record(*, ago_s: float = 5.0, alerts: bool = True) -> float:
+    """Write 40 minutes of a leak that ended ``ago_s`` ago; return when it ended."""
+    end_s = time.time() - ago_s
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(
+        config.state_dir(), settings, clock=lambda: end_s, monotonic=lambda: 1e6, boot_id="b"
+    )
+    infos = {LEAKER.key: LEAKER, CALM.key: CALM}
+    for step in range(POINTS):
+        at_s = end_s - (POINTS - 1 - step) * STEP_S
+        leaked = round(1000 * MIB + step * STEP_S * RATE) // 4096 * 4096
+        uses = (
+            ProcessUse(key=LEAKER.key, used_bytes=leaked),
+            ProcessUse(key=CALM.key, used_bytes=500 * MIB),
+        )
+        reading = DeviceReading(
+            device_uid=making.CARD.uid, used_bytes=leaked + 600 * MIB, free_bytes=None,
+            total_bytes=80 * making.GIB, util_pct=90.0, uses=uses,
+        )  # fmt: skip
+        sample = Sample(
+            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b", readings=(reading,)
+        )
+        history.record(sample, (making.CARD,), infos)
+    if alerts:
+        alert = world.firing(opened_at_s=end_s - 900, changed_at_s=end_s - 600, notices=1)
+        failed = Delivery(
+            alert_key=alert.key, channel="email", message=_message(), state="failed", attempts=4,
+            created_at_s=end_s - 500, error="550 no such\x1b[2J user",
+        )  # fmt: skip
+        sent = Delivery(
+            alert_key=alert.key, channel="desktop", message=_message(), state="sent", attempts=1,
+            created_at_s=end_s - 500, sent_at_s=end_s - 499,
+        )  # fmt: skip
+        history.apply([alert], [failed, sent])
+        over = world.firing(
+            key="leak:GPU-1/5@1.0", state="resolved", opened_at_s=end_s - 90000,
+            resolved_at_s=end_s - 80000, ended="the process ended", notices=0,
+        )  # fmt: skip
+        history.apply([over], [])
+    history.flush(end_s)
+    history.close()
+    return end_s
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("ago_s", [5.0, 3 * 86400.0])
+def test_predict_judges_the_history_again(ago_s: float, capsys: pytest.CaptureFixture[str]) -> None:
+    _record(ago_s=ago_s)
+    answer = _json(capsys, "predict")
+    assert answer["source"] == "database"
+    assert answer["stale_s"] == pytest.approx(ago_s, abs=30)
+    assert "from-history" in [w["code"] for w in answer["warnings"]]
+    (item,) = answer["data"]
+    verdicts = {process["pid"]: process["verdict"] for process in item["processes"]}
+    assert verdicts[4711]["pattern"] == "gradual"
+    assert verdicts[4711]["leak"] is True
+    assert verdicts[4711]["rate_bytes_per_s"] == pytest.approx(RATE, rel=0.1)
+    assert verdicts[99]["leak"] is False
+    assert item["verdict"] == verdicts[4711]
+    assert main(["predict", "--exit-code"]) == 3
+    shown = capsys.readouterr().out
+    assert "=python[4711] of alice" in shown
+    assert "jax" in shown
+
+
+def test_predict_obeys_the_settings_in_force(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record()
+    monkeypatch.setenv("GPUWATCHD_DETECTION_MIN_SLOPE_MB_PER_SEC", "5")
+    (item,) = _json(capsys, "predict")["data"]
+    assert item["verdict"]["leak"] is False
+
+
+def test_status_takes_a_young_history_but_not_an_old_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+    _record(ago_s=5)
+    answer = _json(capsys, "status")
+    assert answer["source"] == "database"
+    assert answer["daemon"]["running"] is False
+    assert main(["status"]) == 0
+    assert "the daemon is not running" in capsys.readouterr().out
+    (config.state_dir() / "history.db").unlink()
+    _record(ago_s=7200)
+    assert main(["status"]) == 1
+
+
+def test_history_in_all_its_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    (item,) = _json(capsys, "history", "--since", "1h")["data"]
+    assert len(item["rows"]) == POINTS
+    first, last = item["rows"][0], item["rows"][-1]
+    assert last["used_last_bytes"] - first["used_last_bytes"] > 1300 * MIB
+    assert main(["history", "--since", "1h", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [int(row["used_last_bytes"]) for row in rows] == [
+        row["used_last_bytes"] for row in item["rows"]
+    ]
+    assert main(["history", "--since", "1h", "--format", "ndjson"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in lines] == item["rows"]
+    assert main(["history", "--since", "1h", "--bucket", "10m"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("MiB") + shown.count("GiB") >= 4 * 4
+    assert "GPU 0" in shown
+
+
+def test_history_of_a_process_defuses_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    assert main(["history", "--since", "1h", "--pid", "4711", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["pid"] for row in rows} == {"4711"}
+    assert {row["name"] for row in rows} == {"'=python"}
+    assert main(["history", "--since", "1h", "--pid", "4711"]) == 0
+    assert "=python[4711] of alice" in capsys.readouterr().out
+
+
+def test_history_joins_process_rows_into_buckets(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    (item,) = _json(capsys, "history", "--since", "1h", "--pid", "4711", "--bucket", "10m")["data"]
+    assert 4 <= len(item["rows"]) <= 6
+    assert all(row["width_s"] == 600 for row in item["rows"])
+    highest = [row["used_max_bytes"] for row in item["rows"]]
+    assert highest == sorted(highest)
+
+
+def test_history_prints_a_query_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    arguments = ["history", "--since", "1h", "--bucket", "5m"]
+    (item,) = _json(capsys, *arguments)["data"]
+    assert main([*arguments, "--sql"]) == 0
+    query = capsys.readouterr().out
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
+        found = connection.execute(query.rstrip().rstrip(";")).fetchall()
+    assert len(found) == len(item["rows"]) > 5
+
+
+def test_a_period_without_data_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    assert main(["history", "--since", "3d", "--until", "2d"]) == 1
+    assert "nothing is recorded between" in capsys.readouterr().err
+
+
+def test_alerts_come_from_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    answer = _json(capsys, "alerts")
+    assert answer["source"] == "database"
+    assert [alert["state"] for alert in answer["data"]] == ["firing"]
+    every = _json(capsys, "alerts", "--all")["data"]
+    assert [alert["state"] for alert in every] == ["firing", "resolved"]
+    recent = _json(capsys, "alerts", "--all", "--since", "2h")["data"]
+    assert [alert["state"] for alert in recent] == ["firing"]
+    assert main(["alerts", "--all"]) == 0
+    assert "ended: the process ended" in capsys.readouterr().out.replace("\n ", "")
+
+
+def test_one_alert_says_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    alert = _json(capsys, "alerts", "show", "4711")["data"]
+    assert [(d["channel"], d["state"], d["attempts"]) for d in alert["deliveries"]] == [
+        ("email", "failed", 4),
+        ("desktop", "sent", 1),
+    ]
+    assert main(["alerts", "show", "4711"]) == 0
+    shown = capsys.readouterr().out
+    assert "desktop: sent" in shown
+    assert "550 no such user" in shown
+    assert "\x1b" not in shown
+
+
+def test_an_ambiguous_key_names_one(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    assert main(["alerts", "show", "leak"]) == 1
+    assert "fits 2 alerts" in capsys.readouterr().err
+
+
+def test_a_held_alert_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(alerts=(world.firing(held_back="20 messages went out within the hour"),))
+    assert main(["alerts"]) == 0
+    assert "held back: 20 messages" in capsys.readouterr().out
+    world.write(alerts=(world.firing(state="watch", notices=0, firing_at_s=None),))
+    assert main(["alerts", "show", "4711"]) == 0
+    assert "not strong enough" in capsys.readouterr().out.replace("\n" + " " * 13, " ")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all" * 200])
+@pytest.mark.parametrize("verb", ["history", "alerts", "predict", "status", "doctor"])
+def test_a_damaged_history_is_one_line(
+    verb: str, content: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+    config.state_dir().mkdir(parents=True)
+    (config.state_dir() / "history.db").write_bytes(content)
+    assert main([verb]) == 1
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.err
+    assert "internal" not in shown.err
+    if verb in {"history", "doctor"}:
+        assert "damaged" in shown.err + shown.out
