@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from tests.scenarios.replay import make
 if TYPE_CHECKING:
     from gpuwatchd.model import Series
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating[Any]]
 MIB, GIB, HOUR, MB = 2.0**20, 2.0**30, 3600.0, 1e6
 
 

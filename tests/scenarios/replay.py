@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,16 +50,16 @@ def series_at(whole: Series, end: int) -> Series:
 
 
 def make(
-    t_s: npt.NDArray[np.float64],
-    used: npt.NDArray[np.float64],
+    t_s: npt.NDArray[np.floating[Any]],
+    used: npt.NDArray[np.floating[Any]],
     total: float,
     framework: str | None = None,
 ) -> Series:
     """Return a series on a card of ``total`` bytes that nobody else uses."""
     return Series(
         subject=Subject(device_uid="GPU-test"),
-        t_s=t_s,
-        used_bytes=used,
+        t_s=np.asarray(t_s, dtype=np.float64),
+        used_bytes=np.asarray(used, dtype=np.float64),
         limit_bytes=total,
         total_bytes=total,
         framework=framework,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import Series
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating[Any]]
 Rng = np.random.Generator
 MIB, GIB, HOUR = 2.0**20, 2.0**30, 3600.0
 CARDS_GIB = (8, 12, 16, 24, 40, 48, 80)

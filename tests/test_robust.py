@@ -1,0 +1,190 @@
+"""Numerics that the detectors share."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd import robust
+from gpuwatchd.model import Series, Subject
+
+Array = npt.NDArray[np.floating[Any]]
+
+
+def floats(x: Array) -> npt.NDArray[np.float64]:
+    return np.asarray(x, dtype=np.float64)
+
+
+def one(t: Array, x: Array) -> Series:
+    return Series(
+        subject=Subject(device_uid="G"), t_s=floats(t), used_bytes=floats(x), limit_bytes=None
+    )
+
+
+@pytest.mark.parametrize("interval_s", [0.25, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0])
+def test_the_grid_follows_the_sampling(interval_s: float) -> None:
+    t = np.arange(0.0, 4 * 3600.0, interval_s)
+    view = robust.prepare(one(t, t * 1e6))
+    assert view.samples == t.size
+    assert view.step_s == pytest.approx(max(interval_s, 10.0))
+    assert view.t_s[-1] == 0.0
+    assert view.span_s >= t[-1] - view.step_s
+    assert np.all(np.diff(view.t_s) > 0)
+
+
+def test_cells_keep_minimum_mean_and_maximum() -> None:
+    t = np.arange(0.0, 7200.0 * 2, 1.0)
+    x = 1e9 + (t % 10) * 1e6
+    view = robust.prepare(one(t, x))
+    assert view.low.min() == x.min()
+    assert view.high.max() == x.max()
+    assert np.all(view.low <= view.mean)
+    assert np.all(view.mean <= view.high)
+    assert view.low[5] == 1e9
+    assert view.high[5] == 1.009e9
+
+
+def test_a_gap_ends_the_window() -> None:
+    t = np.concatenate((np.arange(0.0, 1000.0, 5.0), np.arange(3000.0, 3500.0, 5.0)))
+    view = robust.prepare(one(t, t))
+    assert view.samples == 100
+    assert view.span_s == pytest.approx(495.0)
+
+
+def test_a_missed_minute_or_a_coarse_log_is_no_gap() -> None:
+    t = np.delete(np.arange(0.0, 1000.0, 5.0), slice(50, 61))
+    assert robust.last_gap(t) == 0
+    assert robust.last_gap(np.arange(0.0, 12000.0, 120.0)) == 0
+    rng = np.random.default_rng(3)
+    assert robust.last_gap(np.cumsum(rng.uniform(30.0, 120.0, 50))) == 0
+
+
+def test_only_the_last_hours_are_looked_at() -> None:
+    t = np.arange(0.0, 10 * 3600.0, 10.0)
+    assert robust.prepare(one(t, t), 3600.0).span_s == pytest.approx(3600.0)
+
+
+def test_an_empty_series_is_an_empty_view() -> None:
+    view = robust.prepare(one(np.empty(0), np.empty(0)))
+    assert (view.samples, view.span_s, view.start, view.noise_bytes) == (0, 0.0, 0, 0.0)
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=60))
+def test_the_floor_never_falls_and_is_what_is_kept(values: list[float]) -> None:
+    x = np.array(values)
+    view = robust.prepare(one(np.arange(x.size) * 10.0, x))
+    floor = view.floor
+    assert np.all(np.diff(floor) >= 0)
+    assert np.all(floor <= view.low)
+    for k in range(floor.size):
+        assert floor[k] == view.low[k:].min()
+    assert floor[view.start] == view.low.min()
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=50))
+def test_holds_are_those_of_a_plain_search(values: list[int]) -> None:
+    x = np.array(values, dtype=np.float64)
+    t = np.arange(x.size) - (x.size - 1.0)
+    found = robust.holds(floats(t), floats(x))
+    wanted: dict[float, float] = {}
+    for i in range(x.size):
+        for j in range(i + 1, x.size):
+            if x[j] < x[i]:
+                wanted[x[i] - x[j]] = max(wanted.get(x[i] - x[j], 0.0), float(j - i))
+                break
+    for amount in (1.0, 10.0, 100.0):
+        longest = max((held for a, held in wanted.items() if a >= amount), default=0.0)
+        assert float(found.longest_s(np.array([amount]))[0]) == longest
+
+
+def test_old_holds_are_forgotten() -> None:
+    x = np.full(205, 1e9)
+    x[:5] = 9e9
+    t = (np.arange(x.size) - x.size + 1) * 10.0
+    assert float(robust.holds(floats(t), floats(x)).longest_s(np.array([1e9]))[0]) == 0.0
+
+
+@pytest.mark.parametrize("sd", [0.0, 1.0, 50.0])
+def test_noise_ignores_slope_and_jumps(sd: float) -> None:
+    rng = np.random.default_rng(1)
+    x = np.arange(2000.0) * 7 + 5000 * (np.arange(2000) > 900) + rng.normal(0.0, sd, 2000)
+    assert robust.noise(x) == pytest.approx(sd, rel=0.2, abs=1e-6)
+
+
+def test_coarser_views_average() -> None:
+    t = np.arange(0.0, 8000.0, 10.0)
+    rng = np.random.default_rng(2)
+    view = robust.prepare(one(t, rng.normal(1e9, 1e7, t.size)))
+    coarse = view.coarser(4)
+    assert coarse.t_s.size == view.t_s.size // 4
+    assert coarse.t_s[-1] == 0.0
+    assert coarse.noise_bytes == pytest.approx(view.noise_bytes / 2, rel=0.25)
+
+
+def test_least_squares_and_theil_sen() -> None:
+    t = np.arange(50.0)
+    slope, zero, r_squared = robust.least_squares(t, 3.0 * t + 2.0)
+    assert (slope, zero, r_squared) == pytest.approx((3.0, 2.0, 1.0))
+    assert robust.least_squares(t, np.full(50, 4.0))[2] == 0.0
+    assert robust.least_squares(t[:1], t[:1]) == (0.0, 0.0, 0.0)
+    wild = 3.0 * t
+    wild[::5] = 1e6
+    assert robust.theil_sen(t, wild) == pytest.approx(3.0, rel=0.2)
+    long = np.arange(5000.0)
+    assert robust.theil_sen(long, 2.0 * long) == pytest.approx(2.0)
+    assert robust.theil_sen(t[:1], t[:1]) == 0.0
+
+
+def test_effective_samples_and_p_value_bear_autocorrelation() -> None:
+    rng = np.random.default_rng(4)
+    white = rng.normal(0.0, 1.0, 800)
+    walk = np.convolve(rng.normal(0.0, 1.0, 1099), np.ones(300), "valid")[:800]
+    assert robust.effective_samples(white) > 500
+    assert robust.effective_samples(walk) < 60
+    t = np.arange(800.0)
+    assert robust.batch_means_p(t, white + 0.05 * t)[1] < 1e-4
+    assert robust.batch_means_p(t, white)[1] > 0.01
+    assert robust.batch_means_p(t[:10], white[:10]) == (0.0, 1.0)
+    assert robust.batch_means_p(t, t)[1] == 0.0
+    # Naive least squares calls nearly every random wander significant; this must not.
+    hits = 0
+    for seed in range(60):
+        noise = np.random.default_rng(seed).normal(0.0, 1.0, 900)
+        hits += robust.batch_means_p(t, np.convolve(noise, np.ones(101), "valid"))[1] < 0.05
+    assert hits <= 9
+
+
+@pytest.mark.parametrize(("statistic", "p"), [(1.943, 0.05), (3.707, 0.005), (-1.943, 0.95)])
+def test_student_tail(statistic: float, p: float) -> None:
+    assert robust.t_tail(statistic, 6) == pytest.approx(p, abs=2e-4)
+
+
+def test_turning_points() -> None:
+    t = np.arange(0.0, 3000.0, 10.0)
+    x = 1e9 * ((t / 300) % 1.0)
+    points = robust.turns(t, x, 5e8)
+    kinds = [kind for _, _, kind in points]
+    assert all(a != b for a, b in itertools.pairwise(kinds))
+    assert kinds.count(1) == 9
+    assert robust.turns(t, x, 2e9) == []
+    many = np.arange(0.0, 30000.0, 10.0)
+    assert len(robust.turns(many, 1e9 * ((many / 300) % 1.0), 5e8)) in range(190, 202)
+
+
+def test_steady_rise_needs_a_rise_that_goes_on() -> None:
+    t = np.arange(0.0, 3600.0, 10.0)
+    rng = np.random.default_rng(5)
+    noise = rng.normal(0.0, 5e7, t.size)
+    looks = np.array([600.0, 1200.0, 2400.0])
+    rising = robust.prepare(one(t, 4e9 + 2e5 * t + noise))
+    stopped = robust.prepare(one(t, 4e9 + 2e5 * np.minimum(t, 2400.0) + noise))
+    assert robust.steady_rise(rising, looks, 1e8)
+    assert not robust.steady_rise(stopped, looks, 1e8)
+    assert not robust.steady_rise(robust.prepare(one(t, 4e9 + noise)), looks, 1e8)
+    assert not robust.steady_rise(rising, np.array([20.0]), 1e8)
