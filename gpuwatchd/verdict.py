@@ -416,7 +416,8 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
         return None
     recent = view.mean[np.searchsorted(view.t_s, -120.0) :]
     flat = float(recent.max() - recent.min()) <= max(0.01 * total, 64.0 * MIB)
-    known = series.framework in PREALLOCATING and level >= PREALLOCATED_SHARE * total
+    name = (series.framework or "").lower()
+    known = name in PREALLOCATING and level >= PREALLOCATED_SHARE * total
     jumped = (
         spike is not None
         and spike.facts["jump_bytes"] >= PREALLOCATED_SHARE * total

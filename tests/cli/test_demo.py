@@ -70,12 +70,14 @@ def test_what_was_planted_is_found_and_nothing_else(
     rows = {row["program"]: row for row in summary["rows"]}
     assert len(rows) == 7
     assert all(row["right"] for row in rows.values()), rows
+    for row in rows.values():  # the pattern too, of the harmless ones as well
+        assert row["found"].split()[0] == row["planted"].split()[0]
     leaks = [row for row in rows.values() if row["leak"]]
     assert [row["program"] for row in leaks] == ["GPU 0: finetune_lora.py", "GPU 1: uvicorn"]
+    # Within a minute of wall time at the default speed.
+    assert min(row["alert_s"] for row in leaks) <= 60 * demo.SPEED
     for row in leaks:
-        # Within a minute of wall time at the default speed.
-        assert min(row["alert_s"] for row in leaks) <= 60 * demo.SPEED
-        assert row["found"].startswith(row["planted"].split()[0])
+        assert row["found"].endswith("ALERT")
         assert row["eta"]["low_s"] <= row["true_eta_s"] <= row["eta"]["high_s"]
         assert row["eta"]["mid_s"] == pytest.approx(row["true_eta_s"], rel=0.15)
     kinds = [event["event"] for event in events]
