@@ -20,13 +20,14 @@ DAY_S = 86_400
 SETTLE_S = 600.0
 """A clock that has run evenly for this long is believed. Deleting by age waits for that: a machine
 that starts in 1970 (or 2099) until its time is set must not lose its history."""
-_ROLL_MINUTES = 30
-"""Minutes rolled up in one call: some 30 ms after a long pause, usually one minute."""
-_STEP_MS = HOUR_S * 1000
-_STEPS = 6
+_BUDGET_S = 0.03
+"""After this a chore leaves the rest for the next call; each does at least one step."""
+_ROLL_MINUTES = 10
+"""Minutes of a step: some 10 ms for 8 devices with 64 processes."""
+_STEP_MS = 10 * MINUTE_S * 1000
+"""Raw rows of a step: some 5 ms."""
 _HIGH_SHARE = 0.90
 _LOW_SHARE = 0.85
-_SQUEEZE_STEPS = 50
 _VACUUM_PAGES = 256
 _PROCESSES_PER_CALL = 500
 
@@ -113,10 +114,10 @@ class Upkeep:
         """Do a piece of every chore; ``waiting_ms`` is the earliest instant not yet written."""
         settled = self._settled(now_s)
         open_s = now_s if waiting_ms is None else min(now_s, waiting_ms / 1000)
-        _transaction(connection, lambda: _roll_minutes(connection, open_s))
+        self._repeat(connection, lambda: _roll_minutes(connection, open_s))
         _transaction(connection, lambda: _roll_hours(connection))
         if settled:
-            _transaction(connection, lambda: self._expire_raw(connection, now_s))
+            self._repeat(connection, lambda: self._expire_raw(connection, now_s))
             _transaction(connection, lambda: self._expire_minutes(connection, now_s))
             _transaction(connection, lambda: self._expire_records(connection, now_s))
         self._squeeze(connection)
@@ -126,8 +127,14 @@ class Upkeep:
     def expire(self, connection: sqlite3.Connection, now_s: float) -> None:
         """Only delete what is too old: for a disk that is nearly full."""
         if self._settled(now_s):
-            _transaction(connection, lambda: self._expire_raw(connection, now_s))
+            self._repeat(connection, lambda: self._expire_raw(connection, now_s))
         connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+
+    def _repeat(self, connection: sqlite3.Connection, work: Callable[[], int]) -> None:
+        """Do steps of a chore, each a transaction, until nothing is left or time is up."""
+        begun_s = self._monotonic()
+        while _transaction(connection, work) and self._monotonic() - begun_s < _BUDGET_S:
+            pass
 
     def _settled(self, now_s: float) -> bool:
         mono_s = self._monotonic()
@@ -139,20 +146,22 @@ class Upkeep:
         self._steady = (mono_s, now_s, mono_s)
         return False
 
-    def _expire_raw(self, connection: sqlite3.Connection, now_s: float) -> None:
+    def _expire_raw(self, connection: sqlite3.Connection, now_s: float) -> int:
         rolled_s = rolled_until(connection, "gpu_1m")
+        gone = 0
         for table, keep_s in (
             ("gpu_raw", self._settings.raw),
             ("process_raw", self._settings.process_raw),
         ):
-            # Whole hours: a roll-up that is made again finds all of its rows or none. And nothing
-            # goes before it is rolled up.
-            before_ms = int(min(now_s - keep_s, rolled_s)) // HOUR_S * HOUR_S * 1000
-            _delete_oldest(connection, table, before_ms, _STEPS)
+            # Whole minutes: a roll-up that is made again finds all of its rows or none. And
+            # nothing goes before it is rolled up.
+            before_ms = int(min(now_s - keep_s, rolled_s)) // MINUTE_S * MINUTE_S * 1000
+            gone += _delete_oldest(connection, table, before_ms)
             connection.execute(
                 f"DELETE FROM {table} WHERE ts_ms > ?",  # noqa: S608 - our own table names
                 (int(now_s + DAY_S) * 1000,),
             )
+        return gone
 
     def _expire_minutes(self, connection: sqlite3.Connection, now_s: float) -> None:
         cards = [row for (row,) in connection.execute("SELECT id FROM gpu")]
@@ -205,11 +214,12 @@ class Upkeep:
         (most,) = connection.execute("PRAGMA max_page_count").fetchone()
         if _used_pages(connection) < _HIGH_SHARE * most:
             return
-        for _ in range(_SQUEEZE_STEPS):
+        begun_s = self._monotonic()
+        while self._monotonic() - begun_s < _BUDGET_S:
             gone = 0
             for table in ("process_raw", "gpu_raw"):
                 if not gone:
-                    work = partial(_delete_oldest, connection, table, None, 1)
+                    work = partial(_delete_oldest, connection, table, None)
                     gone = _transaction(connection, work)
             if not gone:
                 gone = _transaction(connection, lambda: _delete_oldest_day(connection))
@@ -229,7 +239,8 @@ def _transaction(connection: sqlite3.Connection, work: Callable[[], int | None])
     return done or 0
 
 
-def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> None:
+def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
+    """Roll up some minutes and return how many they are."""
     start_s = rolled_until(connection, "gpu_1m")
     (first_ms,) = connection.execute(
         "SELECT min(ts_ms) FROM (SELECT min(ts_ms) AS ts_ms FROM gpu_raw WHERE ts_ms >= ?"
@@ -237,15 +248,17 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> None:
         (start_s * 1000, start_s * 1000),
     ).fetchone()
     if first_ms is None:
-        return
+        return 0
     start_s = max(start_s, first_ms // 1000 // MINUTE_S * MINUTE_S)
     end_s = min(int(open_s) // MINUTE_S, start_s // MINUTE_S + _ROLL_MINUTES) * MINUTE_S
     if end_s <= start_s:
-        return
+        return 0
     start_ms, end_ms = start_s * 1000, end_s * 1000
     connection.execute(_ROLL_DEVICES, (start_ms, end_ms, start_ms))
     connection.execute(_ROLL_PROCESSES, (start_ms, end_ms))
     _set_rolled_until(connection, "gpu_1m", end_s)
+    minutes: int = (end_s - start_s) // MINUTE_S
+    return minutes
 
 
 def _roll_hours(connection: sqlite3.Connection) -> None:
@@ -258,20 +271,15 @@ def _roll_hours(connection: sqlite3.Connection) -> None:
     _set_rolled_until(connection, "gpu_1h", end_s)
 
 
-def _delete_oldest(
-    connection: sqlite3.Connection, table: str, before_ms: int | None, steps: int
-) -> int:
-    """Delete up to ``steps`` hours of the oldest raw rows; return how many rows went."""
-    gone = 0
-    for _ in range(steps):
-        (oldest_ms,) = connection.execute(f"SELECT min(ts_ms) FROM {table}").fetchone()  # noqa: S608
-        if oldest_ms is None or (before_ms is not None and oldest_ms >= before_ms):
-            break
-        until_ms = (oldest_ms // _STEP_MS + 1) * _STEP_MS
-        until_ms = until_ms if before_ms is None else min(until_ms, before_ms)
-        statement = f"DELETE FROM {table} WHERE ts_ms < ?"  # noqa: S608
-        gone += connection.execute(statement, (until_ms,)).rowcount
-    return gone
+def _delete_oldest(connection: sqlite3.Connection, table: str, before_ms: int | None) -> int:
+    """Delete the oldest raw rows, some minutes of them; return how many rows went."""
+    (oldest_ms,) = connection.execute(f"SELECT min(ts_ms) FROM {table}").fetchone()  # noqa: S608
+    if oldest_ms is None or (before_ms is not None and oldest_ms >= before_ms):
+        return 0
+    until_ms = (oldest_ms // _STEP_MS + 1) * _STEP_MS
+    until_ms = until_ms if before_ms is None else min(until_ms, before_ms)
+    statement = f"DELETE FROM {table} WHERE ts_ms < ?"  # noqa: S608
+    return connection.execute(statement, (until_ms,)).rowcount
 
 
 def _delete_buckets(connection: sqlite3.Connection, table: str, card: int, before_s: int) -> int:

@@ -139,13 +139,21 @@ def test_a_log_of_garbage_beside_the_file_costs_nothing(used: Path) -> None:
     history.close()
 
 
-def test_a_log_without_its_file_does_not_enter_the_new_one(used: Path) -> None:
-    (used / "history.db").unlink()
-    (used / "history.db-wal").write_bytes(random.Random(6).randbytes(50_000))
-    history = opened(used)
+def test_a_log_without_its_file_does_not_enter_the_new_one(tmp_path: Path) -> None:
+    """SQLite would replay it: nothing in it says which file it belongs to."""
+    history = opened(tmp_path / "old")
+    history.apply([alert()], [])
+    (tmp_path / "new").mkdir()
+    log = (tmp_path / "old" / "history.db-wal").read_bytes()
+    (tmp_path / "new" / "history.db-wal").write_bytes(log)
+    history.close()
+
+    history = opened(tmp_path / "new")
     assert history.writing
     assert history.open_alerts() == []
     history.close()
+    (kept,) = (tmp_path / "new").glob("*.corrupt-*-wal")
+    assert kept.read_bytes() == log
 
 
 def test_two_lost_files_are_kept(tmp_path: Path) -> None:

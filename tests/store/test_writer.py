@@ -132,6 +132,7 @@ def test_alerts_and_deliveries_survive_a_restart(tmp_path: Path) -> None:
     assert history.pending_deliveries() == sent
     done = msgspec.structs.replace(sent[0], state="sent", attempts=1, sent_at_s=T0 + 3.5)
     history.update_delivery(done)
+    assert history.pending_deliveries() == sent[1:]
     over = alert(state="resolved", resolved_at_s=9_999.0)
     history.apply([over], [])
     assert history.open_alerts() == [other]
