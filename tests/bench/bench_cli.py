@@ -1,0 +1,159 @@
+"""What asking once costs, cold: ``python -m tests.bench.bench_cli``.
+
+Wall time of whole processes, the rows taken in turns so that a busy moment hits all of them alike.
+8 GPUs with 8 processes each, from the stand-in library, so no driver time is in the figures; where
+it cannot be built, the rows that need GPUs are left out and said to be. ``--json`` prints the same
+as JSON; ``--runs`` changes the effort.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from gpuwatchd.store import live
+from tests.bench.bench_tick import GPUS, PROCESSES, configuration
+from tests.cli import world
+from tests.fakenvml import FakeNvml
+
+BIN = Path(sys.executable).parent
+STATUS = "gpuwatchctl status (daemon runs)"
+NEEDS_GPUS = "left out: the stand-in for the NVIDIA library needs Linux and a C compiler"
+
+
+class Row(NamedTuple):
+    """One command."""
+
+    name: str
+    argv: tuple[str, ...]
+    runtime: str = "none"
+    """Runtime directory: "full" has a live state, "none" has nothing."""
+    gpus: bool = False
+    """Whether it needs the stand-in."""
+
+
+ROWS = (
+    Row("python -c pass", (sys.executable, "-c", "pass")),
+    Row("gpuwatchctl --version", (str(BIN / "gpuwatchctl"), "--version")),
+    Row(STATUS, (str(BIN / "gpuwatchctl"), "status"), "full"),
+    Row("gpuwatchctl status --json", (str(BIN / "gpuwatchctl"), "status", "--json"), "full"),
+    Row("gpuwatchctl status (direct look)", (str(BIN / "gpuwatchctl"), "status"), gpus=True),
+    Row("nvitop -1", (str(BIN / "nvitop"), "-1"), gpus=True),
+    Row("gpustat --json", (str(BIN / "gpustat"), "--json"), gpus=True),
+)
+
+
+def write_state(directory: Path) -> None:
+    """Write the live state of a daemon (ourselves) that watches 8 x 8."""
+    directory.mkdir(mode=0o700)
+    leaking, _ = world.state().devices
+    devices = tuple(
+        msgspec.structs.replace(
+            leaking,
+            device=msgspec.structs.replace(leaking.device, uid=f"GPU-{index}", index=index),
+            processes=tuple(world.process(100 + pid) for pid in range(PROCESSES)),
+        )
+        for index in range(GPUS)
+    )
+    live.write(directory, world.state(devices=devices, taken_at_s=time.time() + 3600))
+
+
+def environment(folder: Path, fake: FakeNvml | None, runtime: str) -> dict[str, str]:
+    """Return the environment of one row; byte code is kept, as in an installation."""
+    base = dict(os.environ) if fake is None else fake.env()
+    base.pop("PYTHONDONTWRITEBYTECODE", None)
+    return {
+        **base,
+        "GPUWATCHD_RUNTIME_DIR": str(folder / runtime),
+        "GPUWATCHD_STATE_DIR": str(folder / "state"),
+        "TERM": "xterm",
+    }
+
+
+def once(row: Row, environ: dict[str, str]) -> float:
+    """Run a row and return its wall time in milliseconds.
+
+    Raises
+    ------
+    RuntimeError
+        When it failed: a fast failure is no result.
+    """
+    begun = time.perf_counter()
+    done = subprocess.run(row.argv, env=environ, capture_output=True, check=False, timeout=120)
+    taken_ms = (time.perf_counter() - begun) * 1e3
+    if done.returncode:
+        raise RuntimeError(f"{row.name}: exit {done.returncode}: {done.stderr.decode()[-300:]}")
+    return taken_ms
+
+
+def run(runs: int) -> dict[str, float | str]:
+    """Return row -> median in milliseconds, or why there is none."""
+    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(GPUS * PROCESSES)]
+    results: dict[str, float | str] = {}
+    times: dict[str, list[float]] = {}
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            fake = FakeNvml(folder) if FakeNvml.available() else None
+            if fake is not None:
+                fake.write(*configuration([child.pid for child in children]))
+            write_state(folder / "full")
+            rows = {row: environment(folder, fake, row.runtime) for row in ROWS}
+            for number in range(runs + 1):
+                for row, environ in rows.items():
+                    if row.gpus and fake is None:
+                        results[row.name] = NEEDS_GPUS
+                    elif not Path(row.argv[0]).exists():
+                        results[row.name] = "not installed"
+                    else:
+                        taken_ms = once(row, environ)
+                        if number:  # the first round only fills caches
+                            times.setdefault(row.name, []).append(taken_ms)
+    finally:
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait()
+    results |= {name: statistics.median(values) for name, values in times.items()}
+    return {row.name: results[row.name] for row in ROWS}
+
+
+def table(results: dict[str, float | str], runs: int) -> str:
+    """Return the results for people, with how many times dearer than ours each is."""
+    ours = results[STATUS]
+    lines = [
+        f"{GPUS} GPUs x {PROCESSES} processes, medians of {runs} cold starts, no driver time",
+        f"{'':36} {'wall ms':>9} {'x ours':>8}",
+    ]
+    for name, value in results.items():
+        if isinstance(value, str) or isinstance(ours, str):
+            lines.append(f"{name:36} {value}")
+        else:
+            lines.append(f"{name:36} {value:9.1f} {value / ours:8.2f}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="cold wall time of asking once")
+    parser.add_argument("--runs", type=int, default=15, help="runs per row")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results = run(options.runs)
+    print(json.dumps(results) if options.json else table(results, options.runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
