@@ -136,8 +136,8 @@ def test_no_text_can_add_a_header(message: Message) -> None:
 
 
 def test_letters_of_the_world_survive(message: Message) -> None:
-    mail = _compose(msgspec.structs.replace(message, subject="GPU 0: Müllers Prozess 训练 – voll"))
-    assert mail["Subject"] == "GPU 0: Müllers Prozess 训练 – voll"
+    mail = _compose(msgspec.structs.replace(message, subject="GPU 0: Müllers Job 训练 – voll"))
+    assert mail["Subject"] == "GPU 0: Müllers Job 训练 – voll"
 
 
 @given(st.text(max_size=80), st.text(max_size=300), st.text(max_size=60))
