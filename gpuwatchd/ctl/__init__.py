@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from gpuwatchd.ctl.quick import Wish
 
 COMMANDS: dict[str, str] = {
     "status": "gpuwatchd.ctl.status:command",
@@ -43,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
     wish = quick.read(arguments) if "_GPUWATCHCTL_COMPLETE" not in os.environ else None
     if wish is not None:
-        return exits.guard(arguments, lambda _: _status(wish))
+        return exits.guard(arguments, lambda _: quick.run(wish))
 
     def call(words: list[str]) -> int:
         from gpuwatchd.ctl import program  # noqa: PLC0415
@@ -51,15 +47,3 @@ def main(argv: list[str] | None = None) -> int:
         return program.call(words)
 
     return exits.guard(arguments, call)
-
-
-def _status(wish: Wish) -> int:
-    import gc  # noqa: PLC0415
-
-    gc.disable()  # one look makes many objects and no garbage: collecting is 10 % of it
-    try:
-        from gpuwatchd.ctl import panel  # noqa: PLC0415
-
-        return panel.run(wish.flags, wish.pids, exit_code=wish.exit_code)
-    finally:
-        gc.enable()
