@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.sources.formats.collect import Collector
+    from gpuwatchd.sources.formats.rowwise import RowTable
 
 _LOOK_AT = 256
 _ROW = re.compile(
@@ -32,7 +33,7 @@ class Reader:
         self._sink = sink
         self._held: list[str] = []
         self._first_line = 0
-        self._table: Table | None = None
+        self._table: RowTable | None = None
         self._refused = 0
         if sink.options.columns:
             self._told(sink.options.columns)

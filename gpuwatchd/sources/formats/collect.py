@@ -218,11 +218,11 @@ def as_array(values: FloatArray) -> array[float]:
 
 
 def _same_name(one: str, other: str) -> bool:
-    r"""Say whether two tools may mean one process: they cut names and drop folders.
+    """Say whether two tools may mean one process: they cut names and drop folders.
 
     Examples
     --------
-    >>> _same_name("/root/tools/memhog", "memhog"), _same_name("...App\a.exe", r"C:\x App\a.exe")
+    >>> _same_name("/root/tools/memhog", "memhog"), _same_name("...pp/a.exe", "C:/x App/a.exe")
     (True, True)
     >>> _same_name("python", "bash")
     False

@@ -22,7 +22,7 @@ _OTHER = re.compile(
 _MEMORY = re.compile(r"mem|vram|(?:^|_)fb(?:_|$)|framebuffer")
 _TIME = frozenset(
     {"timestamp", "time", "date", "datetime", "date_time", "ts", "taken_at", "query_time", "epoch"}
-    | {"unix_time", "unixtime", "time_stamp", "wall_time", "created_at", "_timestamp", "t", "t_s"}
+    | {"unix_time", "unixtime", "time_stamp", "wall_time", "created_at", "_timestamp", "t_s"}
     | {"elapsed", "elapsed_s", "elapsed_sec", "elapsed_seconds", "elapsed_time", "seconds", "sec"}
     | {"time_s"}
 )

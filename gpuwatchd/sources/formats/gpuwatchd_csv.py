@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.sources.formats.columns import Layout
+    from gpuwatchd.sources.formats.rowwise import RowTable
 
 
 class Reader(HeadedReader):
@@ -26,7 +27,7 @@ class Reader(HeadedReader):
         line = lines[at]
         return line[:1] != "{" and "device_uid" in line and layout_of(line) is not None
 
-    def make(self, layout: Layout, header: str) -> Table:
+    def make(self, layout: Layout, header: str) -> RowTable:
         """Return the table under a header."""
         kind = ProcessTable if "pid" in layout.roles else Table
         return kind(layout, self._sink, header)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.sources.formats.collect import Collector
     from gpuwatchd.sources.formats.columns import Layout
+    from gpuwatchd.sources.formats.rowwise import RowTable
 
 WHAT_TO_LOG = (
     "log it with nvidia-smi --query-gpu=timestamp,index,uuid,memory.used,memory.total "
@@ -26,14 +27,14 @@ class HeadedReader:
 
     def __init__(self, sink: Collector) -> None:
         self._sink = sink
-        self._table: Table | None = None
+        self._table: RowTable | None = None
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether a header of this format stands here."""
         raise NotImplementedError
 
-    def make(self, layout: Layout, header: str) -> Table:
+    def make(self, layout: Layout, header: str) -> RowTable:
         """Return the table under a header."""
         return Table(layout, self._sink, header)
 
@@ -57,7 +58,7 @@ class HeadedReader:
         if self._table is not None:
             self._table.close()
 
-    def _say_missing(self, table: Table) -> None:
+    def _say_missing(self, table: RowTable) -> None:
         if table.has_memory:
             return
         found = table.layout.found()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpuwatchd.sources.formats.collect import Collector
+    from gpuwatchd.sources.formats.rowwise import RowTable
 
 _KEY = re.compile(r'"((?:[^"\\]|\\.){1,80})"\s*:')
 _MAX_LAYOUTS = 200
@@ -28,7 +29,7 @@ class Reader(JsonReader):
 
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
-        self._tables: dict[tuple[str, ...], Table] = {}
+        self._tables: dict[tuple[str, ...], RowTable] = {}
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -45,7 +46,7 @@ class Reader(JsonReader):
             else:
                 table.take([text_of(each) for each in row.values()], line)
 
-    def _table(self, keys: tuple[str, ...]) -> Table | None:
+    def _table(self, keys: tuple[str, ...]) -> RowTable | None:
         table = self._tables.get(keys)
         if table is None and len(self._tables) < _MAX_LAYOUTS:
             layout = layout_from(keys)

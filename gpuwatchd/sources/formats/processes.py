@@ -6,12 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuwatchd.sources.formats import fields
+from gpuwatchd.sources.formats.rowwise import RowTable
 from gpuwatchd.sources.formats.sanity import Torn
-from gpuwatchd.sources.formats.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpuwatchd.model import ProcessInfo
     from gpuwatchd.sources.formats.columns import Layout
 
@@ -32,12 +30,8 @@ def split_around(line: str, layout: Layout) -> list[str]:
     return [*cells[:at], name, *cells[at + extra + 1 :]]
 
 
-class ProcessTable(Table):
+class ProcessTable(RowTable):
     """A table whose rows are processes; a row without a pid is about the device."""
-
-    def _by_column(self, lines: Sequence[str], first_line: int) -> bool:
-        del lines, first_line
-        return False  # names may hold separators: row by row
 
     def _cells(self, line: str) -> list[str]:
         return super()._cells(line) if '"' in line else split_around(line, self.layout)

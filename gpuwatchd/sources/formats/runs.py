@@ -92,14 +92,16 @@ def _run(t: FloatArray, used: FloatArray, interval: float, repairs: Repairs) -> 
     return Run(np.ascontiguousarray(t), np.ascontiguousarray(used), breaks)
 
 
-def interleaved(t: FloatArray, used: FloatArray) -> bool:
+def interleaved(t: FloatArray, used: FloatArray, *, timed: bool = True) -> bool:
     """Say whether two devices seem to write one series in turn.
 
     Either nearly every time occurs more than once with different levels in it, or levels and time
-    steps both alternate: one device alone does not do that.
+    steps both alternate: one device alone does not do that. Without times, levels must do.
     """
     if t.size < 8:
         return False
+    if not timed:
+        return _alternates(used, 64 * MIB)
     if _levels_within_ticks(t, used):
         return True
     return _alternates(used, 64 * MIB) and _alternates(np.cumsum(np.diff(t)), 0.0, steps=True)

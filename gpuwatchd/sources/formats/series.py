@@ -50,7 +50,8 @@ def build(tracks: list[Track], sink: Collector) -> Built:
         total = totals.get(order)
         t, used = _possible(track, total, sink)
         anonymous = track.place.uuid is None and track.place.bus is None
-        if track.process is None and anonymous and interleaved(t, used):
+        device = track.process is None and not track.derived
+        if device and anonymous and interleaved(t, used, timed=track.timed):
             built.mixed += 1
         elif t.size:
             runs = split(t, used, built.repairs)
