@@ -153,8 +153,9 @@ def test_an_alert_changes_its_row_and_reopens_as_a_new_one(tmp_path: Path) -> No
     history = opened(tmp_path)
     for notices in range(3):
         history.apply([alert(notices=notices)], [])
-    history.apply([alert(state="resolved", resolved_at_s=9_999.0)], [])
-    history.apply([alert(opened_at_s=12_000.0)], [])
+    over = alert(state="resolved", resolved_at_s=9_999.0)
+    for again in (over, over, alert(opened_at_s=12_000.0), over):
+        history.apply([again], [])
     history.close()
     assert rows(tmp_path, "SELECT state, opened_ts_ms FROM alert ORDER BY id") == [
         ("resolved", 9_500_000),
