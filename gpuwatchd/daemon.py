@@ -7,13 +7,10 @@ one line, one hint and an exit code: 0 stopped, 1 already running or cannot run,
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import queue
 import signal
-import socket
-import stat
 import sys
 import threading
 import time
@@ -24,10 +21,12 @@ import click
 
 from gpuwatchd import __version__, config, registry
 from gpuwatchd.errors import ConfigError, GpuwatchdError
-from gpuwatchd.host import Host
+from gpuwatchd.host import Host, allocator
 from gpuwatchd.notify import outbox
 from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.service.sd_notify import Ear
 from gpuwatchd.sources import SOURCES
+from gpuwatchd.store.place import hold_lock, private_directory
 from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:
@@ -70,84 +69,6 @@ def make_source(name: str, section: SourcesSection) -> Source:
         }
     source: Source = registry.load(SOURCES, kind)(**settings)
     return source
-
-
-def private_directory(path: Path) -> Path:
-    """Create a directory that only we can enter; refuse one that is somebody else's.
-
-    Raises
-    ------
-    GpuwatchdError
-        When it is a symbolic link, belongs to another user or cannot be made.
-    """
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.lstat()
-    except OSError as error:
-        raise GpuwatchdError(
-            f"{path}: cannot be used: {error.strerror}",
-            hint="set GPUWATCHD_STATE_DIR and GPUWATCHD_RUNTIME_DIR to directories of yours",
-        ) from error
-    if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
-        raise GpuwatchdError(f"{path}: is not a directory of its own", hint="remove it")
-    if status.st_uid != os.geteuid():
-        raise GpuwatchdError(f"{path}: belongs to another user", hint="choose another directory")
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        path.chmod(0o700)
-    return path
-
-
-def hold_lock(runtime_dir: Path) -> int:
-    """Return the descriptor of the instance lock, held until the process ends.
-
-    Raises
-    ------
-    GpuwatchdError
-        When another daemon holds it; the message names its pid.
-    """
-    path = runtime_dir / "gpuwatchd.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(handle)
-        raise GpuwatchdError(
-            f"already running with pid {holder}", hint="gpuwatchctl status shows what it sees"
-        ) from None
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
-    return handle
-
-
-class Manager:
-    """The service manager's ear: sd_notify without a library.
-
-    Parameters
-    ----------
-    address
-        ``NOTIFY_SOCKET``; empty when nobody listens.
-    """
-
-    def __init__(self, address: str) -> None:
-        self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._status = ""
-
-    def tell(self, *lines: str) -> None:
-        """Send assignments such as READY=1; a listener that has gone is nobody's problem."""
-        if not self._address:
-            return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-            try:
-                channel.sendto("\n".join(lines).encode(), self._address)
-            except OSError as error:
-                log.debug("notify socket error=%s", error)
-
-    def status(self, text: str) -> None:
-        """Show one line in ``systemctl status``, when it is news."""
-        if text != self._status:
-            self._status = text
-            self.tell(f"STATUS={text}")
 
 
 class Chores:
@@ -203,7 +124,7 @@ class Daemon:
         Reads it again on SIGHUP; raises ConfigError when the new one is bad.
     """
 
-    def __init__(self, loaded: config.Loaded, *, reload: Any) -> None:  # noqa: ANN401
+    def __init__(self, loaded: config.Loaded, *, reload: Any) -> None:
         self.config = loaded.config
         self._reload = reload
         self._wake = threading.Event()
@@ -211,7 +132,7 @@ class Daemon:
         self._reload_asked = False
         self._stuck_since_s: float | None = None
         self._warnings = tuple(loaded.warnings)
-        self.manager = Manager(os.environ.pop("NOTIFY_SOCKET", ""))
+        self.manager = Ear(os.environ.pop("NOTIFY_SOCKET", ""))
         self.chores = Chores()
         self.state_dir = private_directory(config.state_dir())
         self.runtime_dir = private_directory(config.runtime_dir())
@@ -308,6 +229,7 @@ class Daemon:
             try:
                 if name == "chores":
                     self.history.chores(time.time())
+                    allocator.trim()
                 else:
                     self.history.check()
             except Exception:
@@ -390,7 +312,7 @@ def command(
     Examples:
       gpuwatchd --interval 1s
       gpuwatchd --source simulate --log-level debug
-    """
+    """  # noqa: D301 - click reads the backspace
     section: dict[str, Any] = {}
     if interval is not None:
         section["interval"] = interval
@@ -400,6 +322,9 @@ def command(
     if sources:
         overrides["sources"] = {"enabled": list(sources)}
     os.umask(0o077)
+    allocator.one_arena()
+    # One BLAS thread: our matrices are small, and each further thread keeps a buffer.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     loaded = config.load(file, overrides=overrides)
     _set_up_logging(loaded.config.daemon.log_level)
     daemon = Daemon(loaded, reload=lambda: config.load(file, overrides=overrides))

@@ -6,7 +6,6 @@ each channel escapes for its own sink.
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from gpuwatchd import text, units
@@ -61,6 +60,8 @@ def growth_line(finding: Finding) -> str:
 
 def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
     """Return an id that is the same however often the same message is tried."""
+    import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon that has no alert
+
     seed = f"{alert.key}|{alert.opened_at_s:.3f}|{notice}|{number}"
     return f"{hashlib.sha256(seed.encode()).hexdigest()[:24]}@gpuwatchd"
 

@@ -305,11 +305,10 @@ class Pipeline:
             if done.state == "sent":
                 self._undelivered.pop(done.channel, None)
             else:
-                self._undelivered[done.channel] = done.error or "unknown error"
-                log.warning(
-                    "delivery %s channel=%s attempts=%d error=%r",
-                    done.state, done.channel, done.attempts, done.error,
-                )  # fmt: skip
+                why = done.error or "unknown error"
+                if self._undelivered.get(done.channel) != why:
+                    log.warning("delivery failed channel=%s error=%r", done.channel, why)
+                self._undelivered[done.channel] = why
                 if done.state == "pending":
                     self._retries[key] = done
             if self.history is not None:

@@ -2,18 +2,23 @@
 
 Points are kept in cells of a few seconds, at most two per cell (its lowest and its highest), so
 that a fast sampling rate costs no more memory than a slow one and neither the retained floor nor
-a peak is lost.
+a peak is lost. A point takes eight bytes: time as ticks of 10 ms, memory as a 32-bit float, which
+holds every multiple of the driver's 2 MiB exactly and anything else to a part in 16 million.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray
 
 CELL_S = 5.0
+_TICK_S = 0.01
+_FULL = 2**32
+_TRIM_AT = 1024
 
 
 class Ring:
@@ -28,14 +33,16 @@ class Ring:
     """
 
     __slots__ = (
-        "_cell", "_high", "_last", "_low", "_max", "_min", "_span_s", "_t", "_v", "cell_s", "count",
+        "_base_s", "_cell", "_high", "_last", "_low", "_max", "_min", "_span_s", "_t", "_v",
+        "cell_s", "count",
     )  # fmt: skip
 
     def __init__(self, span_s: float, *, cell_s: float = CELL_S) -> None:
         self.cell_s = cell_s
         self._span_s = span_s
-        self._t = array("d")
-        self._v = array("d")
+        self._t = array("I")
+        self._v = array("f")
+        self._base_s = 0.0
         self._cell = -1
         self._low = self._high = self._last = (0.0, 0.0)
         self._min = self._max = 0.0
@@ -53,7 +60,7 @@ class Ring:
     @property
     def first_s(self) -> float:
         """Time of the oldest point; 0 when there is none."""
-        return self._t[0] if self._t else self._low[0]
+        return self._base_s + self._t[0] * _TICK_S if self._t else self._low[0]
 
     def add(self, t_s: float, value: float) -> None:
         """Append a point; one that is not newer than the last is ignored."""
@@ -78,18 +85,34 @@ class Ring:
     def _close_cell(self) -> None:
         if self._cell < 0:
             return
-        first, second = sorted((self._low, self._high))
-        self._t.append(first[0])
-        self._v.append(first[1])
-        if second != first:
-            self._t.append(second[0])
-            self._v.append(second[1])
-        oldest = self._last[0] - self._span_s
-        # Dropping from the front moves the whole array: once in 512 points is cheap.
-        if len(self._t) % 512 == 0 and self._t[0] < oldest:
-            keep = next(i for i, t in enumerate(self._t) if t >= oldest)
-            del self._t[:keep]
-            del self._v[:keep]
+        if self._low is self._high:
+            self._append(*self._low)
+        else:
+            for point in sorted((self._low, self._high)):
+                self._append(*point)
+        if len(self._t) >= _TRIM_AT and self._t[_TRIM_AT // 8] * _TICK_S < (
+            self._last[0] - self._span_s - self._base_s
+        ):
+            # Dropping from the front moves the whole array: rarely, and an eighth at a time.
+            del self._t[: _TRIM_AT // 8]
+            del self._v[: _TRIM_AT // 8]
+
+    def _append(self, t_s: float, value: float) -> None:
+        ticks = round((t_s - self._base_s) / _TICK_S) if self._t else _FULL
+        if ticks >= _FULL:
+            self._rebase(t_s)
+            ticks = round((t_s - self._base_s) / _TICK_S)
+        if self._t and ticks <= self._t[-1]:
+            return
+        self._t.append(ticks)
+        self._v.append(value)
+
+    def _rebase(self, t_s: float) -> None:
+        kept = [(self._base_s + t * _TICK_S, v) for t, v in zip(self._t, self._v, strict=True)]
+        kept = [point for point in kept if point[0] >= t_s - self._span_s]
+        self._base_s = kept[0][0] if kept else t_s
+        self._t = array("I", [round((point[0] - self._base_s) / _TICK_S) for point in kept])
+        self._v = array("f", [point[1] for point in kept])
 
     def clear(self) -> None:
         """Forget everything (another process, a driver reset, a clock that cannot be trusted)."""
@@ -100,8 +123,13 @@ class Ring:
         import numpy as np  # noqa: PLC0415 - numpy is loaded when something is judged first
 
         tail = sorted({self._low, self._high, self._last}) if self._cell >= 0 else []
-        t = np.concatenate([np.frombuffer(self._t), [p[0] for p in tail]])
-        v = np.concatenate([np.frombuffer(self._v), [p[1] for p in tail]])
+        old = np.frombuffer(self._t, dtype=np.uint32) * _TICK_S + self._base_s
+        tail = [point for point in tail if not old.size or point[0] > old[-1]]
+        t = np.concatenate([old, [point[0] for point in tail]])
+        v = np.concatenate(
+            [np.frombuffer(self._v, dtype=np.float32), [point[1] for point in tail]],
+            dtype=np.float64,
+        )
         start = int(np.searchsorted(t, t[-1] - self._span_s)) if t.size else 0
         return t[start:], v[start:]
 
@@ -109,19 +137,15 @@ class Ring:
         """Return up to ``count`` values, oldest first, ``step_s`` apart; a gap is None."""
         if self._cell < 0:
             return ()
-        now = self._last[0]
-        out: list[int | None] = []
-        position = len(self._t) - 1
-        for back in range(count):
-            upper = now - back * step_s
-            if back == 0:
-                out.append(int(self._last[1]))
-                continue
-            while position >= 0 and self._t[position] > upper:
-                position -= 1
+        now, value = self._last
+        out: list[int | None] = [int(value)]
+        patience = 2 * max(step_s, self.cell_s) / _TICK_S
+        for back in range(1, count):
+            upper = (now - back * step_s - self._base_s) / _TICK_S
+            position = bisect_right(self._t, upper) - 1
             if position < 0:
                 break
-            fresh = self._t[position] > upper - 2 * max(step_s, self.cell_s)
+            fresh = self._t[position] > upper - patience
             out.append(int(self._v[position]) if fresh else None)
         return tuple(reversed(out))
 

