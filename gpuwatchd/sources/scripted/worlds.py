@@ -256,7 +256,7 @@ def _quiet(seed: int) -> World:
         argv=("/usr/bin/ollama", "runner", "--model", "/var/lib/ollama/blobs/sha256-1f"),
         framework="Ollama",
         shape=Swap((4.9 * GIB, 9.1 * GIB, 0.4 * GIB, 6.2 * GIB), 11 * MINUTE_S, seed),
-        pattern="unknown",
+        pattern="sawtooth",
         busy_pct=20.0,
     )
     evaluating = replace(
@@ -340,7 +340,7 @@ def _lost_gpu(seed: int) -> World:
                 (math.inf, Flat(6 * GIB)),
             )
         ),
-        pattern="stable",
+        pattern="spike",
         restarts_s=60.0,
     )
     return World(
