@@ -31,10 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:  # asked by scripts in loops: not worth a command-line parser
-        from gpuwatchd import __version__  # noqa: PLC0415
-
-        print(f"gpuwatchctl {__version__}")
-        return 0
+        return _version()
     from gpuwatchd.ctl import exits, quick  # noqa: PLC0415 - after the fast way out
 
     wish = quick.read(arguments) if "_GPUWATCHCTL_COMPLETE" not in os.environ else None
@@ -47,3 +44,15 @@ def main(argv: list[str] | None = None) -> int:
         return program.call(words)
 
     return exits.guard(arguments, call)
+
+
+def _version() -> int:
+    from gpuwatchd import __version__  # noqa: PLC0415
+
+    try:
+        print(f"gpuwatchctl {__version__}", flush=True)
+    except BrokenPipeError:
+        from gpuwatchd.ctl import exits  # noqa: PLC0415
+
+        return exits.silence()
+    return 0

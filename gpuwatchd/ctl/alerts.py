@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Alert, Delivery
+    from gpuwatchd.model import Alert, Delivery, Device
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 _DAY_S = 86400.0
@@ -51,31 +51,39 @@ def command(
     since_s = since
     if since_s is None:
         since_s = 0.0 if only_open else time.time() - 7 * _DAY_S
-    found, source, warnings = _gather(since_s, only_open=only_open)
+    found = _gather(since_s, only_open=only_open)
     chosen = [
         alert
-        for alert in found
-        if _RANK[alert.severity] >= _RANK[severity or "info"] and _wanted(flags, alert)
+        for alert in found.alerts
+        if _RANK[alert.severity] >= _RANK[severity or "info"] and found.wanted(flags, alert)
     ]
     if flags.json:
         data = [alert_json(alert, None) for alert in chosen]
-        output.emit_json(envelope.answer("alerts", data, source=source, warnings=warnings))
+        output.emit_json(
+            envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
+        )
     else:
-        _table(flags, chosen, warnings, only_open=only_open)
+        _table(flags, chosen, found.warnings, only_open=only_open)
     return 3 if exit_code and chosen else 0
 
 
-def _wanted(flags: Globals, alert: Alert) -> bool:
-    if not flags.gpu:
-        return True
-    state, _ = look.read_state()
-    devices = {d.device.uid: d.device for d in state.devices} if state is not None else {}
-    device = devices.get(alert.subject.device_uid)
-    return flags.wants(device) if device is not None else alert.subject.device_uid in flags.gpu
+class Found:
+    """Alerts, newest first, with where they come from and what is missing."""
+
+    def __init__(self) -> None:
+        self.alerts: list[Alert] = []
+        self.devices: dict[str, Device] = {}
+        self.source = "state-file"
+        self.warnings: list[tuple[str, str]] = []
+
+    def wanted(self, flags: Globals, alert: Alert) -> bool:
+        """Return whether ``--gpu`` lets an alert through."""
+        device = self.devices.get(alert.subject.device_uid)
+        return not flags.gpu or (device is not None and flags.wants(device))
 
 
-def _gather(since_s: float, *, only_open: bool) -> tuple[list[Alert], str, list[tuple[str, str]]]:
-    """Return alerts, newest first, where they come from, and what is missing.
+def _gather(since_s: float, *, only_open: bool) -> Found:
+    """Return the alerts that were open at or after an instant.
 
     The history has all of them; the live state has the open ones with their newest numbers.
 
@@ -86,26 +94,29 @@ def _gather(since_s: float, *, only_open: bool) -> tuple[list[Alert], str, list[
     """
     from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
 
-    state, warnings = look.read_state()
+    found = Found()
+    state, found.warnings = look.read_state()
     merged: dict[tuple[str, float], Alert] = {}
-    source = "state-file"
     try:
         with past.reader() as history:
             for alert in history.alerts(since_s, open_only=only_open):
                 merged[alert.key, alert.opened_at_s] = alert
-        source = "database"
+            found.devices = {device.uid: device for device in history.devices()}
+        found.source = "database"
     except StoreError as error:
         if state is None:
             raise GpuwatchdError(
                 "no alerts are recorded: there is no history and no live state",
                 hint="gpuwatchctl service install",
             ) from error
-        warnings.append(("no-history", f"only the open alerts are known: {error.message}"))
-    for alert in state.alerts if state is not None else ():
-        if alert.opened_at_s >= since_s:
-            merged[alert.key, alert.opened_at_s] = alert
-    found = [a for a in merged.values() if not only_open or a.state in _OPEN]
-    return sorted(found, key=lambda a: -a.opened_at_s), source, warnings
+        words = f"only the open alerts are known: {error.message}"
+        found.warnings.append(("no-history", words))
+    if state is not None:
+        found.devices |= {item.device.uid: item.device for item in state.devices}
+        merged |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
+    alerts = [a for a in merged.values() if not only_open or a.state in _OPEN]
+    found.alerts = sorted(alerts, key=lambda a: -a.opened_at_s)
+    return found
 
 
 def _table(
@@ -191,8 +202,8 @@ def show(key: str) -> int:
     KEY is the key of an alert, a part of it that fits only one, or a pid.
     """
     flags = options.current()
-    found, source, warnings = _gather(0.0, only_open=False)
-    alert = _pick(found, key)
+    found = _gather(0.0, only_open=False)
+    alert = _pick(found.alerts, key)
     deliveries: list[Delivery] | None = None
     try:
         from gpuwatchd.ctl import past  # noqa: PLC0415
@@ -203,7 +214,9 @@ def show(key: str) -> int:
         pass  # already said by _gather
     if flags.json:
         data = alert_json(alert, deliveries)
-        output.emit_json(envelope.answer("alerts", data, source=source, warnings=warnings))
+        output.emit_json(
+            envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
+        )
     else:
         _tell(output.Out(flags), alert, deliveries)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -50,8 +51,8 @@ def fail(arguments: list[str], error: BaseException, message: str, hint: str, co
     return code
 
 
-def _silence() -> int:
-    """Point stdout at nothing, so that the interpreter's last flush meets no closed pipe."""
+def silence() -> int:
+    """Point stdout at nothing, so that the interpreter's last flush fails no more; return 141."""
     with contextlib.suppress(OSError, ValueError):  # a test's stream has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -61,6 +62,9 @@ def _silence() -> int:
 
 def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
     """Run ``work`` and return the exit code. Raises nothing, prints no traceback."""
+    # Started with closed descriptors, Python has no streams at all.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -72,7 +76,7 @@ def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
         except GpuwatchdError as error:
             return fail(arguments, error, error.message, error.hint, error.exit_code)
     except BrokenPipeError:
-        return _silence()
+        return silence()
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as leaving:  # shell completion leaves this way
@@ -83,8 +87,11 @@ def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
 
 
 def _unexpected(arguments: list[str], error: Exception) -> int:
-    words = f"internal error: {type(error).__name__}: {error}"
+    words, hint = f"internal error: {type(error).__name__}: {error}", "run again with --debug"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        silence()
+        words, hint = "the result cannot be written: no space left", "make room and run it again"
     try:
-        return fail(arguments, error, words, "run again with --debug", FAILED)
+        return fail(arguments, error, words, hint, FAILED)
     except BrokenPipeError:
-        return _silence()
+        return silence()

@@ -171,7 +171,9 @@ def see(flags: Globals, *, want_trend: bool = False) -> View:
         raise SourceUnavailable(f"no GPU found: {reasons}", hint="gpuwatchctl doctor")
     kept = tuple(d for d in view.devices if flags.wants(d.device))
     if not kept:
-        known = ", ".join(str(d.device.index) for d in view.devices)
+        known = ", ".join(
+            d.device.uid if d.device.index is None else str(d.device.index) for d in view.devices
+        )
         raise GpuwatchdError(f"no GPU matches {', '.join(flags.gpu)}", hint=f"GPUs here: {known}")
     if flags.gpu:
         uids = {d.device.uid for d in kept}

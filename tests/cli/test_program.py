@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,9 +20,6 @@ from gpuwatchd.ctl.output import width_of
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NO_GPU_HERE = {"GPUWATCHD_SOURCES_ENABLED": ""}
 
@@ -154,35 +152,52 @@ def test_help_of_inner_verbs_ends_with_examples_too(words: str) -> None:
     assert done.stdout.partition("Examples:")[2].count("gpuwatchctl ") >= 2
 
 
-def test_a_closed_pipe_is_silent_and_141() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "line",
+    ["status", "status --json", "watch", "config print", "completion bash", "bogus --json",
+     "--help", "predict -h", "--version", "alerts", "predict"],
+)  # fmt: skip
+def test_a_closed_pipe_is_silent_and_141(line: str, unbuffered: str) -> None:
     world.write()
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [world.PROGRAM, "status"], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+        [world.PROGRAM, *line.split()],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+        timeout=60,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize(
-    "verb",
-    ["config print", "completion bash", "status --json", "bogus --json", "--help", "predict -h"],
-)
-def test_no_verb_minds_a_closed_pipe(verb: str) -> None:
+def test_no_stdout_at_all_is_no_accident() -> None:
     world.write()
-    reader, writer = os.pipe()
-    os.close(reader)
     done = subprocess.run(
-        [world.PROGRAM, *verb.split()],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        check=False,
-        timeout=60,
+        ["/bin/sh", "-c", f"{world.PROGRAM} status >&-"], stderr=subprocess.PIPE, check=False
     )
-    os.close(writer)
-    assert done.returncode == 141
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line_and_1(unbuffered: str) -> None:
+    world.write()
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [world.PROGRAM, "status"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "no space left" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
 
 
 def test_ctrl_c_is_130_without_a_word() -> None:

@@ -205,6 +205,12 @@ def test_alerts_come_from_the_history(capsys: pytest.CaptureFixture[str]) -> Non
     assert "ended: the process ended" in capsys.readouterr().out.replace("\n ", "")
 
 
+def test_alerts_of_one_gpu_are_known_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+    _record()
+    assert len(_json(capsys, "alerts", "--gpu", "0")["data"]) == 1
+    assert _json(capsys, "alerts", "--gpu", "1")["data"] == []
+
+
 def test_one_alert_says_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
     _record()
     alert = _json(capsys, "alerts", "show", "4711")["data"]
