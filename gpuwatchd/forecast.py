@@ -339,8 +339,11 @@ def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) ->
     p = np.clip((law * chance).sum(axis=1), 0.001, 0.999)
     # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
     slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
+    # The shorter the growth, the more a benign ramp looks like it: the same evidence weighs less.
+    young = np.clip(np.log(age / STOP_SCALE_S), -1.5, 0.0)
     score = (
-        0.7
+        1.0
+        + 0.2 * young
         + 0.8 * np.log(p / (1.0 - p))
         - 4.5 * np.maximum(found.excess - slack, 0.0)
         - 4.5 * np.maximum(found.deficit - slack, 0.0)

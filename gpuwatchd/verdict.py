@@ -211,15 +211,14 @@ def _name(view: View, growth: _Growth) -> _Named:
     trend = _TREND.look_at(growth.found.view, growth.onset_s)
     step, cycle = _STEP.look_at(view), _CYCLE.look_at(view)
     signals = tuple(signal for signal in (trend, step, cycle) if signal is not None)
-    index = growth.best
-    rate = float(growth.found.growth[index] / growth.found.age_s[index])
     if cycle is not None and cycle.pattern == "cyclic":
         return _Named("cyclic", cycle, signals, cycle.rate_bytes_per_s)
     if step is not None and step.confidence >= 0.25 and step.facts["stall"] <= 2.5:
         return _Named("step", step, signals, step.rate_bytes_per_s)
     if trend is not None:
-        rate = trend.rate_bytes_per_s
-    return _Named("gradual", trend, signals, rate)
+        return _Named("gradual", trend, signals, trend.rate_bytes_per_s)
+    slope, _, _ = _line(growth.found.view, growth.onset_s)
+    return _Named("gradual", None, signals, slope)
 
 
 def _leak(
@@ -234,11 +233,9 @@ def _leak(
         # The first trough or riser that counts is older than the window that scores best.
         onset_s = min(growth.onset_s, named.signal.since_s - view.now_s)
         growth = growth._replace(onset_s=onset_s)
-    slope, _, r_squared = _line(view, growth.onset_s)
-    if named.pattern == "gradual":
-        rate = max(rate, 0.0) or slope
-        if r_squared < settings.min_r_squared:
-            return None
+    _, _, r_squared = _line(view, growth.onset_s)
+    if named.pattern == "gradual" and r_squared < settings.min_r_squared:
+        return None
     tier = _tier(view, settings, growth, named)
     if tier == "none":
         return None
@@ -441,7 +438,9 @@ def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
         f"rises and falls by {units.size(facts['swing_bytes'])} about every "
         f"{units.duration(facts['period_s'])} and comes back"
     )
-    if facts["peaks_slope_bytes_per_s"] > 0.0 and facts["floor_growth_bytes"] <= 0.0:
+    level_floor = facts["floor_growth_bytes"] < 0.02 * facts["swing_bytes"]
+    higher = facts["peaks_slope_bytes_per_s"] * view.span_s
+    if level_floor and higher > 0.1 * facts["swing_bytes"]:
         text += "; peaks rise, what is kept does not"
     return _finding(series, view, "sawtooth", reason=text, signals=(cycle,))
 

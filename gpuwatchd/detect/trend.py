@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gpuwatchd.robust import View
 
 LEAST_GROWTH = 16.0 * robust.MIB
+NOISE_FACTOR = 6.0
+"""The floor of pure noise rises by up to five standard deviations at its very end."""
 LEAST_CELLS = 6
 MOST_BEND = 0.3
 """Largest distance of the floor from its chord, as a share of the growth."""
@@ -63,7 +65,7 @@ class Trend:
         if t.size < LEAST_CELLS:
             return None
         growth = float(floor[-1] - floor[0])
-        if growth < max(LEAST_GROWTH, 3.0 * view.noise_bytes):
+        if growth < max(LEAST_GROWTH, NOISE_FACTOR * view.noise_bytes):
             return None
         shape = np.interp(np.linspace(t[0], t[-1], 17), t, floor)
         share = (shape - shape[0]) / growth

@@ -1,0 +1,67 @@
+"""Prints what a judgement costs: ``python -m tests.bench.bench_detect``.
+
+Microseconds, best of several runs, beside a bare ``numpy.polyfit`` of the same series in the same
+run: on a shared machine the ratio is what can be compared.
+"""
+
+from __future__ import annotations
+
+import timeit
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwatchd import robust, screen, verdict
+from gpuwatchd.config import DetectionSection
+from tests.scenarios.replay import make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.model import Series
+
+MIB, GIB = 2.0**20, 2.0**30
+SETTINGS = DetectionSection()
+
+
+def cost_us(call: Callable[[], object], number: int = 20, repeat: int = 15) -> float:
+    """Return microseconds per call, best of ``repeat``."""
+    call()
+    return min(timeit.repeat(call, number=number, repeat=repeat)) / number * 1e6
+
+
+def subjects(hours: float, interval_s: float) -> dict[str, Series]:
+    """Return one series of each kind."""
+    t = np.arange(0.0, hours * 3600.0, interval_s)
+    rng = np.random.default_rng(1)
+    shapes = {
+        "flat": np.full(t.size, 6e9),
+        "growing": 8e9 + 3e5 * t,
+        "growing, noise 50 MiB": 8e9 + 3e5 * t + rng.normal(0.0, 50 * MIB, t.size),
+        "stairs": 8e9 + np.floor(t / 600) * 2e8,
+        "sawtooth": 8e9 + 3e9 * ((t % 600) / 600),
+    }
+    return {
+        name: make(t, np.round(x / (2 * MIB)) * 2 * MIB, 24 * GIB) for name, x in shapes.items()
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    for hours, interval_s in ((1.0, 5.0), (6.4, 5.0), (6.4, 10.0)):
+        print(f"{hours} h every {interval_s:.0f} s")
+        for name, series in subjects(hours, interval_s).items():
+            fit = cost_us(lambda s=series: np.polyfit(s.t_s, s.used_bytes, 1))  # type: ignore[misc]
+            judged = cost_us(lambda s=series: verdict.judge(s, SETTINGS))  # type: ignore[misc]
+            view = cost_us(lambda s=series: robust.prepare(s))  # type: ignore[misc]
+            print(
+                f"  {name:22s} judge {judged:7.0f} us  view {view:6.0f} us  "
+                f"polyfit {fit:6.0f} us  judge/polyfit {judged / fit:5.1f}"
+            )
+    batch = [one for one in subjects(1.0, 10.0).values() for _ in range(20)]
+    whole = cost_us(lambda: screen.first_look(batch, SETTINGS))
+    print(f"screen of {len(batch)} series of 1 h: {whole / len(batch):.1f} us per series")
+
+
+if __name__ == "__main__":
+    main()

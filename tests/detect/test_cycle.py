@@ -1,0 +1,47 @@
+"""Swings: cyclic leaks and sawtooth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuwatchd.detect.cycle import Cycle
+from gpuwatchd.model import Series, Subject
+
+T = np.arange(0.0, 3600.0, 5.0)
+TOOTH = 2e9 * ((T % 300) / 300)
+
+
+def one(x: np.typing.NDArray[np.float64]) -> Series:
+    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
+
+
+def test_a_rising_floor_is_cyclic() -> None:
+    signal = Cycle().look(one(4e9 + TOOTH + np.floor(T / 300) * 1.2e8))
+    assert signal is not None
+    assert signal.pattern == "cyclic"
+    assert signal.rate_bytes_per_s == pytest.approx(1.2e8 / 300, rel=0.02)
+    assert signal.facts["period_s"] == pytest.approx(300.0, abs=5.0)
+
+
+@pytest.mark.parametrize("wave", [0.0, 3e8])
+def test_a_level_floor_is_a_sawtooth(wave: float) -> None:
+    x = 4e9 + TOOTH + wave * np.sin(np.floor(T / 300) * 2.4)
+    signal = Cycle().look(one(x))
+    assert signal is not None
+    assert signal.pattern == "sawtooth"
+    assert signal.rate_bytes_per_s == 0.0
+
+
+def test_rising_peaks_alone_are_a_sawtooth() -> None:
+    signal = Cycle().look(one(4e9 + TOOTH * (1 + np.floor(T / 300) / 5)))
+    assert signal is not None
+    assert signal.pattern == "sawtooth"
+    assert signal.facts["peaks_slope_bytes_per_s"] > 0
+
+
+def test_noise_a_line_and_two_swings_are_nothing() -> None:
+    rng = np.random.default_rng(1)
+    assert Cycle().look(one(4e9 + rng.normal(0.0, 3e8, T.size))) is None
+    assert Cycle().look(one(4e9 + 1e6 * T)) is None
+    assert Cycle().look(one(4e9 + 2e9 * ((T % 1500) / 1500))) is None

@@ -1,0 +1,39 @@
+"""Growth that ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuwatchd.detect.plateau import Plateau
+from gpuwatchd.model import Series, Subject
+
+T = np.arange(0.0, 3600.0, 5.0)
+
+
+def one(x: np.typing.NDArray[np.float64]) -> Series:
+    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        4e9 + 3e9 * (1 - np.exp(-T / 300)),
+        4e9 + 1e7 * np.minimum(T, 600.0),
+        4e9 + 2e9 * T / (T + 120),
+    ],
+)
+def test_warm_ups_and_caches(x: np.typing.NDArray[np.float64]) -> None:
+    signal = Plateau().look(one(x))
+    assert signal is not None
+    assert signal.rate_bytes_per_s == 0.0
+    assert signal.facts["late_share"] < 0.12
+    assert signal.facts["level_bytes"] == pytest.approx(x[-1], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [4e9 + 1e6 * T, 4e9 + 300 * T**2, 4e9 + 1e6 * np.maximum(T - 1800, 0), np.full(T.size, 4e9)],
+)
+def test_growth_that_goes_on_is_no_plateau(x: np.typing.NDArray[np.float64]) -> None:
+    assert Plateau().look(one(x)) is None

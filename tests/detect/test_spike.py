@@ -1,0 +1,54 @@
+"""One jump."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuwatchd.detect.spike import GROWING, SETTLED, TOO_EARLY, Spike
+from gpuwatchd.model import Series, Subject
+
+T = np.arange(0.0, 3600.0, 5.0)
+
+
+def one(x: np.typing.NDArray[np.float64]) -> Series:
+    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
+
+
+@pytest.mark.parametrize(
+    ("x", "after"),
+    [
+        (np.where(T < 1800, 4e9, 8e9), SETTLED),
+        (np.where(T < 1800, 4e9, 8e9 + 1e6 * (T - 1800)), GROWING),
+        (np.where(T < 3550, 4e9, 8e9), TOO_EARLY),
+    ],
+)
+def test_what_came_after(x: np.typing.NDArray[np.float64], after: float) -> None:
+    signal = Spike().look(one(x))
+    assert signal is not None
+    assert signal.facts["after"] == after
+    assert signal.facts["jump_bytes"] == pytest.approx(4e9, rel=0.05)
+    assert signal.rate_bytes_per_s == 0.0
+
+
+def test_what_was_given_back_is_not_kept() -> None:
+    signal = Spike().look(one(np.where((T > 1800) & (T < 2000), 8e9, 4e9)))
+    assert signal is not None
+    assert signal.facts["kept"] == 0.0
+    kept = Spike().look(one(np.where(T > 1800, 8e9, 4e9)))
+    assert kept is not None
+    assert kept.facts["kept"] == 1.0
+
+
+def test_settings_move_the_threshold() -> None:
+    x = np.where(T < 1800, 4e9, 4.6e9)
+    assert Spike().look(one(x)) is None
+    assert Spike(percent=10.0).look(one(x)) is not None
+    slow = 4e9 + 3e9 * np.clip((T - 1800) / 120, 0, 1)
+    assert Spike().look(one(slow)) is None
+    assert Spike(window_s=120.0).look(one(slow)) is not None
+
+
+def test_small_jumps_and_growth_are_no_spike() -> None:
+    assert Spike().look(one(np.where(T < 1800, 0.2e9, 0.4e9))) is None
+    assert Spike().look(one(4e9 + 3e6 * T)) is None

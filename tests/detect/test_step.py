@@ -1,0 +1,68 @@
+"""Staircases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuwatchd import robust
+from gpuwatchd.detect import step
+from gpuwatchd.detect.step import Step
+from gpuwatchd.model import Series, Subject
+
+T = np.arange(0.0, 5400.0, 5.0)
+
+
+def one(x: np.typing.NDArray[np.float64]) -> Series:
+    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
+
+
+def test_risers_are_counted_and_measured() -> None:
+    signal = Step().look(one(4e9 + np.floor(T / 600) * 5e8))
+    assert signal is not None
+    assert signal.n == 8
+    assert signal.rate_bytes_per_s == pytest.approx(5e8 / 600, rel=0.01)
+    assert signal.facts["pause_s"] == pytest.approx(600.0)
+    assert signal.facts["share"] == pytest.approx(1.0)
+
+
+def test_a_model_load_before_is_not_part_of_the_stairs() -> None:
+    x = np.where(T < 100, 0.0, 1.2e10) + np.floor(T / 600) * 3e8
+    signal = Step().look(one(x))
+    assert signal is not None
+    assert signal.facts["riser_bytes"] == pytest.approx(3e8)
+    assert signal.since_s >= 590
+
+
+@pytest.mark.parametrize("risers", [0, 1, 2])
+def test_fewer_than_three_risers_are_no_stairs(risers: int) -> None:
+    x = 4e9 + np.floor(T / 900).clip(max=risers) * 5e8
+    assert Step().look(one(x)) is None
+
+
+def test_a_ramp_noise_and_a_returning_load_are_no_stairs() -> None:
+    rng = np.random.default_rng(1)
+    assert Step().look(one(4e9 + 2e7 * T)) is None
+    assert Step().look(one(4e9 + 2e5 * T + rng.normal(0.0, 2e8, T.size))) is None
+    assert Step().look(one(4e9 + 2e9 * (T % 600 > 300))) is None
+
+
+def test_small_allocator_steps_are_left_to_the_trend() -> None:
+    assert Step().look(one(4e9 + np.floor(T / 300) * 20 * 2.0**20)) is None
+
+
+def test_alike_cuts_at_the_last_unlike_riser() -> None:
+    at = np.arange(6.0)
+    size = np.array([9e9, 1e8, 1.2e8, 0.9e8, 1e8, 1.1e8])
+    kept, sizes = step.alike(at, size)
+    assert kept.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert sizes.max() == 1.2e8
+
+
+def test_touching_rises_are_one_riser() -> None:
+    x = 4e9 + np.interp(T % 600, [0.0, 575.0, 595.0, 600.0], [0.0, 0.0, 5e8, 5e8])
+    x = x + np.floor(T / 600) * 5e8
+    at, size = step.risers(robust.prepare(one(x)), 1e8)
+    assert at.size == 9
+    # The last riser is not yet complete.
+    assert size[:-1] == pytest.approx(np.full(8, 5e8), rel=0.01)

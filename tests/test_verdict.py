@@ -1,0 +1,230 @@
+"""The verdict: patterns, tiers, settings, words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gpuwatchd import verdict
+from gpuwatchd.config import DetectionSection, Seconds
+from gpuwatchd.model import Finding, Series, Subject
+
+Array = npt.NDArray[np.floating[Any]]
+MIB, GIB = 2.0**20, 2.0**30
+SETTINGS = DetectionSection()
+
+
+def one(
+    t: Array,
+    x: Array,
+    *,
+    total: float | None = 24 * GIB,
+    framework: str | None = None,
+) -> Series:
+    return Series(
+        subject=Subject(device_uid="GPU-1"),
+        t_s=np.asarray(t, dtype=np.float64) + 1.7e9,
+        used_bytes=np.asarray(x, dtype=np.float64),
+        limit_bytes=total,
+        total_bytes=total,
+        framework=framework,
+    )
+
+
+def clock(minutes: float, interval_s: float = 5.0) -> Array:
+    return np.arange(0.0, minutes * 60.0 + 0.1, interval_s)
+
+
+def leak(minutes: float = 90.0, interval_s: float = 5.0, rate: float = 1e6) -> Series:
+    t = clock(minutes, interval_s)
+    return one(t, 12e9 + rate * t)
+
+
+def judge(series: Series, **changes: Any) -> Finding:
+    return verdict.judge(series, msgspec.structs.replace(SETTINGS, **changes))
+
+
+def test_a_leak_says_everything() -> None:
+    found = judge(leak())
+    assert (found.pattern, found.tier, found.detector) == ("gradual", "alert", "trend")
+    assert found.severity == "critical"  # more than 1 GB grown
+    assert found.rate_bytes_per_s == pytest.approx(1e6, rel=1e-3)
+    assert found.r_squared == pytest.approx(1.0)
+    assert found.p_value is not None
+    assert found.p_value < 1e-6
+    assert found.onset_at_s == pytest.approx(1.7e9, abs=30.0)
+    assert found.growth_bytes == pytest.approx(5.4e9, rel=0.01)
+    assert found.eta is not None
+    assert found.eta.mid_s == pytest.approx((24 * GIB - 12e9 - 5.4e9) / 1e6, rel=0.01)
+    assert found.samples == 1081
+    assert found.signals[0].detector == "trend"
+    assert "grows steadily by 60.0 MB/min for 1h 30m" in found.reason
+    assert "full in about" in found.reason
+    assert found.id == "GPU-1"
+    assert 0.75 <= found.confidence <= 1.0
+
+
+@pytest.mark.parametrize("interval_s", [0.25, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0])
+def test_any_sampling_interval(interval_s: float) -> None:
+    found = judge(leak(minutes=120.0, interval_s=interval_s))
+    assert (found.pattern, found.tier) == ("gradual", "alert")
+    assert found.rate_bytes_per_s == pytest.approx(1e6, rel=0.01)
+
+
+def test_without_a_limit_there_is_no_eta() -> None:
+    t = clock(90)
+    found = judge(one(t, 12e9 + 1e6 * t, total=None))
+    assert found.pattern == "gradual"
+    assert found.eta is None
+    assert "limit is not known" in found.reason
+
+
+def test_collecting_says_what_is_missing() -> None:
+    t = np.arange(0.0, 30.0, 5.0)
+    few = judge(one(t, np.full(t.size, 4e9)))
+    assert (few.pattern, few.tier) == ("unknown", "none")
+    assert few.reason == "collecting, 6 of 20 samples"
+    t = np.arange(0.0, 120.0, 2.0)
+    assert "of 0h 05m" in judge(one(t, np.full(t.size, 4e9))).reason
+    empty = judge(one(np.empty(0), np.empty(0)))
+    assert empty.reason == "collecting, 0 of 20 samples"
+
+
+def test_minimum_samples_and_duration_hold_back_the_alert_not_the_watch() -> None:
+    series = leak()
+    assert judge(series).tier == "alert"
+    assert judge(series, minimum_samples=5000).tier == "watch"
+    assert judge(series, minimum_duration=Seconds(3 * 3600)).tier == "watch"
+
+
+def test_confidence_threshold_acts_on_the_confidence_that_is_shown() -> None:
+    series = leak()
+    shown = judge(series).confidence
+    assert judge(series, confidence_threshold=shown - 0.01).tier == "alert"
+    assert judge(series, confidence_threshold=min(1.0, shown + 0.01)).tier == "watch"
+    assert pytest.approx(0.53, abs=0.01) == verdict.WATCH_CONFIDENCE
+
+
+def test_imported_floor_of_the_slope_is_obeyed() -> None:
+    assert judge(leak(rate=0.9e6), min_slope_mb_per_sec=1.0).tier == "none"
+    assert judge(leak(rate=1.1e6), min_slope_mb_per_sec=1.0).tier == "alert"
+
+
+def test_imported_r_squared_gates_gradual_only() -> None:
+    rng = np.random.default_rng(2)
+    t = clock(60)
+    noisy = one(t, 12e9 + 1e6 * t + rng.normal(0.0, 1.2e9, t.size))
+    quiet = one(t, 12e9 + 1e6 * t)
+    assert judge(quiet, min_r_squared=0.9).tier != "none"
+    free = judge(noisy)
+    assert free.r_squared is None or free.r_squared < 0.9
+    assert judge(noisy, min_r_squared=0.9).tier == "none"
+    stairs = one(t, 6e9 + np.floor(t / 420) * 4e8)
+    assert judge(stairs, min_r_squared=0.9999).pattern == "step"
+
+
+def test_the_window_caps_what_is_looked_at() -> None:
+    t = clock(180)
+    x = 4e9 + np.minimum(t, 3600.0) * 1e6
+    whole, short = judge(one(t, x)), judge(one(t, x), analysis_window_hours=1.0)
+    assert whole.pattern == "plateau"
+    assert short.pattern == "stable"
+
+
+def test_minimum_growth_makes_the_candidate() -> None:
+    t = clock(90)
+    series = one(t, 12e9 + 4e4 * t)
+    assert judge(series).tier != "none"
+    assert judge(series, minimum_growth_mib=1024.0).tier == "none"
+
+
+def test_beyond_the_horizon_it_is_information() -> None:
+    found = judge(leak(), eta_horizon=Seconds(3600))
+    assert (found.tier, found.severity) == ("watch", "info")
+
+
+@pytest.mark.parametrize(
+    ("rate", "minutes", "severity"),
+    [(3e6, 60.0, "critical"), (1.5e5, 100.0, "warning"), (1e6, 90.0, "critical")],
+)
+def test_severity_follows_time_and_size(rate: float, minutes: float, severity: str) -> None:
+    t = clock(minutes)
+    found = judge(one(t, 12e9 + rate * t))
+    assert found.severity == severity
+
+
+def test_harmless_patterns_have_names_and_reasons() -> None:
+    t = clock(120)
+    shapes = {
+        "stable": np.full(t.size, 6e9),
+        "sawtooth": 6e9 + 3e9 * ((t % 600) / 600),
+        "plateau": 4e9 + 3e9 * (1 - np.exp(-t / 300)),
+        "spike": np.where(t < 6000, 4e9, 9e9),
+    }
+    for name, x in shapes.items():
+        found = judge(one(t, x))
+        assert (found.pattern, found.tier) == (name, "none"), found.reason
+        assert found.severity == "info"
+        assert found.eta is None
+    assert "settled since" in judge(one(t, shapes["spike"])).reason
+    assert "comes back" in judge(one(t, shapes["sawtooth"])).reason
+    assert "levelled off" in judge(one(t, shapes["plateau"])).reason
+
+
+def test_a_spike_that_was_given_back_or_is_new_says_so() -> None:
+    t = clock(60)
+    back = judge(one(t, np.where((t > 1500) & (t < 1700), 9e9, 4e9)))
+    assert back.pattern == "spike"
+    assert "given back" in back.reason
+    new = judge(one(t, np.where(t > 3560, 9e9, 4e9)))
+    assert new.pattern == "spike"
+    assert "too early" in new.reason
+
+
+def test_rising_peaks_over_a_level_floor_are_shown_not_alarmed() -> None:
+    t = clock(120)
+    x = 4e9 + (1e9 + 2e8 * np.floor(t / 900)) * ((t % 900) / 900)
+    found = judge(one(t, x))
+    assert (found.pattern, found.tier) == ("sawtooth", "none")
+    assert "peaks rise" in found.reason
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "vllm", "sglang"])
+def test_a_known_pool_is_preallocated(framework: str) -> None:
+    t = clock(30)
+    found = judge(one(t, np.full(t.size, 18e9), framework=framework))
+    assert found.pattern == "preallocated"
+    assert "flat by design" in found.reason
+    small = judge(one(t, np.full(t.size, 6e9), framework=framework))
+    assert small.pattern == "stable"
+
+
+def test_growth_above_a_pool_is_still_found() -> None:
+    t = clock(90)
+    found = judge(one(t, 18e9 + 5e5 * t, framework="vllm"))
+    assert found.tier == "alert"
+
+
+def test_a_gap_starts_anew() -> None:
+    t = np.concatenate((clock(90), 9000.0 + np.arange(0.0, 40.0, 5.0)))
+    found = judge(one(t, 12e9 + 1e6 * t))
+    assert found.pattern == "unknown" or found.tier != "alert"
+    assert found.samples == 8
+
+
+def test_growth_that_stopped_is_no_leak() -> None:
+    t = clock(120)
+    found = judge(one(t, 4e9 + 1e6 * np.minimum(t, 4500.0)))
+    assert found.tier == "none"
+    assert found.pattern == "plateau"
+
+
+def test_nothing_is_remembered_between_calls() -> None:
+    series = leak()
+    first = judge(series)
+    judge(one(clock(60), np.full(721, 5e9)))
+    assert judge(series) == first
