@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -50,6 +51,8 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
                 _read(Stream(raw), sink, log, options)
     except IsADirectoryError:
         log.error = "this is a directory"
+    except (EOFError, zlib.error):
+        log.error = "the compressed log is damaged from its start"
     except OSError as error:
         log.error = f"cannot be read: {error.strerror or error}"
     return log

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray
     from gpuwatchd.sources.formats.collect import Collector
     from gpuwatchd.sources.formats.log import LogFile
+    from gpuwatchd.sources.formats.places import Place
     from gpuwatchd.sources.formats.runs import Repairs
 
 FEW_ROWS = 2
@@ -152,14 +153,22 @@ def _sums_of_processes(tracks: list[Track], sink: Collector) -> list[Track]:
 
 
 def _name_variants(tracks: list[Track], sink: Collector) -> None:
-    alive = {track.place.order for track in tracks}
-    for group in sink.places.groups():
-        places = [place for place in group if place.order in alive]
-        if len(places) > 1:
-            for position, place in enumerate(places):
-                place.letter = f"({chr(ord('a') + position % 26)})"
-            where = "-" if places[0].index is None else places[0].index
-            sink.note(f"{len(places)} devices share index {where}; kept apart by name or total")
+    """Give devices that would have one identity a letter each."""
+    places = {track.place.order: track.place for track in tracks}
+    groups: dict[str, list[Place]] = {}
+    for _, place in sorted(places.items(), key=lambda item: (item[1].parent is not None, item[0])):
+        group = groups.setdefault(place.uid, [])
+        group.append(place)
+        if len(group) > 1:
+            group[0].letter, place.letter = "(a)", f"({_letter(len(group) - 1)})"
+    for group in groups.values():
+        if len(group) > 1:
+            where = "-" if group[0].index is None else group[0].index
+            sink.note(f"{len(group)} devices share index {where}; kept apart by name or total")
+
+
+def _letter(position: int) -> str:
+    return chr(ord("a") + position) if position < 26 else str(position + 1)
 
 
 def _say_repairs(repairs: Repairs, mixed: int, sink: Collector, log: LogFile) -> None:

@@ -83,9 +83,11 @@ class Place:
             return False
         if name is None or self.name is None or name == self.name:
             return True
-        # The default table cuts names.
-        short, long = sorted((name, self.name), key=len)
-        return short.endswith("..") and long.startswith(short.rstrip(". "))
+        # The default table cuts names, and how far depends on its width.
+        for cut, whole in ((name, self.name), (self.name, name)):
+            if cut.endswith("..") and whole.startswith(cut.rstrip(". ")):
+                return True
+        return False
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,310 @@
+"""Damage, encodings, time and identity: what must hold whatever the format."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pytest
+
+from gpuwatchd.sources.replay import LogFile, LogOptions, read_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+MIB = 1024**2
+HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB]"
+
+
+def row(at: int, used: object, *, gpu: int = 0, total: int = 24576, name: str = "Example") -> str:
+    stamp = f"2026/02/03 10:{at // 60:02d}:{at % 60:02d}.000"
+    return f"{stamp}, {gpu}, {name}, {used} MiB, {total} MiB"
+
+
+def read(folder: Path, lines: Iterable[str] | bytes, options: LogOptions | None = None) -> LogFile:
+    file = folder / "log.csv"
+    file.write_bytes(lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
+    return read_log(file, options or LogOptions())
+
+
+def used(log: LogFile, at: int = 0) -> list[float]:
+    return [float(value) for value in log.series[at].used_bytes / MIB]
+
+
+PLAIN = [HEADER, *(row(5 * i, 1000 + i) for i in range(40))]
+TEXT = "\n".join(PLAIN) + "\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT.encode(),
+        TEXT.encode("utf-8-sig"),
+        TEXT.encode("utf-16"),
+        TEXT.encode("utf-16-be").join([b"\xfe\xff", b""]),
+        TEXT.encode("utf-16-le"),
+        TEXT.replace("\n", "\r\n").encode(),
+        TEXT.replace("\n", "\r\n").encode("utf-16"),
+        gzip.compress(TEXT.encode()),
+        TEXT.rstrip("\n").encode(),
+        ("\x1b[2J\x1b[H" + TEXT).encode(),
+    ],
+    ids=["utf8", "bom", "utf16", "utf16be", "utf16le-no-mark", "crlf", "utf16-crlf", "gzip",
+         "no-last-end", "escapes"],
+)  # fmt: skip
+def test_encodings_read_alike(tmp_path: Path, data: bytes) -> None:
+    log = read(tmp_path, data)
+    assert (log.error, log.rows, log.bad_rows) == (None, 40, 0)
+    assert used(log) == [1000.0 + i for i in range(40)]
+
+
+def test_latin1_is_read_and_told(tmp_path: Path) -> None:
+    text = "time,temp (°C),memory used (MB),memory total (MB)\n" + "".join(
+        f"2026-02-03 10:00:{i:02d},4{i},{900 + i},8192\n" for i in range(5)
+    )
+    log = read(tmp_path, text.encode("latin-1"))
+    assert used(log) == [900, 901, 902, 903, 904]
+    assert any("Latin-1" in text for text in log.warnings)
+
+
+def test_stdin_and_pathlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BufferedReader(cast("io.RawIOBase", io.BytesIO(TEXT.encode())))
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    log = read_log("-")
+    assert (log.path, log.rows, log.error) == ("-", 40, None)
+
+
+def test_a_cut_gzip_gives_what_came_before(tmp_path: Path) -> None:
+    text = "\n".join([HEADER, *(row(i, 1000 + (i * 7919) % 9000) for i in range(3000))])
+    data = gzip.compress(text.encode())
+    log = read(tmp_path, data[: len(data) // 2])
+    assert log.rows < 3000
+    assert any("compressed" in text for text in log.warnings)
+
+
+def test_what_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
+    assert "No such file" in str(read_log(tmp_path / "absent").error)
+    assert read_log(tmp_path).error == "this is a directory"
+    (tmp_path / "empty").touch()
+    assert read_log(tmp_path / "empty").error == "the file is empty"
+
+
+@pytest.mark.parametrize(
+    ("head", "word"),
+    [
+        (b"\x80\x04\x95\x10\x00", "pickle"),
+        (b":W&B\xbe\xe1\x00", "Weights & Biases"),
+        (b"PK\x03\x04rest", "archive"),
+        (b"SQLite format 3\x00", "database"),
+    ],
+)
+def test_binary_files_are_refused(tmp_path: Path, head: bytes, word: str) -> None:
+    log = read(tmp_path, head + bytes(range(256)) * 10)
+    assert word in str(log.error)
+    assert not log.series
+
+
+def test_rows_touched_by_nul_are_torn_and_the_rest_is_kept(tmp_path: Path) -> None:
+    lines = list(PLAIN)
+    lines[5] = "\0" * 70 + lines[5]
+    lines[9] = lines[9][:20] + "\0" + lines[9][20:]
+    log = read(tmp_path, lines)
+    assert (log.rows, log.skipped) == (40, {"torn": 2})
+    assert len(used(log)) == 38
+
+
+def test_a_header_touched_by_nul_is_still_a_header(tmp_path: Path) -> None:
+    log = read(tmp_path, ["\0" * 50 + HEADER, *PLAIN[1:]])
+    assert (log.rows, log.bad_rows) == (40, 0)
+
+
+def test_first_offending_line_is_named(tmp_path: Path) -> None:
+    log = read(tmp_path, [HEADER, row(0, "many"), row(5, "few")])
+    assert log.error == "line 2: bad number; no usable row (2 bad number)"
+
+
+def test_a_line_without_end_is_not_believed(tmp_path: Path) -> None:
+    lines = ["timestamp,index,memory.total,memory.used",
+             *(f"2026-02-03 10:00:{i:02d},0,24576,{1000 + i}" for i in range(6))]  # fmt: skip
+    log = read(tmp_path, "\n".join(lines).encode()[:-1])
+    assert (log.rows, log.skipped) == (6, {"torn": 1})
+    assert used(log) == [1000, 1001, 1002, 1003, 1004]
+
+
+def test_halves_of_rows_that_parse_are_found_by_their_total(tmp_path: Path) -> None:
+    lines = [*PLAIN, row(300, 500, total=245)]
+    lines.append(row(305, 500, total=2457))
+    log = read(tmp_path, lines)
+    assert log.skipped == {"torn": 2}
+    assert len(log.series) == 1
+
+
+def test_a_lasting_change_of_total_is_another_device(tmp_path: Path) -> None:
+    lines = [*PLAIN, *(row(300 + 5 * i, 500 + i, total=81559, name="Other") for i in range(30))]
+    log = read(tmp_path, lines)
+    assert [series.t_s.size for series in log.series] == [40, 30]
+    assert len({series.device.uid for series in log.series}) == 2
+    assert any("share index 0" in text for text in log.warnings)
+
+
+def test_a_different_header_starts_a_new_table(tmp_path: Path) -> None:
+    other = "timestamp, index, memory.total [MiB], name, memory.used [MiB]"
+    lines = [*PLAIN, other]
+    lines += [f"2026/02/03 10:{10 + i:02d}:00.000, 0, 24576 MiB, Example, 77 MiB" for i in range(5)]
+    log = read(tmp_path, lines)
+    assert (log.rows, log.bad_rows) == (45, 0)
+    assert used(log)[-5:] == [77] * 5
+
+
+@pytest.mark.parametrize("form", [
+    "2026/02/03 10:00:{:02d}.250", "2026-02-03T10:00:{:02d}.250Z", "2026-02-03 10:00:{:02d}.250",
+    "2026-02-03T11:00:{:02d}.250+01:00", "17701128{:02d}.25", "17701128{:02d}250",
+])  # fmt: skip
+def test_forms_of_time(tmp_path: Path, form: str) -> None:
+    lines = ["time,gpu,mem_used_mb,mem_total_mb"]
+    lines += [f"{form.format(i)},0,{100 + i},8192" for i in range(10, 20)]
+    log = read(tmp_path, lines)
+    assert log.error is None
+    assert log.series[0].t_s.tolist() == [1770112800.25 + i for i in range(10, 20)]
+
+
+@pytest.mark.parametrize("form", [
+    "Tue Feb  3 10:00:{:02d} 2026", "Tue Feb  3 10:00:{:02d} AM EDT 2026",
+    "Tue 03 Feb 2026 10:00:{:02d} AM EST", "02-03-2026 10:00:{:02d}", "20260203 10:00:{:02d}",
+])  # fmt: skip
+def test_rare_forms_of_time(tmp_path: Path, form: str) -> None:
+    lines = ["time,gpu,mem_used_mb,mem_total_mb"]
+    lines += [f"{form.format(i)},0,{100 + i},8192" for i in range(10, 20)]
+    log = read(tmp_path, lines, LogOptions(date_order="mdy"))
+    assert log.error is None
+    assert log.series[0].t_s.tolist() == [1770112800.0 + i for i in range(10, 20)]
+
+
+def test_zone_of_naive_times(tmp_path: Path) -> None:
+    log = read(tmp_path, PLAIN, LogOptions(tz="America/New_York"))
+    assert log.series[0].t_s[0] == 1770112800.0 + 5 * 3600
+    assert "no time zone" in str(read(tmp_path, PLAIN, LogOptions(tz="Mars/Olympus")).error)
+
+
+def test_end_of_summer_time_starts_a_new_run(tmp_path: Path) -> None:
+    lines = [HEADER]
+    lines += [f"2025/10/26 02:{i:02d}:00.000, 0, Example, {100 + i} MiB, 24576 MiB"
+              for _ in range(2) for i in range(60)]  # fmt: skip
+    log = read(tmp_path, lines, LogOptions(tz="Europe/Berlin"))
+    assert [(series.run, series.t_s.size) for series in log.series] == [(0, 60), (1, 60)]
+    assert len({series.subject.id for series in log.series}) == 1
+
+
+@pytest.mark.parametrize(("days", "first"), [
+    (("12-03-2026", "13-03-2026", "14-03-2026"), 1773309600.0),
+    (("03-12-2026", "03-13-2026", "03-14-2026"), 1773309600.0),
+    (("01-03-2026", "02-03-2026", "03-03-2026"), 1772359200.0),
+    (("03-01-2026", "03-02-2026", "03-03-2026"), 1772359200.0),
+])  # fmt: skip
+def test_date_order_is_decided_over_the_whole_log(
+    tmp_path: Path, days: tuple[str, ...], first: float
+) -> None:
+    lines = ["timestamp,gpu,memory_used,memory_total"]
+    lines += [f"{day} {hour:02d}:00:00,0,{hour},8192" for day in days for hour in range(24)]
+    log = read(tmp_path, lines)
+    assert log.error is None
+    assert log.series[0].t_s[10] == first
+    assert np.diff(log.series[0].t_s).tolist() == [3600.0] * 71
+
+
+def test_gap_is_a_break_and_doubles_keep_the_last(tmp_path: Path) -> None:
+    lines = [HEADER, *(row(i, 100 + i) for i in range(20)), row(19, 500), row(400, 600)]
+    log = read(tmp_path, lines)
+    assert log.series[0].breaks == (20,)
+    assert used(log)[19:] == [500, 600]
+    assert any("time met before" in text for text in log.warnings)
+
+
+def test_rows_in_any_order_are_sorted_and_told(tmp_path: Path) -> None:
+    log = read(tmp_path, [HEADER, *reversed(PLAIN[1:])])
+    assert used(log) == [1000 + i for i in range(40)]
+    assert any("sorted" in text for text in log.warnings)
+
+
+def test_one_torn_time_does_not_split_a_series(tmp_path: Path) -> None:
+    lines = list(PLAIN)
+    lines[20] = lines[20].replace("2026/", "2036/")
+    log = read(tmp_path, lines)
+    assert len(log.series) == 1
+    assert log.skipped == {"bad time": 1}
+
+
+def test_two_devices_without_anything_to_tell_them_apart(tmp_path: Path) -> None:
+    same = [row(5 * i, level + i) for i in range(20) for level in (900, 15000)]
+    log = read(tmp_path, [HEADER, *same])
+    assert "more than one GPU or host" in str(log.error)
+    assert not log.series
+
+
+def test_a_spiky_device_alone_is_not_mixed(tmp_path: Path) -> None:
+    log = read(tmp_path, [HEADER, *(row(5 * i, 900 if i % 2 else 15000) for i in range(40))])
+    assert log.error is None
+    assert len(log.series) == 1
+
+
+def test_hosts_in_json_and_masked_uuids(tmp_path: Path) -> None:
+    lines = ["timestamp, host, uuid, pci.bus_id, memory.used [MiB], memory.total [MiB]"]
+    zero = "GPU-00000000-0000-0000-0000-000000000000"
+    lines += [f"2026/02/03 10:00:{i:02d}.000, n{k}, {zero}, 00000000:0{k}:00.0, {k}00 MiB, 8192 MiB"
+              for i in range(5) for k in (1, 2)]  # fmt: skip
+    log = read(tmp_path, lines)
+    assert [series.device.uid for series in log.series] == [
+        "log:n1/0000:01:00.0", "log:n2/0000:02:00.0"]  # fmt: skip
+
+
+def test_columns_told_by_the_caller(tmp_path: Path) -> None:
+    lines = [f"0, Example, 32510 MiB, {100 + i} MiB, {32410 - i} MiB" for i in range(6)]
+    names = ("index", "name", "memory.total", "memory.used", "memory.free")
+    log = read(tmp_path, lines, LogOptions(columns=names, interval_s=1))
+    assert (log.error, used(log)) == (None, [100.0 + i for i in range(6)])
+
+
+def test_options_that_make_no_sense(tmp_path: Path) -> None:
+    assert "no log format" in str(read(tmp_path, PLAIN, LogOptions(format="xls")).error)
+    assert "interval" in str(read(tmp_path, PLAIN, LogOptions(interval_s=0)).error)
+    small = read(tmp_path, PLAIN, LogOptions(total_bytes=1.0))
+    assert small.series[0].total_bytes == 24576 * MIB, "the log knows better"
+
+
+def test_a_given_total_smaller_than_what_is_used_is_left_out(tmp_path: Path) -> None:
+    lines = ["timestamp,gpu,memory.used", "2026-02-03 10:00:00,0,900", "2026-02-03 10:00:01,0,901"]
+    log = read(tmp_path, lines, LogOptions(total_bytes=MIB))
+    assert log.series[0].total_bytes is None
+    assert used(log) == [900, 901]
+
+
+def test_hostile_names_are_cleaned(tmp_path: Path) -> None:
+    lines = ["timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]"]
+    lines += [f"2026/02/03 10:00:{i:02d}.000, GPU-1, 7, run\u202e --token=abc, 5 MiB"
+              for i in range(3)]  # fmt: skip
+    log = read(tmp_path, lines)
+    assert log.processes[0].name == "run --token=****"
+
+
+def test_a_line_without_end_of_many_megabytes_is_torn(tmp_path: Path) -> None:
+    data = ("\n".join(PLAIN[:20]) + "\n").encode() + b"x" * (17 << 20) + b"\n"
+    data += ("\n".join(PLAIN[20:]) + "\n").encode()
+    log = read(tmp_path, data)
+    assert (log.rows, log.skipped) == (41, {"torn": 1})
+
+
+def test_separate_reading_by_column_and_by_row_agree(tmp_path: Path) -> None:
+    plain = [HEADER, *(row(i, 100 + i % 50, gpu=i % 3) for i in range(3000))]
+    odd = [line + (" " if n % 10 == 0 else "") for n, line in enumerate(plain)]
+    odd[1::40] = [f'"{line.split(",")[0]}",{line.split(",", 1)[1]}' for line in odd[1::40]]
+    one, two = read(tmp_path, plain), read(tmp_path, odd)
+    assert (one.rows, one.bad_rows) == (two.rows, two.bad_rows) == (3000, 0)
+    for first, second in zip(one.series, two.series, strict=True):
+        assert first.t_s.tolist() == second.t_s.tolist()
+        assert first.used_bytes.tolist() == second.used_bytes.tolist()
