@@ -12,7 +12,7 @@ from gpuwatchd import units
 from gpuwatchd.ctl.flags import Globals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from click.shell_completion import CompletionItem
 
@@ -156,8 +156,3 @@ def pid_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def exit_code_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--exit-code`` to a verb."""
     return click.option("--exit-code", is_flag=True, help="Exit 3 when a leak is found.")(function)
-
-
-def chosen(wishes: Sequence[int], pid: int) -> bool:
-    """Return whether ``--pid`` lets this process through."""
-    return not wishes or pid in wishes

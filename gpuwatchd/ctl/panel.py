@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from gpuwatchd import units
-from gpuwatchd.ctl import envelope, look, output, words
+from gpuwatchd.ctl import envelope, exits, look, output, words
 from gpuwatchd.ctl.envelope import is_leak, live_device_json
 from gpuwatchd.ctl.output import width_of
+from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
@@ -25,40 +28,67 @@ _INDENT = "       "
 _BAR_CELLS = 10
 _SPARK_POINTS = (32, 16, 8)
 _SPARK_MIN_SPAN = 0.02
+_LARGEST = 3
 _SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
 
-def payload(view: View, pids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the devices as JSON, the processes filtered by ``--pid``."""
-    devices = [live_device_json(item) for item in view.devices]
-    if pids:
-        for device in devices:
-            rows = device["processes"]
-            device["processes"] = (
-                None if rows is None else [row for row in rows if row["pid"] in pids]
-            )
-    return devices
+def narrow(view: View, pids: Sequence[int]) -> None:
+    """Keep only the GPUs and processes that ``--pid`` names.
 
-
-def leaks(view: View, pids: Sequence[int]) -> bool:
-    """Return whether anything that is shown leaks."""
+    Raises
+    ------
+    GpuwatchdError
+        When none of them is on a GPU here.
+    """
+    if not pids:
+        return
+    kept = []
     for item in view.devices:
-        if not pids and is_leak(item.finding):
-            return True
-        for process in item.processes or ():
-            if (not pids or process.info.key.pid in pids) and is_leak(process.finding):
-                return True
-    return False
+        processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
+        if processes:
+            kept.append(structs.replace(item, processes=processes))
+    if not kept:
+        named = ", ".join(map(str, pids))
+        unknown = all(item.processes is None for item in view.devices)
+        why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
+        raise GpuwatchdError(why, hint="gpuwatchctl status -v")
+    view.devices = tuple(kept)
+    view.alerts = tuple(
+        a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids
+    )
+
+
+def payload(view: View) -> list[dict[str, Any]]:
+    """Return the devices as JSON."""
+    return [live_device_json(item) for item in view.devices]
+
+
+def leaks(view: View, *, whole: bool) -> bool:
+    """Return whether anything that is shown leaks; without ``whole``, any of the processes."""
+    return any(
+        is_leak(finding)
+        for item in view.devices
+        for finding in (
+            item.finding if whole else None,
+            *(process.finding for process in item.processes or ()),
+        )
+    )
 
 
 def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
-    """Show the state once, as ``status`` does, and return the exit code."""
+    """Show the state once, as ``status`` does, and return the exit code.
+
+    1 when no GPU could be read; 3 for a leak where ``exit_code`` asks for it.
+    """
     view = look.see(flags)
+    narrow(view, pids)
     if flags.json:
-        output.emit_json(envelope.answer("status", payload(view, pids), view=view))
+        output.emit_json(envelope.answer("status", payload(view), view=view))
     else:
-        show(output.Out(flags), view, pids, verbose=flags.verbose)
-    return 3 if exit_code and leaks(view, pids) else 0
+        show(output.Out(flags), view, whole=not pids, verbose=flags.verbose)
+    if all(item.reading is None for item in view.devices):
+        return exits.FAILED
+    return exits.FINDINGS if exit_code and leaks(view, whole=not pids) else exits.OK
 
 
 def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool) -> str:
@@ -77,11 +107,11 @@ def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool
     return "█" * full + "░" * (cells - full)
 
 
-def show(out: Out, view: View, pids: Sequence[int] = (), *, verbose: bool = False) -> None:
-    """Write the whole screen."""
+def show(out: Out, view: View, *, whole: bool = True, verbose: bool = False) -> None:
+    """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
     _banner(out, view)
     for item in view.devices:
-        _device(out, view, item, pids, verbose=verbose)
+        _device(out, view, item, whole=whole, verbose=verbose)
     _alerts(out, view)
     for problem in view.daemon.problems:
         out.flow([("problem: " + problem, "yellow")], rest="  ")
@@ -102,7 +132,7 @@ def _label(item: LiveDevice) -> str:
     return f"GPU {index if index is not None else '?'}"
 
 
-def _device(out: Out, view: View, item: LiveDevice, pids: Sequence[int], *, verbose: bool) -> None:
+def _device(out: Out, view: View, item: LiveDevice, *, whole: bool, verbose: bool) -> None:
     reading = item.reading
     total = reading.total_bytes if reading is not None else item.device.memory_total_bytes
     used = reading.used_bytes if reading is not None else None
@@ -126,9 +156,9 @@ def _device(out: Out, view: View, item: LiveDevice, pids: Sequence[int], *, verb
         state = "not readable" if reading is None else reading.state
         why = f": {item.faults[0]}" if item.faults else ""
         out.flow([(f"{state}{why}", "yellow")], first=_INDENT, rest=_INDENT)
-    if view.trend:
+    if view.trend and whole:
         out.flow(_judgement(item, item.finding), first=_INDENT, rest=_INDENT)
-    _processes(out, item, pids, verbose=verbose)
+    _processes(out, item, whole=whole, verbose=verbose)
     if verbose:
         for fault in item.faults:
             out.flow([(f"fault: {fault}", "yellow")], first=_INDENT, rest=_INDENT)
@@ -208,35 +238,35 @@ def suspect(item: LiveDevice, finding: Finding) -> str:
     return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
 
 
-def _processes(out: Out, item: LiveDevice, pids: Sequence[int], *, verbose: bool) -> None:
+def _processes(out: Out, item: LiveDevice, *, whole: bool, verbose: bool) -> None:
     rows = item.processes
+    inner = _INDENT + "  "
     if rows is None:
-        if verbose or pids:
+        if verbose:
             reason = (item.reading.uses_reason if item.reading is not None else None) or "unknown"
             out.flow([(f"processes: {reason}", "dim")], first=_INDENT, rest=_INDENT)
         return
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
-    if pids:
-        ordered = [p for p in ordered if p.info.key.pid in pids]
-    elif not verbose:
-        ordered = [p for p in ordered if is_leak(p.finding) or p in ordered[:3]]
+    if whole and not verbose:
+        ordered = [p for p in ordered if is_leak(p.finding) or p in ordered[:_LARGEST]]
     for process in ordered:
-        out.flow(_process(process), first=_INDENT + "  ", rest=_INDENT + "    ")
-    hidden = 0 if pids else len(rows) - len(ordered)
-    if hidden > 0:
-        out.flow([(f"and {hidden} more (-v)", "dim")], first=_INDENT + "  ")
+        out.flow(_process(process, in_full=not whole), first=inner, rest=inner + "  ")
+    if len(rows) > len(ordered):
+        out.flow([(f"and {len(rows) - len(ordered)} more (-v)", "dim")], first=inner)
     if verbose and item.unattributed_bytes is not None:
-        out.flow(
-            [(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=_INDENT + "  "
-        )
+        out.flow([(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=inner)
 
 
-def _process(process: LiveProcess) -> list[Part]:
+def _process(process: LiveProcess, *, in_full: bool) -> list[Part]:
     parts: list[Part] = [words.who(process.info), units.size(process.used_bytes)]
     if process.info.framework:
         parts.append((words.framework(None, process.info), "dim"))
-    if is_leak(process.finding) and process.finding is not None:
-        parts.append(words.verdict(process.finding))
+    finding = process.finding
+    if finding is not None and (in_full or is_leak(finding)):
+        parts.append(words.verdict(finding))
+        if in_full and finding.pattern in LEAK_PATTERNS:
+            parts.append(words.growth(finding.rate_bytes_per_s))
+            parts.append(f"full in {words.eta(finding.eta) or '?'}" if is_leak(finding) else "")
     return parts
 
 

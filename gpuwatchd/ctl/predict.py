@@ -13,7 +13,7 @@ from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.output import Out, Part
@@ -34,25 +34,16 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     """
     flags = options.current()
     view = _view(flags)
+    panel.narrow(view, pids)
     if flags.json:
-        output.emit_json(envelope.answer("predict", panel.payload(view, pids), view=view))
+        output.emit_json(envelope.answer("predict", panel.payload(view), view=view))
     else:
         out = output.Out(flags)
         for _, sentence in view.warnings:
             out.flow([(f"! {sentence}", "yellow")])
-        shown = 0
         for item in view.devices:
-            shown += _device(out, item, pids, verbose=flags.verbose)
-        if not shown:
-            raise _nothing(pids)
-    return 3 if exit_code and panel.leaks(view, pids) else 0
-
-
-def _nothing(pids: Sequence[int]) -> GpuwatchdError:
-    if pids:
-        wanted = ", ".join(map(str, pids))
-        return GpuwatchdError(f"no judgement on pid {wanted}", hint="gpuwatchctl status -v")
-    return GpuwatchdError("nothing has been judged yet", hint="gpuwatchctl status")
+            _device(out, item, whole=not pids, verbose=flags.verbose)
+    return 3 if exit_code and panel.leaks(view, whole=not pids) else 0
 
 
 def _view(flags: Globals) -> look.View:
@@ -81,34 +72,31 @@ def _view(flags: Globals) -> look.View:
 
 
 def _subjects(
-    item: LiveDevice, pids: Sequence[int]
+    item: LiveDevice, *, whole: bool
 ) -> Iterator[tuple[str, Finding, ProcessInfo | None]]:
     """Yield (who, judgement, process) per subject, the device first."""
     finding = item.finding
     own = finding is not None and finding.subject.process is None
-    if finding is not None and own and not pids:
+    if finding is not None and own and whole:
         rest = " (memory that no process owns)" if finding.subject.unattributed else ""
         yield f"the whole device{rest}", finding, None
     seen = False
     for process in item.processes or ():
-        if process.finding is None or not options.chosen(pids, process.info.key.pid):
+        if process.finding is None:
             continue
         seen = seen or process.finding.subject == (finding.subject if finding else None)
         yield words.who(process.info), process.finding, process.info
     key = finding.subject.process if finding is not None else None
-    if finding is not None and key is not None and not seen and options.chosen(pids, key.pid):
+    if finding is not None and key is not None and not seen and whole:
         yield f"pid {key.pid}", finding, None
 
 
-def _device(out: Out, item: LiveDevice, pids: Sequence[int], *, verbose: bool) -> int:
+def _device(out: Out, item: LiveDevice, *, whole: bool, verbose: bool) -> None:
     index = item.device.index
-    subjects = list(_subjects(item, pids))
-    if not subjects and pids:
-        return 0
+    subjects = list(_subjects(item, whole=whole))
     out.line((f"GPU {index if index is not None else '?'}  {item.device.name}", "bold"))
     if not subjects:
         out.flow([words.verdict(None, samples=item.samples)], first="  ", rest="  ")
-        return 1
     for who, finding, info in subjects:
         if verbose or finding.pattern in _TOLD_IN_FULL:
             _full(out, item, who, finding, info)
@@ -116,7 +104,6 @@ def _device(out: Out, item: LiveDevice, pids: Sequence[int], *, verbose: bool) -
             said = words.verdict(finding)
             reason = finding.reason if finding.reason != said[0] else ""
             out.flow([who, said, (reason, "dim")], first="  ", rest="    ")
-    return len(subjects)
 
 
 def _full(out: Out, item: LiveDevice, who: str, finding: Finding, info: ProcessInfo | None) -> None:

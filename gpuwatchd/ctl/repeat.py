@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd.ctl import envelope, look, output, panel
-from gpuwatchd.errors import SourceError
+from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +19,16 @@ _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 def run(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | None) -> int:
     """Look ``count`` times (None: until interrupted) and return the exit code.
 
-    The first look may fail (no GPU: 1); later ones may recover, so they only say what is missing.
+    The first look may fail (no GPU: 1); after it a failure is said and the next look is awaited.
     """
     done = 0
     next_at_s = time.monotonic()
     while True:
         try:
             view = look.see(flags)
-            _show(flags, view, pids)
-        except SourceError as error:
+            panel.narrow(view, pids)
+            _show(flags, view, whole=not pids)
+        except GpuwatchdError as error:
             if done == 0:
                 raise
             output.Out(flags).line(f"! {error.message}")
@@ -38,13 +39,13 @@ def run(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | Non
         time.sleep(max(0.0, next_at_s - time.monotonic()))
 
 
-def _show(flags: Globals, view: look.View, pids: Sequence[int]) -> None:
+def _show(flags: Globals, view: look.View, *, whole: bool) -> None:
     if flags.json:
-        output.emit_json(envelope.answer("watch", panel.payload(view, pids), view=view))
+        output.emit_json(envelope.answer("watch", panel.payload(view), view=view))
         return
     out = output.Out(flags)
     if out.terminal and out.colour:
         out.raw(_HOME_AND_CLEAR)
     out.line(time.strftime("%H:%M:%S"))
-    panel.show(out, view, pids, verbose=flags.verbose)
+    panel.show(out, view, whole=whole, verbose=flags.verbose)
     out.flush()

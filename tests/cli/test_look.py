@@ -201,7 +201,7 @@ def test_everything_unknown_is_a_question_mark(capsys: pytest.CaptureFixture[str
         samples=0, faults=("it fell off the bus",),
     )  # fmt: skip
     world.write(devices=(item,), alerts=())
-    assert main(["status"]) == 0
+    assert main(["status"]) == 1  # a GPU that cannot be read is not a good answer
     shown = capsys.readouterr().out
     assert "GPU ?" in shown
     assert "?/?" in shown
@@ -218,3 +218,37 @@ def test_the_collecting_of_samples_is_counted(capsys: pytest.CaptureFixture[str]
 def test_runtime_directory_is_that_of_the_configuration() -> None:
     world.write()
     assert (config.runtime_dir() / "state.json").exists()
+
+
+def test_a_verb_that_cannot_be_loaded_hurts_itself_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for table in ("gpuwatchd.ctl.COMMANDS", "gpuwatchd.ctl.program.COMMANDS"):
+        monkeypatch.setattr(
+            table, {"broken": "gpuwatchd.nothing:command", "watch": "gpuwatchd.ctl.watch:command"}
+        )
+    assert main(["--help"]) == 0
+    assert "(cannot be loaded here)" in capsys.readouterr().out
+    assert main(["broken"]) == 1
+    assert "the verb broken cannot be loaded" in capsys.readouterr().err
+    world.write()
+    assert main(["watch", "-n", "1"]) == 0
+
+
+def test_watch_goes_on_when_the_gpus_go_and_come(
+    monkeypatch: pytest.MonkeyPatch, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.write()
+    steps = iter(["gone", "back"])
+
+    def sleep(_: float) -> None:
+        if next(steps) == "gone":
+            world.write_raw(b"{")
+        else:
+            world.write()
+
+    monkeypatch.setattr("gpuwatchd.ctl.repeat.time.sleep", sleep)
+    assert main(["watch", "-n", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("NVIDIA A100") == 4
+    assert shown.count("! no GPU found") == 1

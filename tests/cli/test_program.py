@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,7 +48,10 @@ WITH_STATE = [
     Case("predict", 0, ("growth rate", "+12.4 MB/min", "0.982 (strong)", "91% (likely)")),
     Case("predict", 0, ("0h 47m (0h 39m - 1h 02m)", "trend", "gradual", "pytorch", "suspect")),
     Case("predict --pid 4711 --exit-code", 3, ("python[4711] of alice",)),
-    Case("predict --pid 12345", 1, (), ("no judgement on pid 12345",)),
+    Case("predict --pid 12345", 1, (), ("pid 12345 is on no GPU", "hint:")),
+    Case("status --pid 4711", 0, ("50.0 GiB", "+12.4 MB/min", "full in 0h 47m")),
+    Case("status --pid 12345", 1, (), ("pid 12345 is on no GPU",)),
+    Case("status --gpu 1 --pid 4711", 1, (), ("the processes are unknown here",)),
     Case("predict --gpu 1", 0, ("stable", "no growth in 6 h")),
     Case("alerts", 0, ("firing warning", "leak:GPU-1/4711@1000.0")),
     Case("alerts --severity critical", 0, ("no open alert",)),
@@ -303,6 +307,22 @@ def test_start_needs_no_heavy_module() -> None:
             [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
         )
         assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_is_understood_by_its_shell(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = world.run("completion", shell).stdout
+    done = subprocess.run(
+        [shell, "-n"], input=script, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    if shell == "bash":
+        known = subprocess.run(
+            ["bash", "-c", f"{script}\ncomplete -p gpuwatchctl"], capture_output=True, check=True
+        )
+        assert b"_gpuwatchctl_completion" in known.stdout
 
 
 def test_completion_offers_verbs_gpus_pids_and_alerts() -> None:
