@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gpuwatchd import robust
@@ -10,11 +13,17 @@ from gpuwatchd.detect import step
 from gpuwatchd.detect.step import Step
 from gpuwatchd.model import Series, Subject
 
+Floats = npt.NDArray[np.floating[Any]]
 T = np.arange(0.0, 5400.0, 5.0)
 
 
-def one(x: np.typing.NDArray[np.float64]) -> Series:
-    return Series(subject=Subject(device_uid="G"), t_s=T, used_bytes=x, limit_bytes=None)
+def one(x: Floats) -> Series:
+    return Series(
+        subject=Subject(device_uid="G"),
+        t_s=T,
+        used_bytes=np.asarray(x, dtype=np.float64),
+        limit_bytes=None,
+    )
 
 
 def test_risers_are_counted_and_measured() -> None:

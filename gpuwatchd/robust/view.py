@@ -1,17 +1,17 @@
-"""Numerics that every detector shares: one view of a series, and estimators that bear noise.
+"""What all detectors look at: the last stretch without a gap, on a grid, with its floor.
 
-A :class:`View` is what all detectors look at: the last stretch without a gap, brought to a common
-grid, with the **retained floor** m(t) = min of x over [t, now], which is what was never given back.
+The **retained floor** m(t) = min of x over [t, now] is what was never given back.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from gpuwatchd.robust.estimators import noise
 
 if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray, Series
@@ -22,13 +22,11 @@ FINE_POINTS = 720
 """A window shorter than this many grid steps is cut finer."""
 GAP_S = 60.0
 """A pause up to this long is never a gap; above it, one of more than three intervals is."""
+LONGEST_S = 6.4 * 3600
 STACK_POINTS = 360
 """Points at which holding times are worked out; more precision buys nothing."""
 STEADY_T = 9.0
 """With 14 degrees of freedom, one chance in ten million: many windows are looked at."""
-NOISE_POINTS = 400
-"""Differences that the noise is estimated from."""
-LONGEST_S = 6.4 * 3600
 RECENT = 4.0
 """A hold that ended longer ago than this many times its length says nothing about now."""
 MIB = float(1 << 20)
@@ -235,104 +233,6 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     return Holds(amount=amount, held_s=np.maximum.accumulate(np.asarray(held)[order]))
 
 
-def noise(x: FloatArray) -> float:
-    """Return the standard deviation of white noise on a slowly moving series.
-
-    Median absolute second difference: blind to level, slope and single jumps. 0 when fewer than
-    five points.
-    """
-    if x.size < 5:
-        return 0.0
-    second = np.abs(x[2:] - 2.0 * x[1:-1] + x[:-2])
-    second = second[:: -(-second.size // NOISE_POINTS)]
-    second.sort()
-    # 0.6745 sd is the median of |N|; the second difference has variance 6.
-    return float(second[second.size // 2]) / (0.6745 * math.sqrt(6.0))
-
-
-def drawdown(x: FloatArray) -> float:
-    """Return the largest fall below an earlier value; 0 for a series that never falls.
-
-    Examples
-    --------
-    >>> drawdown(np.array([1.0, 5.0, 3.0, 4.0]))
-    2.0
-    """
-    return float((np.maximum.accumulate(x) - x).max()) if x.size else 0.0
-
-
-def least_squares(t: FloatArray, x: FloatArray) -> tuple[float, float, float]:
-    """Return slope, value at t = 0 and R² of the least-squares line.
-
-    R² is 0 for a constant series. Needs two different instants; otherwise slope and R² are 0.
-    """
-    if t.size < 2:
-        return 0.0, float(x[-1]) if x.size else 0.0, 0.0
-    t_mean, x_mean = float(t.mean()), float(x.mean())
-    dt, dx = t - t_mean, x - x_mean
-    tt, xx, tx = float(dt @ dt), float(dx @ dx), float(dt @ dx)
-    if tt <= 0.0:
-        return 0.0, x_mean, 0.0
-    slope = tx / tt
-    return slope, x_mean - slope * t_mean, min(1.0, tx * tx / (tt * xx)) if xx > 0.0 else 0.0
-
-
-def theil_sen(t: FloatArray, x: FloatArray, points: int = 120) -> float:
-    """Return the median of the slopes between all pairs of points; bears 29 % of outliers.
-
-    Above ``points`` points, block means are taken first (all pairs are quadratic). 0 when fewer
-    than two points.
-    """
-    if t.size < 2:
-        return 0.0
-    if t.size > points:
-        edge = np.linspace(0, t.size, points + 1).astype(np.intp)[:-1]
-        count = np.diff(np.append(edge, t.size))
-        t, x = np.add.reduceat(t, edge) / count, np.add.reduceat(x, edge) / count
-    i, j = np.triu_indices(t.size, 1)
-    return float(np.median((x[j] - x[i]) / (t[j] - t[i])))
-
-
-def effective_samples(x: FloatArray) -> float:
-    """Return how many independent samples the noise of ``x`` is worth (1 to n).
-
-    Bayley-Hammersley with the lag-one autocorrelation: n (1-ρ)/(1+ρ).
-    """
-    n = x.size
-    if n < 4:
-        return float(n)
-    centred = x - x.mean()
-    power = float(centred @ centred)
-    if power <= 0.0:
-        return float(n)
-    rho = float(np.clip(float(centred[1:] @ centred[:-1]) / power, 0.0, 0.999))
-    return max(1.0, n * (1.0 - rho) / (1.0 + rho))
-
-
-def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float, float]:
-    """Return t statistic and one-sided p-value of "x rises", valid under autocorrelation.
-
-    The window is cut into batches longer than the correlation time; the differences of neighbouring
-    batch means are the observations of a t test against zero. Fewer than 2 × ``batches`` points:
-    (0, 1).
-    """
-    if x.size < 2 * batches:
-        return 0.0, 1.0
-    edge = np.searchsorted(t, np.linspace(t[0], t[-1], batches + 1)[:-1])
-    if np.any(np.diff(edge) <= 0):
-        return 0.0, 1.0
-    means = np.add.reduceat(x, edge) / np.diff(np.append(edge, x.size))
-    slope, at_zero, _ = least_squares(np.arange(batches, dtype=np.float64), means)
-    rest = means - at_zero - slope * np.arange(batches)
-    freedom = batches - 2
-    sd = math.sqrt(float(rest @ rest) / freedom)
-    if sd <= 1e-9 * max(1.0, abs(slope)):
-        return (math.inf, 0.0) if slope > 0 else (0.0, 1.0)
-    error = sd / math.sqrt((batches**3 - batches) / 12.0)
-    statistic = slope / error
-    return statistic, t_tail(statistic, freedom)
-
-
 def steady_rise(view: View, look_s: FloatArray, least: float) -> bool:
     """Say whether the means rise steadily in one of the last ``look_s`` seconds, beyond chance.
 
@@ -370,58 +270,3 @@ _THIRDS = (slice(0, 5), slice(5, 11), slice(11, 16))
 _TIMES_16 = np.arange(16.0) - 7.5
 _SLOPE_16 = _TIMES_16 / float(_TIMES_16 @ _TIMES_16)
 _NOTHING = -1e30
-
-
-def t_tail(statistic: float, freedom: int) -> float:
-    """Return the upper tail of Student's t law with an even number of degrees of freedom.
-
-    Abramowitz and Stegun 26.7.4 (closed form for even degrees).
-
-    Examples
-    --------
-    >>> round(t_tail(2.447, 6), 4), t_tail(0.0, 6)
-    (0.025, 0.5)
-    """
-    if math.isinf(statistic):
-        return 0.0 if statistic > 0 else 1.0
-    theta = math.atan2(statistic, math.sqrt(freedom))
-    cos2 = math.cos(theta) ** 2
-    term = total = 1.0
-    for k in range(1, freedom // 2):
-        term *= cos2 * (2 * k - 1) / (2 * k)
-        total += term
-    return max(0.0, 0.5 * (1.0 - math.sin(theta) * total))
-
-
-def turns(t_s: FloatArray, x: FloatArray, size: float) -> list[tuple[float, float, int]]:
-    """Return the turning points of a zigzag of at least ``size`` bytes: (t, value, ±1).
-
-    +1 is a peak, -1 a trough; the last, unfinished leg is not closed. Long series are first cut to
-    the extremes of blocks.
-    """
-    if x.size < 3 or size <= 0.0 or drawdown(x) < size:
-        return []
-    if x.size > 2 * STACK_POINTS:
-        block = -(-x.size // STACK_POINTS)
-        head = x.size % block
-        rows = x[head:].reshape(-1, block)
-        origin = np.arange(head, x.size, block)
-        picked = np.concatenate((rows.argmin(axis=1) + origin, rows.argmax(axis=1) + origin))
-        picked = np.concatenate(([0], np.sort(picked)))
-        t_s, x = t_s[picked], x[picked]
-    out: list[tuple[float, float, int]] = []
-    top_t = low_t = float(t_s[0])
-    top = low_x = float(x[0])
-    rising: bool | None = None
-    for at, value in zip(t_s.tolist(), x.tolist(), strict=True):
-        if rising is not False and value >= top:
-            top, top_t = value, at
-        if rising is not True and value <= low_x:
-            low_x, low_t = value, at
-        if rising is not False and top - value >= size:
-            out.append((top_t, top, 1))
-            rising, low_x, low_t = False, value, at
-        elif rising is not True and value - low_x >= size:
-            out.append((low_t, low_x, -1))
-            rising, top, top_t = True, value, at
-    return out

@@ -1,0 +1,31 @@
+"""Numerics that every detector shares: one view of a series, and estimators that bear noise."""
+
+from gpuwatchd.robust.estimators import (
+    batch_means_p,
+    drawdown,
+    effective_samples,
+    least_squares,
+    noise,
+    t_tail,
+    theil_sen,
+    turns,
+)
+from gpuwatchd.robust.view import MIB, Holds, View, holds, last_gap, prepare, steady_rise
+
+__all__ = [
+    "MIB",
+    "Holds",
+    "View",
+    "batch_means_p",
+    "drawdown",
+    "effective_samples",
+    "holds",
+    "last_gap",
+    "least_squares",
+    "noise",
+    "prepare",
+    "steady_rise",
+    "t_tail",
+    "theil_sen",
+    "turns",
+]

@@ -1,0 +1,125 @@
+"""The growth of a subject that most deserves a verdict: which window, how sure, since when."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuwatchd import forecast, robust
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Series
+    from gpuwatchd.robust import View
+
+SHIFT = math.log(0.8 / 0.2) - math.log(0.75 / 0.25)
+"""Log odds between the formula's alert level 0.80 and the default threshold 0.75."""
+LEAST_AGE_S = 30.0
+"""Growth younger than this is not even watched."""
+
+
+class Growth(NamedTuple):
+    """The growth that scores best, and what is known about it."""
+
+    found: forecast.Windows
+    weights: forecast.Weights
+    best: int
+    """Index of the window."""
+    confidence: float
+    onset_s: float
+    """Seconds before now, <= 0."""
+    headroom: float | None
+    """Bytes from the recent peak to the limit."""
+    plain: bool
+    """Whether some window shows steady growth that is plain to see, though it may still end."""
+
+
+def find(series: Series, view: View, least: float) -> Growth | None:
+    """Return the growth of ``least`` bytes or more that scores best; None without any."""
+    chosen: Growth | None = None
+    plain = False
+    tops = np.maximum.accumulate(view.high[::-1])[::-1]
+    for found in forecast.windows(view, least):
+        headroom = None
+        if series.limit_bytes is not None:
+            recent = -np.maximum(forecast.HOLD_MARGIN * found.lag_s, 60.0)
+            reach = np.searchsorted(view.t_s, recent)
+            headroom = series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
+        # Without a limit nothing is known about the time; the level itself stands in for it.
+        room = headroom if headroom is not None else np.full(found.size, float(view.mean[-1]))
+        weights = forecast.weigh(found, room)
+        best = int(weights.score.argmax())
+        plain = plain or _plain(found)
+        confidence = 1.0 / (1.0 + math.exp(SHIFT - float(weights.score[best])))
+        if chosen is None or confidence > chosen.confidence:
+            chosen = Growth(
+                found=found,
+                weights=weights,
+                best=best,
+                confidence=confidence,
+                onset_s=0.0,
+                headroom=float(headroom[best]) if headroom is not None else None,
+                plain=False,
+            )
+    if chosen is None:
+        return None
+    if not plain and view.noise_bytes > 0.0:
+        plain = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
+    onset_s = _onset(chosen.found.view, chosen.found, chosen.best)
+    return chosen._replace(onset_s=onset_s, plain=plain)
+
+
+def _plain(found: forecast.Windows) -> bool:
+    """Say whether one window is steady growth well above noise and drawdowns, going on now."""
+    return bool(
+        np.any(
+            ((found.shares > 0.01).sum(axis=1) >= 10)
+            & (found.excess <= 0.1)
+            & (found.deficit <= 0.17)
+            & (found.stall <= 1.5)
+            & (found.calm >= 1.0)
+            & (found.events >= 3.0)
+            & (found.growth >= 4.0 * found.view.noise_bytes)
+            & (found.begin_s <= -LEAST_AGE_S)
+        )
+    )
+
+
+def _onset(view: View, found: forecast.Windows, index: int) -> float:
+    """Return when the growth of a window began, seconds before now.
+
+    Longer windows are taken as long as they bring more growth at a similar rate and stay near
+    their chord; then the knee of the next longer one, if it has one.
+    """
+    order = np.argsort(found.age_s)
+    rank = int(np.flatnonzero(order == index)[0])
+    best = index
+    for longer in order[rank + 1 :].tolist():
+        rate = found.growth[longer] / found.age_s[longer]
+        usual = found.growth[best] / found.age_s[best]
+        bent = max(found.deficit[longer], found.excess[longer])
+        if not (0.6 * usual <= rate <= 1.7 * usual and bent <= 0.15):
+            break
+        best = longer
+    begin, end = float(found.begin_s[best]), float(found.end_s[best])
+    oldest = float(view.t_s[view.start])
+    before = max(oldest, end - 2.5 * (end - begin))
+    if before >= begin - view.step_s:
+        return _knee(view, begin, end)
+    level = np.interp([before, begin, end], view.t_s, view.floor)
+    # What came before is another story when it is faster (a load, a warm-up), not a slow start.
+    if level[1] - level[0] > 0.7 * (level[2] - level[1]):
+        return begin
+    return _knee(view, before, end)
+
+
+def _knee(view: View, begin: float, end: float) -> float:
+    """Return where the floor is furthest below its chord, if that is a bend at all."""
+    first, last = np.searchsorted(view.t_s, (begin - 1e-6, end + 1e-6))
+    t, x = view.t_s[first:last], view.floor[first:last]
+    if t.size < 3 or x[-1] <= x[0]:
+        return begin
+    below = (t - t[0]) / (t[-1] - t[0]) - (x - x[0]) / (x[-1] - x[0])
+    knee = int(below.argmax())
+    return float(t[knee]) if below[knee] > 0.1 else begin
