@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from gpuwatchd.store.place import hold_lock, private_directory
 from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuwatchd.config import Config, SourcesSection
     from gpuwatchd.pipeline import Tick
@@ -43,7 +44,8 @@ LEAVE_WITHIN_S = 4.5
 MUTE_AFTER_S = 600.0
 """With every source stuck for this long the watchdog is no longer fed: systemd then restarts us."""
 _CLOCK_STEP_S = 2.0
-_CHORES = {"chores": 60.0, "check": 7 * 86400.0}
+_CHORES_EVERY_S = 60.0
+_CHECK_EVERY_S = 7 * 86400.0
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -81,10 +83,19 @@ class Chores:
     def __init__(self) -> None:
         self.due: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._scheduler: Any = None
+        self._check: Callable[[], object] | None = None
         self._difference_s = time.time() - time.monotonic()
 
-    def start(self) -> None:
-        """Start the clockwork; heavy to import, hence not before the first tick."""
+    def start(self, check: Callable[[], object] | None = None) -> None:
+        """Start the clockwork; heavy to import, hence not before the first tick.
+
+        Parameters
+        ----------
+        check
+            Looks the history over: a minute after the start and weekly, in the clockwork's own
+            thread, since a large file takes seconds.
+        """
+        self._check = check or self._check
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
@@ -92,9 +103,16 @@ class Chores:
             timezone="UTC",
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )
-        for name, period_s in _CHORES.items():
+        self._scheduler.add_job(
+            self.due.put, "interval", args=["chores"], seconds=_CHORES_EVERY_S, id="chores"
+        )
+        if self._check is not None:
             self._scheduler.add_job(
-                self.due.put, "interval", args=[name], seconds=period_s, id=name
+                self._check,
+                "interval",
+                seconds=_CHECK_EVERY_S,
+                id="check",
+                next_run_time=datetime.now(UTC) + timedelta(seconds=_CHORES_EVERY_S),
             )
         self._scheduler.start()
 
@@ -139,7 +157,7 @@ class Daemon:
         self._lock = hold_lock(self.runtime_dir)
         self.host = Host()
         self.courier = self._new_courier()
-        self.history = History.open(self.state_dir, self.config.store)
+        self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
         self.pipeline = Pipeline(
             config=self.config,
             sources=[
@@ -173,7 +191,7 @@ class Daemon:
             self.manager.tell("READY=1")
             if once:
                 return 0 if tick.state.devices else 1
-            self.chores.start()
+            self.chores.start(self.history.check)
             self._loop()
         finally:
             self._leave()
@@ -227,11 +245,8 @@ class Daemon:
             except queue.Empty:
                 return
             try:
-                if name == "chores":
-                    self.history.chores(time.time())
-                    allocator.trim()
-                else:
-                    self.history.check()
+                self.history.chores(time.time())
+                allocator.trim()
             except Exception:
                 # A chore is safe to skip and to repeat; sampling is not.
                 log.exception("failed chore=%s", name)
@@ -254,9 +269,9 @@ class Daemon:
         old, self.courier, self.config = self.courier, courier, fresh
         self._warnings = tuple(loaded.warnings)
         self.pipeline.extra_problems = problems
-        self.pipeline.courier = courier
+        self.pipeline.post.courier = courier
         self.pipeline.reconfigure(fresh)
-        old.close(timeout_s=0.1)
+        self.pipeline.post.later([*old.close(timeout_s=0.1), *old.results()])
         log.info("configuration reloaded")
 
     def _on_stop(self, *_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -132,5 +133,7 @@ def test_directories_follow_xdg_and_our_own_variables() -> None:
     assert config.state_dir(environ) == Path("/s/gpuwatchd")
     assert config.runtime_dir(environ) == Path("/r/gpuwatchd")
     assert config.user_file(environ) == Path("/c/gpuwatchd/config.toml")
-    assert config.runtime_dir({"XDG_STATE_HOME": "/s"}) == Path("/s/gpuwatchd/run")
+    usual = Path(f"/run/user/{os.getuid()}")
+    expected = usual / "gpuwatchd" if usual.is_dir() else Path("/s/gpuwatchd/run")
+    assert config.runtime_dir({"XDG_STATE_HOME": "/s"}) == expected
     assert config.state_dir({"GPUWATCHD_STATE_DIR": "/x"}) == Path("/x")

@@ -44,7 +44,11 @@ def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     if os.uname().sysname == "Darwin":
         return _library("Caches")
     base = environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "gpuwatchd" if base else state_dir(environ) / "run"
+    if base:
+        return Path(base) / "gpuwatchd"
+    # From su or cron the variable is missing, but the service that we ask has the directory.
+    usual = Path(f"/run/user/{os.getuid()}")
+    return usual / "gpuwatchd" if usual.is_dir() else state_dir(environ) / "run"
 
 
 def _library(folder: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,12 +13,12 @@ from gpuwatchd.pipeline.tracks import Room, Track, Watcher
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from gpuwatchd.host import Host
     from gpuwatchd.model import Device, DeviceReading
 
-Past = tuple[str, ProcessKey | None, list[tuple[float, float]]]
+Past = tuple[str, ProcessKey | None, Sequence[tuple[float, float]]]
 
 CLOCK_STEP_S = 2.0
 UNATTRIBUTED_GRACE_S = 300.0
@@ -79,13 +80,17 @@ class Intake:
         """How far the wall clock jumped before the last sample; None when it did not."""
         self._host = host
         self._offsets: dict[str, float] = {}
-        self._past: dict[tuple[str, ProcessKey | None], list[tuple[float, float]]] = {}
+        self._past: dict[tuple[str, ProcessKey | None], Ring] = {}
         self._adopted: dict[str, Alert] = {}
         self._span_s = watcher.config.detection.analysis_window_hours * 3600.0
 
     def refill(self, past: Iterable[Past]) -> None:
         """Remember points of an earlier run, for the tracks that will appear."""
-        self._past = {(uid, key): points for uid, key, points in past}
+        for uid, key, points in past:
+            # Packed at once: as tuples the points of a busy machine would take 30 MiB.
+            ring = self._past[uid, key] = Ring(self._span_s)
+            for t_s, value in points:
+                ring.add(t_s, value)
 
     def adopt(self, alert: Alert) -> None:
         """Remember an open alert of an earlier run, for the track that will appear."""
@@ -210,13 +215,10 @@ class Intake:
         return seen
 
     def _track(self, seen: Seen, subject: Subject, title: str) -> Track:
-        ring = Ring(self._span_s)
-        for t_s, value in (
-            self._past.pop((subject.device_uid, subject.process), ())
-            if (not subject.unattributed)
-            else ()
-        ):
-            ring.add(t_s, value)
+        known = None
+        if not subject.unattributed:
+            known = self._past.pop((subject.device_uid, subject.process), None)
+        ring = known if known is not None else Ring(self._span_s)
         track = Track(subject=subject, device=seen.device, window=ring, room=seen.room, title=title)
         track.alert = self._adopted.pop(subject.id, None)
         self.watcher.tracks[subject.id] = track

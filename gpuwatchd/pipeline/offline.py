@@ -74,6 +74,7 @@ class Recorded:
         self._values = np.concatenate([part[1] for part in parts])
         self._starts = np.cumsum([0, *(part[0].size for part in parts)])[:-1]
         self._span_s = span_s
+        self._moves = np.cumsum(np.diff(self._values, prepend=self._values[:1]) != 0)
         self.known = 0
         """How many points are known by now."""
         self.judged = 0
@@ -83,6 +84,11 @@ class Recorded:
     def count(self) -> int:
         """Points known by now."""
         return self.known
+
+    @property
+    def moves(self) -> int:
+        """How often the value has changed by now."""
+        return int(self._moves[self.known - 1]) if self.known else 0
 
     @property
     def last(self) -> tuple[float, float] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 if TYPE_CHECKING:
@@ -15,6 +17,21 @@ if TYPE_CHECKING:
 
 SPARK_POINTS = 32
 _TIERS = {"none": 0, "watch": 1, "alert": 2}
+
+
+class Spark(msgspec.Struct, frozen=True):
+    """The recent past of one device, for a sparkline."""
+
+    values: tuple[int | None, ...] = ()
+    step_s: float = 0.0
+    samples: int = 0
+
+
+def spark_of(ring: Ring) -> Spark:
+    """Return up to ``SPARK_POINTS`` values over all that the ring knows."""
+    span_s = ring.last[0] - ring.first_s if ring.last is not None else 0.0
+    step_s = max(span_s / SPARK_POINTS, ring.cell_s)
+    return Spark(ring.recent(SPARK_POINTS, step_s), step_s, ring.count)
 
 
 def worst(findings: Iterable[Finding | None]) -> Finding | None:
@@ -33,7 +50,7 @@ def live_device(
     *,
     tracks: Mapping[ProcessKey, Track],
     others: Iterable[Track],
-    ring: Ring | None,
+    spark: Spark,
     infos: Mapping[ProcessKey, ProcessInfo],
     faults: tuple[str, ...],
 ) -> LiveDevice:
@@ -45,8 +62,8 @@ def live_device(
         The device's process tracks by key.
     others
         Its device and unattributed tracks.
-    ring
-        Its device ring, for the sparkline.
+    spark
+        Its recent past, from :func:`spark_of`.
     """
     processes: tuple[LiveProcess, ...] | None = None
     unattributed: int | None = None
@@ -63,17 +80,15 @@ def live_device(
         if reading.used_bytes is not None and all(u.used_bytes is not None for u in reading.uses):
             unattributed = reading.used_bytes - sum(u.used_bytes or 0 for u in reading.uses)
     shown = [track.shown() for track in (*tracks.values(), *others)]
-    span = (ring.last[0] - ring.first_s) if ring is not None and ring.last else 0.0
-    step = max(span / SPARK_POINTS, ring.cell_s if ring is not None else 1.0)
     return LiveDevice(
         device=device,
         reading=None if reading is None else _without_uses(reading),
         unattributed_bytes=unattributed,
         finding=worst(shown),
         processes=processes,
-        recent_bytes=ring.recent(SPARK_POINTS, step) if ring is not None else (),
-        recent_step_s=step,
-        samples=ring.count if ring is not None else 0,
+        recent_bytes=spark.values,
+        recent_step_s=spark.step_s,
+        samples=spark.samples,
         faults=faults,
     )
 

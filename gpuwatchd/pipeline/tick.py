@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -15,7 +15,8 @@ from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Alert, Decision, Delivery, Fault, Finding, Sample
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.intake import Intake
-from gpuwatchd.pipeline.state import live_device
+from gpuwatchd.pipeline.post import Courier, Post
+from gpuwatchd.pipeline.state import Spark, live_device, spark_of
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
 from gpuwatchd.pipeline.workers import SourceWorker
 from gpuwatchd.store import live
@@ -37,16 +38,7 @@ log = logging.getLogger("gpuwatchd")
 T = TypeVar("T")
 _LOG_AGAIN_S = 60.0
 _RSS_EVERY_TICKS = 12
-
-
-class Courier(Protocol):
-    """Who carries messages to the channels, in threads of its own."""
-
-    def submit(self, delivery: Delivery) -> bool:
-        """Take a delivery; never blocks. False when its queue is full."""
-
-    def results(self) -> list[Delivery]:
-        """Return the attempts that have ended since the last call."""
+_SPARK_EVERY_TICKS = 6
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +109,7 @@ class Pipeline:
         ]
         self.history = history
         self.runtime_dir = runtime_dir
-        self.courier = courier
+        self.post = Post(courier, history)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -130,13 +122,12 @@ class Pipeline:
         self._rss_bytes: int | None = None
         self._sent_at_s: deque[float] = deque(maxlen=1000)
         self._owing: dict[str, Alert] = {}
-        self._undelivered: dict[str, str] = {}
-        self._retries: dict[tuple[str, str], Delivery] = {}
         self._failed: dict[str, tuple[str, float]] = {}
         self._faults: tuple[Fault, ...] = ()
+        self._sparks: dict[str, Spark] = {}
 
     def reconfigure(self, config: Config) -> None:
-        """Take over new settings; sources and channels stay as they are."""
+        """Take over new settings; sources stay as they are."""
         self.config = config
         self.watcher.config = config
         self.watcher.rules = rules_of(config.policy)
@@ -152,8 +143,7 @@ class Pipeline:
         self.intake.refill(self.history.recent_series(self._wall() - span_s))
         for alert in self.history.open_alerts():
             self.intake.adopt(alert)
-        for delivery in self.history.pending_deliveries():
-            self._retries[delivery.message.id, delivery.channel] = delivery
+        self.post.later(self.history.pending_deliveries())
 
     def tick(self) -> Tick:
         """Do the whole job once. Never raises: what fails is a fault, logged and shown."""
@@ -175,7 +165,7 @@ class Pipeline:
         if due:
             changes += self._guard("detectors", lambda: self.watcher.judge(due, now_s)) or []
         decisions = self._guard("policy", lambda: self._announce(changes, now_s)) or []
-        self._guard("outbox", self._collect)
+        self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
         self._ticks += 1
         state = self._state(now_s if samples else self._wall())
@@ -254,8 +244,7 @@ class Pipeline:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
         if self.history is not None and (newest or deliveries):
             deliveries = self.history.apply(list(newest.values()), deliveries)
-        for delivery in deliveries:
-            self._send(delivery)
+        self.post.send(deliveries)
         self._owing = {
             k: a
             for k, a in self._owing.items()
@@ -290,34 +279,6 @@ class Pipeline:
             )
         return out
 
-    def _send(self, delivery: Delivery) -> None:
-        if self.courier is None:
-            return
-        if not self.courier.submit(delivery):
-            self._retries[delivery.message.id, delivery.channel] = delivery
-
-    def _collect(self) -> None:
-        if self.courier is None:
-            return
-        for done in self.courier.results():
-            key = (done.message.id, done.channel)
-            self._retries.pop(key, None)
-            if done.state == "sent":
-                self._undelivered.pop(done.channel, None)
-            else:
-                why = done.error or "unknown error"
-                if self._undelivered.get(done.channel) != why:
-                    log.warning("delivery failed channel=%s error=%r", done.channel, why)
-                self._undelivered[done.channel] = why
-                if done.state == "pending":
-                    self._retries[key] = done
-            if self.history is not None:
-                self.history.update_delivery(done)
-        now_s = self._wall()
-        for key, waiting in list(self._retries.items()):
-            if (waiting.next_try_at_s or 0.0) <= now_s and self.courier.submit(waiting):
-                del self._retries[key]
-
     def _guard(self, where: str, work: Callable[[], T]) -> T | None:
         """Run one part; what it raises is told once a minute, and the tick goes on."""
         try:
@@ -342,26 +303,29 @@ class Pipeline:
         found += [why for why, _ in self._failed.values()]
         if self.history is not None:
             found += self.history.problems
-        found += [
-            f"channel {channel} does not deliver: {why}"
-            for channel, why in self._undelivered.items()
-        ]
+        found += self.post.problems()
         return (*found, *self.extra_problems)
 
     def _state(self, now_s: float) -> LiveState:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
         devices = []
-        for uid, seen in self.intake.devices.items():
+        for position, (uid, seen) in enumerate(self.intake.devices.items()):
             track = self.watcher.tracks.get(uid)
             ring = track.window if track is not None and isinstance(track.window, Ring) else None
+            turn = self._ticks < _SPARK_EVERY_TICKS or self._ticks % _SPARK_EVERY_TICKS == (
+                position % _SPARK_EVERY_TICKS
+            )
+            if ring is not None and turn:
+                # A column of the sparkline is minutes wide: a look back per tick would be waste.
+                self._sparks[uid] = spark_of(ring)
             devices.append(
                 live_device(
                     seen.device,
                     seen.reading,
                     tracks=seen.processes,
                     others=seen.others,
-                    ring=ring,
+                    spark=self._sparks.get(uid, Spark()),
                     infos=self.intake.infos,
                     faults=seen.faults,
                 )

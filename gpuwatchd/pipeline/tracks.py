@@ -24,6 +24,7 @@ SLOW_EVERY_S = 60.0
 FAST_EVERY_S = 10.0
 """The same while memory may run out within two hours, or something has just begun to grow."""
 _URGENT_ETA_S = 7200.0
+_BATCH = 8
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
 _FLAT_REASON: dict[Pattern, str] = {
@@ -35,7 +36,13 @@ _FLAT_REASON: dict[Pattern, str] = {
 class Window(Protocol):
     """Where a track's points come from: a ring, or a recorded series."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """How many samples there were."""
+
+    @property
+    def moves(self) -> int:
+        """How often the value has changed: what has not moved needs no second look."""
 
     @property
     def last(self) -> tuple[float, float] | None:
@@ -72,6 +79,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     seen_s: float = 0.0
     peak: float = -1.0
     """Highest value of the last window; what was calm and passes it is looked at sooner."""
+    moves: int = -1
+    """The window's count of moves at the last judgement."""
 
     def series(self) -> Series:
         """Return the window as the detectors want it."""
@@ -169,12 +178,34 @@ class Watcher:
         now_s
             The time of their newest sample.
         """
+        changed: list[Alert] = []
+        moved: list[Track] = []
+        for track in tracks:
+            if self._unmoved(track):
+                track.due_s = now_s + SLOW_EVERY_S
+            elif track.window.last is not None:
+                moved.append(track)
+        # In small batches: windows are copied for the detectors, and eight hours of eighty
+        # subjects at once would be the largest thing in this process.
+        for start in range(0, len(moved), _BATCH):
+            changed += self._judge_batch(moved[start : start + _BATCH], now_s)
+        return changed
+
+    @staticmethod
+    def _unmoved(track: Track) -> bool:
+        """Say whether a track was stable at its last judgement and has not moved since."""
+        finding = track.finding
+        return (
+            finding is not None
+            and finding.pattern == "stable"
+            and track.alert is None
+            and track.moves == track.window.moves
+        )
+
+    def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
         # numpy and the detectors are loaded when something is judged for the first time.
         from gpuwatchd import screen, verdict  # noqa: PLC0415
 
-        chosen = [track for track in tracks if track.window.last is not None]
-        if not chosen:
-            return []
         batch = [track.series() for track in chosen]
         settings = self.config.detection
         changed: list[Alert] = []
@@ -187,6 +218,7 @@ class Watcher:
                 else verdict.judge(series, settings)
             )
             track.peak = float(series.used_bytes.max())
+            track.moves = track.window.moves
             self._schedule(track, finding, now_s)
             change = self._apply(track, finding, now_s)
             if change is not None:

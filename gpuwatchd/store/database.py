@@ -244,6 +244,8 @@ def _tune(connection: sqlite3.Connection, max_pages: int) -> None:
     connection.execute(f"PRAGMA max_page_count = {max_pages}")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA wal_autocheckpoint = 1000")
+    # Rows are appended in time order: a larger cache would only hold pages that are never read again.
+    connection.execute("PRAGMA cache_size = -512")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

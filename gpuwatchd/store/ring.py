@@ -34,7 +34,7 @@ class Ring:
 
     __slots__ = (
         "_base_s", "_cell", "_high", "_last", "_low", "_max", "_min", "_span_s", "_t", "_v",
-        "cell_s", "count",
+        "cell_s", "count", "moves",
     )  # fmt: skip
 
     def __init__(self, span_s: float, *, cell_s: float = CELL_S) -> None:
@@ -48,6 +48,8 @@ class Ring:
         self._min = self._max = 0.0
         self.count = 0
         """Samples ever added since the last ``clear``."""
+        self.moves = 0
+        """How often the value differed from the one before."""
 
     def __len__(self) -> int:
         return len(self._t) + (0 if self._cell < 0 else 1)
@@ -68,6 +70,8 @@ class Ring:
         if cell == self._cell:
             if t_s <= self._last[0]:
                 return
+            if value != self._last[1]:
+                self.moves += 1
             self._last = (t_s, value)
             if value < self._min:
                 self._min, self._low = value, self._last
@@ -75,6 +79,8 @@ class Ring:
                 self._max, self._high = value, self._last
         elif cell > self._cell:
             self._close_cell()
+            if value != self._last[1]:
+                self.moves += 1
             self._cell = cell
             self._last = self._low = self._high = (t_s, value)
             self._min = self._max = value
