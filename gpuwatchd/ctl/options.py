@@ -86,7 +86,9 @@ def add_globals(command: click.Command) -> click.Command:
     """Give a verb (and the verbs below it) the global flags that it does not define itself."""
     taken = {name for param in command.params for name in param.opts}
     command.params.extend(o for o in global_options() if not taken.intersection(o.opts))
-    command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    if command.add_help_option:
+        command.add_help_option = False  # ours is the same in every context
+        click.help_option("-h", "--help")(command)
     command.context_settings.setdefault("max_content_width", 80)
     if isinstance(command, click.Group):
         for child in command.commands.values():

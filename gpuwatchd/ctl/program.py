@@ -94,7 +94,7 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # no
     cls=Verbs,
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGUMENTS]",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    context_settings={"max_content_width": 80},
     epilog=options.examples("status", "analyze training.csv"),
 )
 @click.option(

@@ -97,7 +97,7 @@ def state(**changes: Any) -> LiveState:
         "pid": os.getpid(),
         "version": __version__,
         "started_at_s": now_s - 9000,
-        "taken_at_s": now_s - 2,
+        "taken_at_s": now_s - 0.5,
         "interval_s": 5.0,
         "ticks": 1000,
         "devices": (
