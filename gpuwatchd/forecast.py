@@ -186,7 +186,8 @@ def windows(view: View, minimum_growth: float) -> list[Windows]:
     oldest = float(t[view.start])
     shortest, longest = np.searchsorted(LOOKBACKS_S, (4.0 * view.step_s, -0.85 * oldest)).tolist()
     look = np.append(LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest])
-    groups = [(view, look)] if noise <= 0.0 else _groups(view, look, noise)
+    quiet = noise <= minimum_growth
+    groups = [(view, look)] if quiet else _groups(view, look, noise)
     out = [_candidates(one, looks, minimum_growth) for one, looks in groups]
     return [found for found in out if found is not None]
 
@@ -224,26 +225,38 @@ def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, Floa
 
 def _candidates(view: View, look: FloatArray, minimum_growth: float) -> Windows | None:
     t, floor = view.t_s, view.floor
+    if float(floor[-1] - floor[0]) < minimum_growth:
+        return None
     least = 4.0 * view.step_s
     oldest = float(t[view.start])
     look = np.minimum(look, -oldest)
     growth = floor[-1] - np.interp(-look, t, floor)
     lag = view.holds.longest_s(HOLD_SHARE * growth)
-    for _ in range(2):
-        end = -HOLD_MARGIN * lag
-        begin = np.maximum(end - look, oldest)
-        growth = np.interp(end, t, floor) - np.interp(begin, t, floor)
-        lag = np.maximum(lag, view.holds.longest_s(HOLD_SHARE * np.maximum(growth, 0.0)))
-    end = -HOLD_MARGIN * lag
-    begin = np.maximum(end - look, oldest)
-    growth = np.interp(end, t, floor) - np.interp(begin, t, floor)
-    # The delay must follow from this growth, not from a smaller one before the shift.
-    justified = view.holds.longest_s(HOLD_SHARE * np.maximum(growth, 0.0)) >= 0.5 * lag
-    long_enough = end - begin >= np.maximum(np.maximum(0.5 * look, HOLDS * lag), least)
-    good = (growth >= minimum_growth) & long_enough & justified
+    if not lag.any():
+        end, begin = -lag, -look
+        good = (growth >= minimum_growth) & (look >= least)
+    else:
+        for _ in range(2):
+            end, begin, growth = _shifted(view, look, lag)
+            lag = np.maximum(lag, view.holds.longest_s(HOLD_SHARE * growth))
+        end, begin, growth = _shifted(view, look, lag)
+        # The delay must follow from this growth, not from a smaller one before the shift.
+        justified = view.holds.longest_s(HOLD_SHARE * growth) >= 0.5 * lag
+        long_enough = end - begin >= np.maximum(np.maximum(0.5 * look, HOLDS * lag), least)
+        good = (growth >= minimum_growth) & long_enough & justified
     if not good.any():
         return None
     return _describe(view, begin[good], end[good], lag[good])
+
+
+def _shifted(
+    view: View, look: FloatArray, lag: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return end, begin and growth of windows that end before what may still be let go."""
+    end = -HOLD_MARGIN * lag
+    begin = np.maximum(end - look, float(view.t_s[view.start]))
+    growth = np.interp(end, view.t_s, view.floor) - np.interp(begin, view.t_s, view.floor)
+    return end, begin, np.maximum(growth, 0.0)
 
 
 def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -> Windows:

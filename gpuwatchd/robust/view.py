@@ -23,7 +23,7 @@ FINE_POINTS = 720
 GAP_S = 60.0
 """A pause up to this long is never a gap; above it, one of more than three intervals is."""
 LONGEST_S = 6.4 * 3600
-STACK_POINTS = 360
+STACK_POINTS = 240
 """Points at which holding times are worked out; more precision buys nothing."""
 STEADY_T = 9.0
 """With 14 degrees of freedom, one chance in ten million: many windows are looked at."""

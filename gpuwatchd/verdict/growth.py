@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SHIFT = math.log(0.8 / 0.2) - math.log(0.75 / 0.25)
 """Log odds between the formula's alert level 0.80 and the default threshold 0.75."""
+PEAK_SHARE = 0.25
+"""The limit must hold the highest level of the last quarter of the growth."""
 LEAST_AGE_S = 30.0
 """Growth younger than this is not even watched."""
 
@@ -43,8 +45,9 @@ def find(series: Series, view: View, least: float) -> Growth | None:
     for found in forecast.windows(view, least):
         headroom = None
         if series.limit_bytes is not None:
-            recent = -np.maximum(forecast.HOLD_MARGIN * found.lag_s, 60.0)
-            reach = np.searchsorted(view.t_s, recent)
+            # What a subject needed lately at its peak it will need again before it runs out.
+            recent = np.maximum(forecast.HOLD_MARGIN * found.lag_s, PEAK_SHARE * found.age_s)
+            reach = np.searchsorted(view.t_s, -np.maximum(recent, 60.0))
             headroom = series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
         # Without a limit nothing is known about the time; the level itself stands in for it.
         room = headroom if headroom is not None else np.full(found.size, float(view.mean[-1]))

@@ -12,7 +12,7 @@ from gpuwatchd.detect.cycle import Cycle
 from gpuwatchd.detect.step import Step
 from gpuwatchd.detect.trend import Trend
 from gpuwatchd.model import Finding
-from gpuwatchd.verdict.growth import SHIFT
+from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT - math.log(0.6 / 0.4)))
 """The formula's watch level 0.60 on the scale of ``confidence``."""
 LEAST_SAMPLES = 5
+LEAST_EVENTS = 2.5
+"""One jump, or two, prove nothing: a load, a larger batch."""
 _TREND, _STEP, _CYCLE = Trend(), Step(), Cycle()
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
@@ -108,10 +110,11 @@ def _tier(view: View, settings: DetectionSection, growth: Growth, named: Named) 
         and -growth.onset_s >= settings.minimum_duration
         and view.span_s >= settings.minimum_duration
     )
+    events = float(growth.found.events[growth.best])
+    if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S or events < LEAST_EVENTS:
+        return "none"
     if growth.confidence >= settings.confidence_threshold and enough:
         return "alert"
-    if view.samples < LEAST_SAMPLES:
-        return "none"
     level = min(WATCH_CONFIDENCE, settings.confidence_threshold)
     if growth.confidence >= level or _worth_watching(growth, named):
         return "watch"

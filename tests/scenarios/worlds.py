@@ -431,7 +431,7 @@ def build(family: str, seed: int, *, longest_h: float = 8.0) -> Item:
     x = x + world.white()
     quantum = float(rng.choice([2.0, 2.0, 20.0])) * MIB
     x = np.maximum(np.round(x / quantum) * quantum, 0.0)
-    full = np.flatnonzero(x >= total - 0.002 * total)
+    full = np.flatnonzero(x >= total - quantum)
     end = int(full[0]) if full.size else t.size
     if truth.oom_s is not None and end < t.size:
         truth = Truth(
