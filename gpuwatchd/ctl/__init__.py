@@ -32,6 +32,13 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:  # asked by scripts in loops: not worth a command-line parser
         return _version()
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:  # while modules are imported
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
     from gpuwatchd.ctl import exits, quick  # noqa: PLC0415 - after the fast way out
 
     wish = quick.read(arguments) if "_GPUWATCHCTL_COMPLETE" not in os.environ else None

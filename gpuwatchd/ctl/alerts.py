@@ -64,7 +64,7 @@ def command(
         )
     else:
         _table(flags, chosen, found.warnings, only_open=only_open)
-    return 3 if exit_code and chosen else 0
+    return 3 if exit_code and any(a.state in {"watch", "firing"} for a in chosen) else 0
 
 
 class Found:

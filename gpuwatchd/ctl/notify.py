@@ -92,7 +92,12 @@ def list_() -> int:
 
 
 @command.command("test", epilog=options.examples("notify test", "notify test email --dry-run"))
-@click.argument("channels", nargs=-1, metavar="[CHANNEL]...")
+@click.argument(
+    "channels",
+    nargs=-1,
+    metavar="[CHANNEL]...",
+    shell_complete=lambda _ctx, _param, start: [n for n in NOTIFIERS if n.startswith(start)],
+)
 @click.option("--dry-run", is_flag=True, help="Only say whether it could be sent.")
 def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     """Send a test message and report what is known to have arrived.

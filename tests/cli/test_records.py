@@ -201,8 +201,16 @@ def test_alerts_come_from_the_history(capsys: pytest.CaptureFixture[str]) -> Non
     assert [alert["state"] for alert in every] == ["firing", "resolved"]
     recent = _json(capsys, "alerts", "--all", "--since", "2h")["data"]
     assert [alert["state"] for alert in recent] == ["firing"]
-    assert main(["alerts", "--all"]) == 0
+    assert main(["alerts", "--all", "--exit-code"]) == 3
     assert "ended: the process ended" in capsys.readouterr().out.replace("\n ", "")
+
+
+def test_past_alerts_are_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    _record(alerts=False)
+    over = world.firing(state="resolved", resolved_at_s=time.time() - 60, ended="it is over")
+    world.write(alerts=(over,))
+    assert main(["alerts", "--all", "--exit-code"]) == 0
+    assert "resolved" in capsys.readouterr().out
 
 
 def test_alerts_of_one_gpu_are_known_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
