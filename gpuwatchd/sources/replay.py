@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LogFile", "LogOptions", "LogSeries", "ReplaySource", "read_log"]
 
+_GIVE_UP_BYTES = 4 << 20
+"""A log that shows no known format in so many bytes is none."""
+
 
 def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  # noqa: B008 - frozen
     """Read a log of any known format; ``-`` is stdin, gzip is recognised.
@@ -75,6 +78,8 @@ def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) ->
     dispatcher = Dispatcher(sink, options.format)
     for block in stream:
         dispatcher.feed(block)
+        if not dispatcher.used and stream.bytes > _GIVE_UP_BYTES:
+            break
     dispatcher.close()
     for note in stream.notes:
         sink.note(note)

@@ -189,6 +189,7 @@ def test_names_with_commas_stay_whole() -> None:
     assert mib(series)[:2] == [1000, 1100]
     assert mib(of(log, pid=None))[:2] == [1050, 1150]
     assert any("lower bound" in text for text in log.warnings)
+    assert [series.lower_bound for series in log.series] == [True, False, False]
 
 
 def test_a_pid_that_comes_back_is_another_process() -> None:

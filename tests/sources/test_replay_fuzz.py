@@ -6,9 +6,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gpuwatchd.sources.formats import table
+from gpuwatchd.sources.formats.rowwise import RowTable
 from gpuwatchd.sources.replay import LogFile, LogOptions, read_log
 
 LOGS = sorted((Path(__file__).resolve().parent.parent / "data" / "logs").iterdir())
@@ -94,6 +97,38 @@ def test_damaged_logs(file: Path, options: LogOptions, edits: list[Edit]) -> Non
 def test_two_logs_in_one_file(one: Path, two: Path, share: float) -> None:
     first = one.read_bytes()
     check(read(first[: int(share * len(first))] + b"\n" + two.read_bytes(), LogOptions()))
+
+
+CELLS = (
+    st.sampled_from([f"2026/02/03 10:{m:02d}:{s:02d}.100" for m in range(3) for s in range(60)]),
+    st.sampled_from(["0", "0", "1", "1", "x", "[N/A]"]),
+    st.sampled_from(["Example", "Example", "Example", '"Exam, ple"']),
+    st.sampled_from(["100 MiB", "200 MiB", "300 MiB", "[N/A]", "many", "99999 MiB"]),
+    st.sampled_from(["8192 MiB", "8192 MiB", "8192 MiB", "[N/A]"]),
+)
+ODD = st.sampled_from(["", "----", "torn, row", "index, timestamp, memory.used [MiB]", ", , , ,"])
+ROWS = st.lists(st.one_of(*[st.tuples(*CELLS).map(", ".join)] * 6, ODD), max_size=150)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(ROWS)
+def test_by_column_and_by_row_are_one_reading(rows: list[str]) -> None:
+    header = "timestamp, index, name, memory.used [MiB], memory.total [MiB]"
+    data = "\n".join([header, *rows, ""]).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "_SMALL_ROWS", 1)
+        fast = read(data, LogOptions())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table.Table, "_part", RowTable._part)
+        slow = read(data, LogOptions())
+    assert (fast.rows, fast.skipped, fast.error) == (slow.rows, slow.skipped, slow.error)
+    assert len(fast.series) == len(slow.series)
+    for one, two in zip(fast.series, slow.series, strict=True):
+        assert one.subject == two.subject
+        assert one.t_s.tolist() == two.t_s.tolist()
+        assert one.used_bytes.tolist() == two.used_bytes.tolist()
+        assert (one.total_bytes, one.limit_bytes, one.breaks) == (
+            two.total_bytes, two.limit_bytes, two.breaks)  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)

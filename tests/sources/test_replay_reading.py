@@ -308,3 +308,34 @@ def test_separate_reading_by_column_and_by_row_agree(tmp_path: Path) -> None:
     for first, second in zip(one.series, two.series, strict=True):
         assert first.t_s.tolist() == second.t_s.tolist()
         assert first.used_bytes.tolist() == second.used_bytes.tolist()
+
+
+def test_rows_of_a_tick_count_devices_where_no_column_does(tmp_path: Path) -> None:
+    lines = ["timestamp, name, memory.used [MiB], memory.total [MiB]"]
+    lines += [f"2026/02/03 10:00:{i:02d}.{300 + 3 * k}, Example, {k * 5000 + i} MiB, 24576 MiB"
+              for i in range(0, 60, 5) for k in range(3)]  # fmt: skip
+    log = read(tmp_path, lines)
+    assert [series.device.index for series in log.series] == [0, 1, 2]
+    assert used(log, 2) == [10_000.0 + i for i in range(0, 60, 5)]
+    assert any("GPU n" in text for text in log.warnings)
+
+
+def test_fast_sampling_of_one_device_stays_one_device(tmp_path: Path) -> None:
+    lines = ["timestamp, name, memory.used [MiB], memory.total [MiB]"]
+    lines += [f"2026/02/03 10:00:00.{20 * i:03d}, Example, {500 + i} MiB, 24576 MiB"
+              for i in range(50)]  # fmt: skip
+    assert [series.t_s.size for series in read(tmp_path, lines).series] == [50]
+
+
+@pytest.mark.parametrize("header", ["gpu_mem_mb", "GPU Memory (MB)", "vram_mib"])
+def test_an_amount_with_a_unit_is_taken_and_told(tmp_path: Path, header: str) -> None:
+    lines = [f"time,{header}", *(f"10:00:{i:02d},{100 + i}" for i in range(10))]
+    log = read(tmp_path, lines)
+    assert used(log) == [100.0 + i for i in range(10)]
+    assert not log.epoch
+    assert any("read as used memory" in text for text in log.warnings)
+
+
+def test_a_header_may_be_a_comment(tmp_path: Path) -> None:
+    log = read(tmp_path, ["# " + HEADER, *PLAIN[1:]])
+    assert (log.format, log.rows, log.bad_rows) == ("nvidia-smi-csv", 40, 0)

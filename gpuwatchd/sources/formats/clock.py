@@ -38,6 +38,9 @@ _WORDS = re.compile(
     r"(?:\s+[A-Z][A-Za-z]{1,4}|\s+[+-]\d{2,4})?(?:\s+(\d{4}))?",
     re.ASCII,
 )
+_OF_DAY = re.compile(
+    r"(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?(?:\s*([AP]M))?", re.ASCII | re.IGNORECASE
+)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
 _CACHE_MAX = 50_000
 EPOCH_FROM = 1e8
@@ -204,6 +207,9 @@ class Clock:
             return value, value
         if match := _TWO_WAYS.fullmatch(text):
             return self._either(match)
+        if match := _OF_DAY.fullmatch(text):
+            value = self._of_day(match)
+            return value, value
         if match := _WORDS.fullmatch(text):
             value = self._words(match)
             return value, value
@@ -220,6 +226,15 @@ class Clock:
             return day_first, day_first
         self.two_ways = True
         return month_first, day_first
+
+    def _of_day(self, match: re.Match[str]) -> float:
+        """Return seconds since midnight of an unknown day."""
+        hour, minute, second, fraction, half = match.groups()
+        if int(hour) > 23 or int(minute) > 59 or int(second) > 60:
+            return math.nan
+        self.elapsed = True
+        value = _hour(int(hour), half) * 3600.0 + int(minute) * 60.0 + int(second)
+        return value + (float(f"0.{fraction}") if fraction else 0.0)
 
     def _words(self, match: re.Match[str]) -> float:
         name, day, day_2, name_2, year, hour, minute, second, half, year_2 = match.groups()

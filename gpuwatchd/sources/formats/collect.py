@@ -42,6 +42,8 @@ class Track:
     """Total from the rows, or used + free (the largest seen); None when unknown."""
     usable: float | None = None
     """Last known used + free."""
+    counted: bool = False
+    """No column names the device: rows of one time are counted."""
     derived: bool = False
     """Made of other tracks, not of rows."""
 

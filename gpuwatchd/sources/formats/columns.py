@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gpuwatchd.sources.formats.fields import MIB, UNITS
@@ -19,6 +20,13 @@ _OTHER = re.compile(
     r"bar1|protected|ccpm|util|bandwidth|band_width|clock|temp|power|max_memory_usage|cpu|host_"
     r"|system|swap|gtt|vis_vram|peak|ecc|error|percent|pct|(?:^|_)ram(?:_|$)|encryption|activity"
 )
+_ANY_WORD = re.compile(
+    r"time|date|stamp|elapsed|sec|epoch|taken|mem|vram|fb|used|free|pid|process_id|uuid|device_uid"
+    r"|bus_id|name",
+    re.IGNORECASE,
+)
+_AMOUNT_ONLY = re.compile(r"(?:gpu|cuda)\d*_(?:mem|memory|ram)|vram")
+"""With a unit of memory these can only be an amount in use; alone they could be a share."""
 _MEMORY = re.compile(r"mem|vram|(?:^|_)fb(?:_|$)|framebuffer")
 _TIME = frozenset(
     {"timestamp", "time", "date", "datetime", "date_time", "ts", "taken_at", "query_time", "epoch"}
@@ -55,6 +63,7 @@ _EXACT = {
 _USED_FIRST = ("memory_used", "used_gpu_memory", "used_memory", "memory_used_bytes")
 
 
+@lru_cache(maxsize=2048)
 def words_of(cell: str) -> tuple[str, str | None]:
     """Return the bare name of a header cell and its unit.
 
@@ -110,6 +119,8 @@ class Layout:
     """Bytes per unit of the memory columns; None where the header names no unit."""
     index_choices: list[int] = field(default_factory=list)
     separator: str = ","
+    guessed: str | None = None
+    """Header of the column that is read as used memory though it does not say "used"."""
 
     @property
     def width(self) -> int:
@@ -135,28 +146,46 @@ def _scan(cells: Sequence[str]) -> Layout:
     choices: dict[str, int] = {}
     for position, cell in enumerate(cells):
         name, unit = words_of(cell)
-        role = _EXACT.get(name)
-        if role is None and name in _NAME:
-            role = "name"
-        elif role is None and name in _PROCESS:
-            role = "process"
-        elif role is None and name in _TIME and not (unit or "").startswith("ms"):
-            role = "clock" if name == "time" and "time" in layout.roles else "time"
-        elif role is None and unit != "%":
-            role = memory_role(name)
-            if role and (unit in UNITS or unit is None):
-                better = role == "used" and name in _USED_FIRST
-                if better or role not in layout.roles:
-                    layout.roles[role] = position
-                    layout.units[role] = UNITS[unit] if unit else None
-                continue
-            if name in _INDEX and unit is None:
-                choices.setdefault(name, position)
-            continue
+        role = _role_of(name, unit, layout)
         if role is not None:
             layout.roles.setdefault(role, position)
+        elif unit == "%" or _memory_column(layout, position, name, unit):
+            continue
+        elif name in _INDEX and unit is None:
+            choices.setdefault(name, position)
     layout.index_choices = [choices[name] for name in _INDEX if name in choices]
     return layout
+
+
+def _role_of(name: str, unit: str | None, layout: Layout) -> str | None:
+    """Return what a column without an amount holds: an identity, a name or a time."""
+    if name in _EXACT:
+        return _EXACT[name]
+    if name in _NAME:
+        return "name"
+    if name in _PROCESS:
+        return "process"
+    if name not in _TIME or (unit or "").startswith("ms"):
+        return None
+    before = layout.roles.get("time")
+    date = before is not None and words_of(layout.names[before])[0] == "date"
+    return "clock" if date and name == "time" else "time"
+
+
+def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -> bool:
+    """Enter a column of an amount of memory; say whether it is one."""
+    if unit is not None and unit not in UNITS:
+        return False
+    role, guessed = memory_role(name), None
+    if role is None and unit is not None and _AMOUNT_ONLY.fullmatch(name):
+        role, guessed = "used", layout.names[position]
+    if role is None:
+        return False
+    if role not in layout.roles or (role == "used" and name in _USED_FIRST):
+        layout.roles[role] = position
+        layout.units[role] = UNITS[unit] if unit else None
+        layout.guessed = guessed if role == "used" else layout.guessed
+    return True
 
 
 def split_header(line: str) -> tuple[list[str], str]:
@@ -173,8 +202,21 @@ def layout_of(line: str) -> Layout | None:
 
     A header holds words only, and at least a time, an index, a memory or a pid column.
     """
-    if not line or len(line) > 65536 or line[0] in "{<#+|=":
+    if not line or len(line) > 65536 or not _ANY_WORD.search(line):
         return None
+    if line[0] == "#" and not any(sign in line for sign in "$=:"):
+        line = line.lstrip("# ")  # a header as a comment, but no command line and no title
+    if line[:1] in {"{", "<", "#", "+", "|", "=", ""}:
+        return None
+    found = _read_header(line)
+    if found is None:
+        return None
+    # Readers settle the index column in their layout: each gets one of its own.
+    return replace(found, roles=dict(found.roles), units=dict(found.units))
+
+
+@lru_cache(maxsize=64)
+def _read_header(line: str) -> Layout | None:
     try:
         cells, separator = split_header(line)
     except csv.Error:

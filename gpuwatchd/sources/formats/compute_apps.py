@@ -63,7 +63,7 @@ class Reader(HeadedReader):
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether a header with a pid column, or such a row without a header, stands here."""
         line = lines[at]
-        if line[:1] in {"#", "{", "|", "+"} or len(line) > 65536:
+        if line[:1] in {"{", "|", "+"} or len(line) > 65536:
             return False
         layout = layout_of(line)
         if layout is not None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuwatchd.sources.formats.clock import EPOCH_FROM
 from gpuwatchd.sources.formats.collect import Track, as_array
+from gpuwatchd.sources.formats.counted import told_apart
 from gpuwatchd.sources.formats.fields import BYTES_FROM, MIB
 from gpuwatchd.sources.formats.series import build
 from gpuwatchd.sources.formats.unite import united
@@ -28,7 +29,7 @@ ONE_POINT = "one point per series: no trend possible"
 
 def finish(sink: Collector, log: LogFile) -> None:
     """Fill the series, devices, warnings and the error of a log."""
-    tracks = united(sink)
+    tracks = told_apart(united(sink), sink)
     tracks = _of_one_time_axis(tracks, sink, log)
     _scale_unitless(tracks, sink)
     tracks = _without_torn_devices(tracks, sink)

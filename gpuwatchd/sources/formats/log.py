@@ -51,6 +51,8 @@ class LogSeries:
     """Memory of the whole device, bytes; None when unknown."""
     breaks: tuple[int, ...] = ()
     """Indices at which a new segment starts (a gap of more than ten intervals)."""
+    lower_bound: bool = False
+    """A device known only by the sum of its listed processes."""
     run: int = 0
     """Position of this run of ascending time among the runs of its subject."""
 
@@ -63,7 +65,8 @@ class LogFile:
     format: str = "unknown"
     """Names of the formats met, joined with "+", the one with most rows first."""
     rows: int = 0
-    """Data rows in the log, the rejected ones included."""
+    """Data rows in the log, the rejected ones included. Of a report that tells of a device in many
+    lines (XML, tables, metrics) each device, instance and process is one row."""
     bad_rows: int = 0
     """Rows that gave no reading; the sum of ``skipped``."""
     skipped: dict[str, int] = field(default_factory=dict)

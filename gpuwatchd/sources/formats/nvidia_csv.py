@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OWN_WORDS = re.compile(
-    r"(?:^|,)\s*(?:memory\.(?:used|free|total|reserved)|utilization\.(?:gpu|memory)|power\.draw"
+    r"(?:^#?|,)\s*(?:memory\.(?:used|free|total|reserved)|utilization\.(?:gpu|memory)|power\.draw"
     r"|temperature\.gpu|pci\.bus_id|fan\.speed|clocks\.\S+|driver_version|pstate)(?:\s|,|$)",
     re.IGNORECASE,
 )
@@ -27,7 +27,7 @@ class Reader(HeadedReader):
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether a header of ``--query-gpu`` stands here."""
         line = lines[at]
-        if line[:1] in {"#", "{", "|"} or not _OWN_WORDS.search(line):
+        if line[:1] in {"{", "|"} or not _OWN_WORDS.search(line):
             return False
         layout = layout_of(line)
         return layout is not None and "pid" not in layout.roles

@@ -11,6 +11,7 @@ from gpuwatchd.sources.formats import fields
 from gpuwatchd.sources.formats.collect import remember
 from gpuwatchd.sources.formats.columns import layout_of
 from gpuwatchd.sources.formats.sanity import Torn, sane_row, used_of
+from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,8 @@ class RowTable:
         self._last_time: object = None
         self._held = ""
         self._settle()
+        if layout.guessed is not None and "used" in layout.roles:
+            sink.note(f"column {clean(layout.guessed, limit=40)!r} is read as used memory")
 
     @property
     def has_memory(self) -> bool:
@@ -179,6 +182,7 @@ class RowTable:
         self.sink.point(place, t, used, unitless=self.layout.unitless())
         track = self.sink.track(place, timed=t is not None)
         if track is not None:
+            track.counted = not self._numbered
             self._remember(track, amounts)
 
     def _absent(self, amounts: dict[str, float], number: int) -> None:
@@ -186,13 +190,17 @@ class RowTable:
         if not self.has_memory:
             self.sink.bad("no memory column", number)
             return
-        if math.isnan(amounts.get("used", 0.0)) and math.isnan(amounts.get("total", 0.0)):
-            self.sink.no_memory = "unified memory: this log holds no memory figure"
-            self.sink.no_memory_hint = "use the output of nvidia-smi --query-compute-apps"
+        if "used" in amounts and math.isnan(amounts.get("total", 0.0)):
+            self._say_unified()
         elif "used" not in amounts:
             self.sink.no_memory = "free memory without a total: no figure for used memory"
             self.sink.no_memory_hint = "pass --total, for example --total 24GiB"
         self.sink.bad("not available", number)
+
+    def _say_unified(self) -> None:
+        """Keep the reason of a row with neither a used nor a total figure."""
+        self.sink.no_memory = "unified memory: this log holds no memory figure"
+        self.sink.no_memory_hint = "use the output of nvidia-smi --query-compute-apps"
 
     def _cut_short(self, row: dict[str, str], number: int) -> bool:
         """Say whether the unfinished last line ends inside a number that we use."""

@@ -167,5 +167,6 @@ def _one(
         limit_bytes=limit,
         total_bytes=total,
         breaks=run.breaks,
+        lower_bound=track.derived,
         run=number,
     )

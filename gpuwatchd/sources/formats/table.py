@@ -187,10 +187,10 @@ class Table(RowTable):
         self._last_time = (float(t[-1]), float((t if other is None else other)[-1]))
         good = np.isfinite(used)
         if absent := int((~good).sum()):
-            where = int(np.argmin(good))
-            self._absent({role: float(each[where]) for role, each in amounts.items()},
-                         first_line + where)  # fmt: skip
-            self.sink.bad("not available", first_line + where, absent - 1)
+            total = amounts.get("total")
+            if total is not None and np.isnan(total[~good]).any():
+                self._say_unified()
+            self.sink.bad("not available", first_line + int(np.argmin(good)), absent)
         self.sink.good(int(good.sum()))
         orders = np.array([place.order for place in places])
         by_order = {place.order: place for place in set(places)}
@@ -201,6 +201,7 @@ class Table(RowTable):
                 continue
             track.add(t[rows], used[rows], None if other is None else other[rows])
             track.unitless |= self.layout.unitless()
+            track.counted = not self._numbered
             self._remember(
                 track, {role: float(values[rows[-1]]) for role, values in amounts.items()}
             )
