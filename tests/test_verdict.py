@@ -177,9 +177,10 @@ def test_harmless_patterns_have_names_and_reasons() -> None:
 
 def test_a_spike_that_was_given_back_or_is_new_says_so() -> None:
     t = clock(60)
-    back = judge(one(t, np.where((t > 1500) & (t < 1700), 9e9, 4e9)))
+    back = judge(one(t, np.where((t > 2500) & (t < 2700), 9e9, 4e9)))
     assert back.pattern == "spike"
     assert "given back" in back.reason
+    assert judge(one(t, np.where((t > 500) & (t < 700), 9e9, 4e9))).pattern == "stable"
     new = judge(one(t, np.where(t > 3560, 9e9, 4e9)))
     assert new.pattern == "spike"
     assert "too early" in new.reason

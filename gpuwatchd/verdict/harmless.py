@@ -23,6 +23,8 @@ PREALLOCATING = frozenset({"jax", "tensorflow", "vllm", "sglang"})
 """Frameworks that take a pool at start and keep it."""
 PREALLOCATED_SHARE = 0.6
 FLAT_SHARE = 0.02
+NEWS_S = 1800.0
+"""A jump is news for half an hour; then what matters is that memory has been flat since."""
 _CYCLE, _PLATEAU = Cycle(), Plateau()
 
 
@@ -56,21 +58,30 @@ def harmless(
     cycle = _CYCLE.look_at(view)
     if cycle is not None:
         return _sawtooth(series, view, cycle)
-    if spike is not None:
+    calm_s = _calm_since(view, least)
+    if spike is not None and (calm_s is None or spike.facts["age_s"] < NEWS_S):
         return _spike(series, view, spike)
     plateau = _PLATEAU.look_at(view)
     if plateau is not None:
-        facts = plateau.facts
-        text = (
-            f"grew by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}, "
-            f"then levelled off at {units.size(facts['level_bytes'])}"
-        )
-        return finding(series, view, "plateau", reason=text, signals=(plateau,))
-    if growing is None:
-        text = f"moves between {units.size(float(view.low.min()))} and "
-        text += f"{units.size(float(view.high.max()))}, nothing that it keeps grows"
-        return finding(series, view, "stable", reason=text)
-    return _unsure(series, view, growing)
+        return _plateau(series, view, plateau)
+    if calm_s is None and growing is not None:
+        return _unsure(series, view, growing)
+    text = f"moves between {units.size(float(view.low.min()))} and "
+    text += f"{units.size(float(view.high.max()))}, nothing that it keeps grows"
+    if calm_s is not None:
+        text = f"flat at {units.size(level)} for {units.duration(calm_s)}"
+    return finding(series, view, "stable", reason=text)
+
+
+def _calm_since(view: View, least: float) -> float | None:
+    """Return for how long memory has been flat, in seconds; None below half an hour."""
+    level = float(view.mean[-1])
+    allowed = max(least, 0.5 * FLAT_SHARE * level, 8.0 * view.noise_bytes)
+    tops = np.maximum.accumulate(view.high[::-1])[::-1]
+    first = int(np.argmax(tops - view.floor <= allowed))
+    # floor is the minimum and tops the maximum from each instant to now.
+    since = -float(view.t_s[first])
+    return since if since >= NEWS_S else None
 
 
 def _preallocated(series: Series, view: View, spike: Signal | None, level: float) -> Finding | None:
@@ -96,6 +107,15 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
     )
     signals = (spike,) if spike is not None else ()
     return finding(series, view, "preallocated", reason=text, signals=signals)
+
+
+def _plateau(series: Series, view: View, plateau: Signal) -> Finding:
+    facts = plateau.facts
+    text = (
+        f"grew by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}, "
+        f"then levelled off at {units.size(facts['level_bytes'])}"
+    )
+    return finding(series, view, "plateau", reason=text, signals=(plateau,))
 
 
 def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:

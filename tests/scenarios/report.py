@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios import worlds
+from tests.scenarios import rivals, worlds
 from tests.scenarios.replay import replay
 
 if TYPE_CHECKING:
@@ -177,6 +177,54 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def rival_item(task: tuple[str, int]) -> tuple[bool, float, float, dict[str, float | None]]:
+    """Return leak?, onset, time of out-of-memory and first alerts of one (family, seed)."""
+    item = worlds.build(*task)
+    truth = item.truth
+    end = truth.oom_s if truth.oom_s is not None else item.length_s
+    return truth.leak, truth.onset_s or 0.0, end, rivals.first_alerts(item)
+
+
+def rival_table(tasks: Sequence[tuple[str, int]], workers: int) -> str:
+    """Return precision, recall and lead of the rules of others on the same items."""
+    with ProcessPoolExecutor(workers) as pool:
+        rows = list(pool.map(rival_item, tasks, chunksize=4))
+    lines = [f"{'rule of others':22s} {'P':>6s} {'R':>6s} {'F1':>6s} {'false':>6s} {'left':>6s}"]
+    for name in rivals.RIVALS:
+        hit, false, left = 0, 0, []
+        for leak, onset, end, alerts in rows:
+            at = alerts[name]
+            if at is None:
+                continue
+            if leak and at >= onset - 30.0:
+                hit += 1
+                left.append(max(0.0, 1.0 - (at - onset) / (end - onset)))
+            else:
+                false += 1
+        leaks = sum(row[0] for row in rows)
+        precision, recall = hit / max(1, hit + false), hit / max(1, leaks)
+        f1 = 2 * precision * recall / max(1e-9, precision + recall)
+        median = float(np.median(left)) if left else 0.0
+        lines.append(
+            f"{name:22s} {precision:6.2f} {recall:6.2f} {f1:6.2f} {false:6d} {median:6.2f}"
+        )
+    return "\n".join(lines)
+
+
+def show(results: Sequence[Result], *, verbose: bool) -> None:
+    """Print the families, both sets, and (verbose) what went wrong."""
+    print(table(results))
+    for name, families in (("tuning", worlds.TUNING), ("held-out", worlds.HELD_OUT)):
+        part = [r for r in results if r.family in families]
+        if part:
+            print(f"\n{name}")
+            for key, value in summary(part).items():
+                print(f"  {key:18s} {value:.3f}")
+    for r in results if verbose else ():
+        if r.alerted != r.leak or r.early:
+            print(f"wrong: {r.family} {r.seed} alerted={r.alerted} early={r.early}")
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -185,10 +233,12 @@ def main() -> None:
     parser.add_argument("--set", choices=("both", "tuning", "held-out"), default="both")
     parser.add_argument("--family", action="append", help="only this family (may be repeated)")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rivals", action="store_true", help="also run the rules of others")
     parser.add_argument("--verbose", action="store_true", help="one line per wrong item")
     options = parser.parse_args()
     number = options.items or (4 if options.quick else 16)
     everything: list[Result] = []
+    tasks: list[tuple[str, int]] = []
     for name, families, seeds in (
         ("tuning", worlds.TUNING, worlds.TUNING_SEEDS),
         ("held-out", worlds.HELD_OUT, worlds.HELD_OUT_SEEDS),
@@ -198,18 +248,11 @@ def main() -> None:
         chosen = [f for f in worlds.FAMILIES if f in families]
         if options.family:
             chosen = [f for f in chosen if f in options.family]
+        tasks += [(family, seed) for family in chosen for seed in seeds[:number]]
         everything += run(chosen, seeds[:number], workers=options.workers)
-    print(table(everything))
-    for name, families in (("tuning", worlds.TUNING), ("held-out", worlds.HELD_OUT)):
-        part = [r for r in everything if r.family in families]
-        if part:
-            print(f"\n{name}")
-            for key, value in summary(part).items():
-                print(f"  {key:18s} {value:.3f}")
-    if options.verbose:
-        for r in everything:
-            if r.alerted != r.leak or r.early:
-                print(f"wrong: {r.family} {r.seed} alerted={r.alerted} early={r.early}")
+    show(everything, verbose=options.verbose)
+    if options.rivals:
+        print("\n" + rival_table(tasks, options.workers))
 
 
 if __name__ == "__main__":

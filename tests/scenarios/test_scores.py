@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.scenarios import report, worlds
+from tests.scenarios import report, rivals, worlds
 
 LEAKS = ("linear_fast", "segments", "staircase", "cyclic_floor", "late_onset", "warmup_then_leak")
 BENIGN = ("flat", "exp_warmup", "model_load", "high_water", "eval_spikes", "dev_day", "prealloc")
@@ -55,3 +55,11 @@ def test_the_report_prints_every_family() -> None:
     assert "flat" in text
     assert "linear_fast" in text
     assert report.summary(results)["leaks"] == 1
+
+
+def test_the_rules_of_others_run_on_the_same_items() -> None:
+    tasks = [("linear_fast", 3), ("exp_warmup", 4)]
+    text = report.rival_table(tasks, 1)
+    assert len(text.splitlines()) == 1 + len(rivals.RIVALS)
+    found = rivals.first_alerts(worlds.build("linear_fast", 3))
+    assert found["predict_linear 4 h"] is not None
