@@ -339,3 +339,14 @@ def test_an_amount_with_a_unit_is_taken_and_told(tmp_path: Path, header: str) ->
 def test_a_header_may_be_a_comment(tmp_path: Path) -> None:
     log = read(tmp_path, ["# " + HEADER, *PLAIN[1:]])
     assert (log.format, log.rows, log.bad_rows) == ("nvidia-smi-csv", 40, 0)
+
+
+def test_the_same_processes_twice_are_two_runs_and_not_twice_the_memory(tmp_path: Path) -> None:
+    lines = ["timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]"]
+    lines += [f"2026/02/03 10:00:{i:02d}.000, GPU-1, {pid}, python, 500 MiB"
+              for i in range(20) for pid in (7, 8)] * 2  # fmt: skip
+    log = read(tmp_path, lines)
+    assert {series.run for series in log.series if series.process} == {0, 1} or len(log.series) > 3
+    assert len({(series.subject.id, series.run) for series in log.series}) == 5
+    device = [series for series in log.series if series.process is None]
+    assert [set(series.used_bytes) for series in device] == [{1000.0 * MIB}]

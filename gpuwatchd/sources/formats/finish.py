@@ -10,6 +10,7 @@ from gpuwatchd.sources.formats.clock import EPOCH_FROM
 from gpuwatchd.sources.formats.collect import Track, as_array
 from gpuwatchd.sources.formats.counted import told_apart
 from gpuwatchd.sources.formats.fields import BYTES_FROM, MIB
+from gpuwatchd.sources.formats.runs import last_of_each_time
 from gpuwatchd.sources.formats.series import build
 from gpuwatchd.sources.formats.unite import united
 
@@ -141,8 +142,8 @@ def _sums_of_processes(tracks: list[Track], sink: Collector) -> list[Track]:
             groups.setdefault(track.place.order, []).append(track)
     sums = []
     for parts in groups.values():
-        t = np.concatenate([np.asarray(part.t) for part in parts])
-        used = np.concatenate([np.asarray(part.used) for part in parts])
+        once = [last_of_each_time(np.asarray(part.t), np.asarray(part.used)) for part in parts]
+        t, used = (np.concatenate(column) for column in zip(*once, strict=True))
         times, where = np.unique(t, return_inverse=True)
         total = Track(parts[0].place, None, parts[0].timed, derived=True)
         total.t = as_array(times)

@@ -166,10 +166,7 @@ class RowTable:
         self._reading(row, t, number)
 
     def _reading(self, row: dict[str, str], t: tuple[float, float] | None, number: int) -> None:
-        amounts = {
-            role: fields.amount(row[role], self.layout.unit(role))
-            for role in MEMORY_ROLES if role in row
-        }  # fmt: skip
+        amounts = {role: self._amount(row[role], role) for role in MEMORY_ROLES if role in row}
         used = used_of(amounts, self.sink.options.total_bytes)
         place = self._place(row, self._count(t))
         if used is None:

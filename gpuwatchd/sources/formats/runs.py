@@ -80,13 +80,20 @@ def _without_strays(
     return (t[~stray], used[~stray]) if stray.any() else (t, used)
 
 
+def last_of_each_time(t: FloatArray, used: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return readings in strictly ascending time; of several with one time the last counts."""
+    if not (np.diff(t) <= 0).any():
+        return t, used
+    order = np.argsort(t, kind="stable")
+    t, used = t[order], used[order]
+    last = np.concatenate((np.diff(t) > 0, [True]))
+    return t[last], used[last]
+
+
 def _run(t: FloatArray, used: FloatArray, interval: float, repairs: Repairs) -> Run:
-    if (np.diff(t) <= 0).any():
-        order = np.argsort(t, kind="stable")
-        t, used = t[order], used[order]
-        last = np.concatenate((np.diff(t) > 0, [True]))
-        repairs.doubles += int((~last).sum())
-        t, used = t[last], used[last]
+    before = t.size
+    t, used = last_of_each_time(t, used)
+    repairs.doubles += before - t.size
     gaps = np.flatnonzero(np.diff(t) > GAP_INTERVALS * interval) + 1
     breaks = tuple(gaps.tolist()) if interval > 0 else ()
     return Run(np.ascontiguousarray(t), np.ascontiguousarray(used), breaks)

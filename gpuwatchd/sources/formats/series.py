@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def build(tracks: list[Track], sink: Collector) -> Built:
     levels: dict[int, _Level] = {}
     tracks.sort(key=lambda track: (track.place.order, track.process is not None))
     totals = _totals(tracks, sink)
-    seen: set[tuple[int, ProcessKey]] = set()
+    seen: Counter[tuple[int, ProcessKey]] = Counter()
     for track in tracks:
         order = track.place.order
         total = totals.get(order)
@@ -124,7 +125,7 @@ def _series_of(
     runs: list[Run],
     total: float | None,
     limit: float | None,
-    seen: set[tuple[int, ProcessKey]],
+    seen: Counter[tuple[int, ProcessKey]],
 ) -> list[LogSeries]:
     if track.process is None:
         return [_one(track, run, None, number=number, total=total, limit=limit)
@@ -137,8 +138,9 @@ def _series_of(
             process = track.process
             if (track.place.order, process.key) in seen:
                 process = _renewed(process, float(part.t[0]))
-            seen.add((track.place.order, process.key))
-            found.append(_one(track, part, process, number=0, total=total, limit=limit))
+            who = (track.place.order, process.key)
+            found.append(_one(track, part, process, number=seen[who], total=total, limit=limit))
+            seen[who] += 1
     return found
 
 
