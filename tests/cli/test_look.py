@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.ctl import look, main
+from gpuwatchd.ctl import look, main, program
 from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import (
@@ -223,10 +223,10 @@ def test_runtime_directory_is_that_of_the_configuration() -> None:
 def test_a_verb_that_cannot_be_loaded_hurts_itself_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for table in ("gpuwatchd.ctl.COMMANDS", "gpuwatchd.ctl.program.COMMANDS"):
-        monkeypatch.setattr(
-            table, {"broken": "gpuwatchd.nothing:command", "watch": "gpuwatchd.ctl.watch:command"}
-        )
+    # The module, not its name in a text: importing it while patched would keep the patch for good.
+    table = {"broken": "gpuwatchd.nothing:command", "watch": "gpuwatchd.ctl.watch:command"}
+    monkeypatch.setattr(program, "COMMANDS", table)
+    monkeypatch.setattr(program, "_loaded", {})
     assert main(["--help"]) == 0
     assert "(cannot be loaded here)" in capsys.readouterr().out
     assert main(["broken"]) == 1
