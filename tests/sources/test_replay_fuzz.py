@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpuwatchd.sources.formats import table
 from gpuwatchd.sources.formats.rowwise import RowTable
 from gpuwatchd.sources.replay import LogFile, LogOptions, read_log
+from gpuwatchd.text import clean
 
 LOGS = sorted((Path(__file__).resolve().parent.parent / "data" / "logs").iterdir())
 OPTIONS = (
@@ -77,8 +78,8 @@ def check(log: LogFile) -> None:
             assert (used <= series.total_bytes).all()
         assert series.limit_bytes is None or np.isfinite(series.limit_bytes)
         assert all(0 < at < t.size for at in series.breaks)
-        assert series.device.name.isprintable()
-        assert series.process is None or series.process.name.isprintable()
+        assert series.device.name == clean(series.device.name)
+        assert series.process is None or series.process.name == clean(series.process.name)
     subjects = [(series.subject.id, series.run) for series in log.series]
     assert len(subjects) == len(set(subjects)), "a subject is told once per run"
 
