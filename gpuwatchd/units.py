@@ -181,6 +181,31 @@ def percent(share: float | None) -> str:
     return f"{share * 100:.0f}%"
 
 
+def strength(confidence: float) -> str:
+    """Return the word for a confidence.
+
+    Examples
+    --------
+    >>> strength(0.97), strength(0.8), strength(0.4)
+    ('confirmed', 'likely', 'possible')
+    """
+    if confidence >= 0.95:
+        return "confirmed"
+    return "likely" if confidence >= 0.75 else "possible"
+
+
+def band(low_s: float, mid_s: float, high_s: float | None) -> str:
+    """Return a time span with its interval; an upper end of None is open.
+
+    Examples
+    --------
+    >>> band(2340, 2820, 3720), band(2340, 2820, None)
+    ('0h 47m (0h 39m - 1h 02m)', '0h 47m (0h 39m - open)')
+    """
+    high = "open" if high_s is None else duration(high_s)
+    return f"{duration(mid_s)} ({duration(low_s)} - {high})"
+
+
 def instant(at_s: float | None) -> str | None:
     """Return an instant as RFC 3339 in UTC with ``Z``; None stays None.
 

@@ -147,7 +147,7 @@ def _r_squared(finding: Finding) -> str:
 def _confidence(finding: Finding) -> str:
     if finding.pattern == "unknown":
         return "?"
-    return f"{units.percent(finding.confidence)} ({words.strength(finding.confidence)})"
+    return f"{units.percent(finding.confidence)} ({units.strength(finding.confidence)})"
 
 
 def _eta(finding: Finding) -> str:

@@ -14,19 +14,6 @@ if TYPE_CHECKING:
 _CALM = {"stable", "plateau", "preallocated", "sawtooth"}
 
 
-def strength(confidence: float) -> str:
-    """Return the word for a confidence.
-
-    Examples
-    --------
-    >>> strength(0.97), strength(0.8), strength(0.4)
-    ('confirmed', 'likely', 'possible')
-    """
-    if confidence >= 0.95:
-        return "confirmed"
-    return "likely" if confidence >= 0.75 else "possible"
-
-
 def fit(r_squared: float) -> str:
     """Return the word for an R².
 
@@ -51,8 +38,7 @@ def eta(band: EtaRange | None) -> str:
     """
     if band is None:
         return ""
-    high = "open" if band.high_s is None else units.duration(band.high_s)
-    return f"{units.duration(band.mid_s)} ({units.duration(band.low_s)} - {high})"
+    return units.band(band.low_s, band.mid_s, band.high_s)
 
 
 def growth(rate_bytes_per_s: float | None) -> str:
@@ -82,7 +68,7 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
             return f"collecting, {samples} of {needed} samples", "dim"
         return "no verdict", "dim"
     if is_leak(finding):
-        sure = f"{strength(finding.confidence)} {units.percent(finding.confidence)}"
+        sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
         if finding.tier == "alert":
             word = "CRITICAL" if finding.severity == "critical" else "LEAK"
             style = "red-bold" if finding.severity == "critical" else "yellow-bold"

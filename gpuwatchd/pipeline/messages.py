@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Alert, EtaRange, Finding, NoticeKind
 
 SUBJECT_CHARS = 78
-_STRENGTHS = ((0.95, "confirmed"), (0.75, "likely"), (0.0, "possible"))
 _LEADS: dict[NoticeKind, str] = {
     "firing": "",
     "escalated": "Worse: ",
@@ -23,17 +22,6 @@ _LEADS: dict[NoticeKind, str] = {
     "resolved": "Over: ",
     "test": "Test: ",
 }
-
-
-def strength(confidence: float) -> str:
-    """Return the word for a confidence.
-
-    Examples
-    --------
-    >>> strength(0.97), strength(0.8)
-    ('confirmed', 'likely')
-    """
-    return next(word for floor, word in _STRENGTHS if confidence >= floor)
 
 
 def eta_words(eta: EtaRange | None) -> str:
@@ -47,14 +35,13 @@ def eta_words(eta: EtaRange | None) -> str:
     """
     if eta is None:
         return "unknown"
-    high = units.duration(eta.high_s) if eta.high_s is not None else "open"
-    return f"{units.duration(eta.mid_s)} ({units.duration(eta.low_s)} - {high})"
+    return units.band(eta.low_s, eta.mid_s, eta.high_s)
 
 
 def growth_line(finding: Finding) -> str:
     """Return "grows 12.4 MB/min (gradual, likely, 91%)"."""
     rate = units.rate(finding.rate_bytes_per_s)
-    sure = f"{strength(finding.confidence)}, {units.percent(finding.confidence)}"
+    sure = f"{units.strength(finding.confidence)}, {units.percent(finding.confidence)}"
     return f"grows {rate} ({finding.pattern}, {sure})"
 
 
@@ -124,7 +111,7 @@ def _facts(alert: Alert, now_s: float) -> dict[str, str]:
         "Who": alert.title,
         "Pattern": finding.pattern,
         "Growth": units.rate(finding.rate_bytes_per_s),
-        "Confidence": f"{units.percent(finding.confidence)} ({strength(finding.confidence)})",
+        "Confidence": f"{units.percent(finding.confidence)} ({units.strength(finding.confidence)})",
     }
     if finding.r_squared is not None:
         facts["R²"] = f"{finding.r_squared:.3f}"
