@@ -148,6 +148,8 @@ class Windows:
     """Time since the last rise over the longest pause between rises, 0 to 4."""
     calm: FloatArray
     """ln((growth + 4 MiB) / (drawdown + 4 MiB)), -3 to 4."""
+    returns: FloatArray
+    """How often half of the growth, or more, was given back at once."""
 
     @property
     def size(self) -> int:
@@ -284,6 +286,7 @@ def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -
         deficit=np.maximum(-over.min(axis=1), 0.0),
         stall=_stall(t, rises, begin, end),
         calm=_calm(view, age, lag, growth),
+        returns=view.holds.times(0.5 * growth),
     )  # fmt: skip
 
 
@@ -354,6 +357,7 @@ def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) ->
     slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
     # The shorter the growth, the more a benign ramp looks like it: the same evidence weighs less.
     young = np.clip(np.log(age / STOP_SCALE_S), -1.5, 0.0)
+    # What was given back again and again will be given back again (last term).
     score = (
         1.0
         + 0.2 * young
@@ -362,6 +366,7 @@ def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) ->
         - 4.5 * np.maximum(found.deficit - slack, 0.0)
         - 0.7 * np.maximum(found.stall - 1.0, 0.0)
         + 0.25 * found.calm
+        - np.where(found.returns >= 2.0, np.maximum(1.5 - found.calm, 0.0), 0.0)
     )
     return Weights(law=law, reach_s=reach, reaches=p, score=score)
 

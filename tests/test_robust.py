@@ -103,6 +103,13 @@ def test_holds_are_those_of_a_plain_search(values: list[int]) -> None:
         assert float(found.longest_s(np.array([amount]))[0]) == longest
 
 
+def test_falls_are_counted() -> None:
+    t = np.arange(0.0, 3000.0, 10.0)
+    x = 4e9 + 1e9 * ((t / 300) % 1.0)
+    found = robust.prepare(one(t, x)).holds
+    assert found.times(np.array([5e8, 2e9])).tolist() == [9.0, 0.0]
+
+
 def test_old_holds_are_forgotten() -> None:
     x = np.full(205, 1e9)
     x[:5] = 9e9

@@ -19,7 +19,7 @@ LEAST_RISER = 64.0 * robust.MIB
 SHARP_S = 45.0
 ALIKE = 4.0
 """Risers belong to one staircase within this factor of their median."""
-MEMORY = 24
+MEMORY = 64
 """As many risers back as are looked at."""
 
 
@@ -75,8 +75,10 @@ class Step:
             return None
         even = 1.0 / (1.0 + float(size.std() / size.mean()) + float(pause.std() / pause.mean()))
         live = min(1.0, 2.0 * float(pause.max()) / max(since, 1.0))
-        # n risers end n - 1 plateaus: the rate must not count the last riser without its plateau.
-        slope = float(size[1:].sum() / (at[-1] - at[0]))
+        # From the top of the first riser to the top of the last: n - 1 risers, n - 1 plateaus,
+        # and the small rises between them.
+        low, high = view.floor[np.searchsorted(view.t_s, at[[0, -1]])].tolist()
+        slope = (high - low) / float(at[-1] - at[0])
         return Signal(
             detector=self.name,
             pattern="step",

@@ -117,6 +117,13 @@ class Holds:
 
     amount: FloatArray
     held_s: FloatArray
+    falls: FloatArray
+    """(m,) bytes given back at once, each time that something was; rising."""
+
+    def times(self, amount: FloatArray) -> FloatArray:
+        """Return how often at least ``amount`` bytes were given back at once."""
+        out: FloatArray = (self.falls.size - np.searchsorted(self.falls, amount)).astype(np.float64)
+        return out
 
     def longest_s(self, amount: FloatArray) -> FloatArray:
         """Return the longest hold of at least ``amount`` bytes (0 where nothing was let go)."""
@@ -208,7 +215,8 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     """
     n = low.size
     if n < 2 or bool((low[1:] >= low[:-1]).all()):
-        return Holds(amount=np.empty(0), held_s=np.empty(0))
+        nothing = np.empty(0)
+        return Holds(amount=nothing, held_s=nothing, falls=nothing)
     block = -(-n // STACK_POINTS)
     if block > 1:
         edge = np.arange(n % block, n, block)
@@ -219,7 +227,10 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     since: list[float] = []
     released: list[float] = []
     held: list[float] = []
+    falls: list[float] = []
     for at, value in zip(times, values, strict=True):
+        if level and level[-1] > value:
+            falls.append(level[-1] - value)
         while level and level[-1] > value:
             age = at - since.pop()
             above = level.pop()
@@ -230,7 +241,8 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
         since.append(at)
     order = np.argsort(-np.asarray(released)) if released else np.empty(0, dtype=np.intp)
     amount = np.asarray(released)[order]
-    return Holds(amount=amount, held_s=np.maximum.accumulate(np.asarray(held)[order]))
+    longest = np.maximum.accumulate(np.asarray(held)[order])
+    return Holds(amount=amount, held_s=longest, falls=np.sort(np.asarray(falls)))
 
 
 def steady_rise(view: View, look_s: FloatArray, least: float) -> bool:
