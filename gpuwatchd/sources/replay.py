@@ -26,7 +26,7 @@ from gpuwatchd.sources.formats.stream import Stream, opened
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.model import Device, ProcessInfo
+    from gpuwatchd.model import Device, ProcessInfo, ProcessKey
 
 __all__ = ["LogFile", "LogOptions", "LogSeries", "ReplaySource", "read_log"]
 
@@ -41,7 +41,7 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
     sentence why a log allows no verdict.
     """
     log = LogFile(path=str(path))
-    if (wrong := _wrong(options)) is not None:
+    if (wrong := _wrong(str(path), options)) is not None:
         log.error, log.hint = wrong
         return log
     sink = Collector(options)
@@ -61,7 +61,9 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
     return log
 
 
-def _wrong(options: LogOptions) -> tuple[str, str] | None:
+def _wrong(path: str, options: LogOptions) -> tuple[str, str] | None:
+    if "\0" in path:
+        return "no file can have this name", ""
     if options.format is not None and options.format not in FORMATS:
         return f"{options.format!r} is no log format", f"known: {', '.join(FORMATS)}"
     if options.tz is not None:
@@ -203,7 +205,7 @@ class ReplaySource:
     def _sample(self, at_s: float, taken_at_s: float, taken_mono_s: float) -> Sample:
         used: dict[str, tuple[float, LogSeries]] = {}
         uses: dict[str, list[ProcessUse]] = {}
-        people: dict[str, ProcessInfo] = {}
+        people: dict[ProcessKey, ProcessInfo] = {}
         patience_s = self._patience_s()
         for series in self._loaded().series:
             value = _value_at(series, at_s, patience_s)
@@ -212,7 +214,7 @@ class ReplaySource:
             if series.process is None:
                 used[series.device.uid] = (value, series)
                 continue
-            people[series.subject.id] = series.process
+            people[series.process.key] = series.process
             uses.setdefault(series.device.uid, []).append(
                 ProcessUse(key=series.process.key, used_bytes=round(value))
             )

@@ -141,6 +141,19 @@ def test_by_column_and_by_row_are_one_reading(rows: list[str]) -> None:
 @example(b"timestamp,memory.used\n" + b"9" * 5000 + b"," + b"9" * 5000 + b"\n")
 @example(b"timestamp,memory.used\n2026-02-03 10:00:00,1e999\n")
 @example(b'"' * 5000)
+@example(
+    b"[0] X | 1'C, 2 % | " + b"9" * 6000 + b" / 8192 MB |\n[0] X | 1'C | 1 / 2 MB | a:b/1(1M)\n"
+)
+@example(b"#Entity FBUSD\nID\nGPU " + b"1" * 6000 + b"  5\nGPU 0 " + b"7" * 6000 + b"\n")
+@example(b'DCGM_FI_DEV_FB_USED{gpu="0"} 5 ' + b"1" * 6000 + b"\nDCGM_FI_DEV_FB_USED{} 1e400\n")
+@example(b'{"used": ' + b"1" * 6000 + b', "time": 5}\n')
+@example(b"# gpu sm fb\n" + b"1" * 6000 + b" 5 5\n0 5 " + b"9" * 6000 + b"\n")
+@example(b"timestamp,index,memory.used\n2026-02-03 10:00:00," + b"1" * 6000 + b",5\n")
+@example(
+    b"<nvidia_smi_log><gpu id='0'><uuid>x</uuid><fb_memory_usage><used>"
+    + b"9" * 6000
+    + b"</used></fb_memory_usage></gpu></nvidia_smi_log>\n"
+)
 @example(b"\x1f\x8b\x08\x00garbage")
 @example(b"\xff\xfe\x00")
 def test_any_bytes(data: bytes) -> None:

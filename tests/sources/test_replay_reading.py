@@ -91,6 +91,7 @@ def test_a_cut_gzip_gives_what_came_before(tmp_path: Path) -> None:
 def test_what_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
     assert "No such file" in str(read_log(tmp_path / "absent").error)
     assert read_log(tmp_path).error == "this is a directory"
+    assert read_log("a\0b").error == "no file can have this name"
     (tmp_path / "empty").touch()
     assert read_log(tmp_path / "empty").error == "the file is empty"
 

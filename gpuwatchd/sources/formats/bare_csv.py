@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.sources.formats.columns import layout_from
 from gpuwatchd.sources.formats.guess import guess
 from gpuwatchd.sources.formats.processes import ProcessTable
+from gpuwatchd.sources.formats.rowwise import between
 from gpuwatchd.sources.formats.table import Table
 
 if TYPE_CHECKING:
@@ -60,12 +61,12 @@ class Reader:
             return self._table.feed(lines, first_line)
         taken = 0
         for line in lines:
-            if line.strip() and "," not in line:
+            if "," not in line and not between(line):
                 break
             taken += 1
         if not self._held:
             self._first_line = first_line
-        self._held += [line for line in lines[:taken] if line.strip()]
+        self._held += [line for line in lines[:taken] if "," in line]
         if len(self._held) >= _LOOK_AT:
             self._settle()
         return taken

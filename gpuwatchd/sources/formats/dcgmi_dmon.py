@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.sources.formats.collect import Collector
 
 _HEADER = re.compile(r"#\s*Entity\s+\S")
-_ROW = re.compile(r"\s*(GPU|GPU-I|GPU-CI|Switch|CPU)\s+(\d+)\s+(\S.*)$")
+_ROW = re.compile(r"\s*(GPU|GPU-I|GPU-CI|Switch|CPU)\s+(\d{1,5})\s+(\S.*)$")
 _ROLES = {"FBUSD": "used", "FBTTL": "total", "FBFRE": "free", "FBFREE": "free", "FBUSED": "used",
           "FBTOTAL": "total"}  # fmt: skip
 

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from gpuwatchd.sources.formats.collect import Collector
     from gpuwatchd.sources.formats.report import Time
 
-_ROW = re.compile(r"\[(\d{1,3})\]\s+(.+?)\s*\|[^|]*\|\s*(\d+|\?+)\s*/\s*(\d+|\?+)\s*MB\s*\|?(.*)$")
+_ROW = re.compile(
+    r"\[(\d{1,3})\]\s+(.+?)\s*\|[^|]*\|\s*(\d{1,9}|\?+)\s*/\s*(\d{1,9}|\?+)\s*MB\s*\|?(.*)$"
+)
 _HEAD = re.compile(r"(\S+)\s+(\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})(?:\s|$)")
-_PROCESS = re.compile(r"([\w.-]+):([^\s()]+?)(?:/(\d+))?\((\d+|\?+)M\)")
+_PROCESS = re.compile(r"([\w.-]+):([^\s()]+?)(?:/(\d{1,10}))?\((\d{1,9}|\?+)M\)")
 
 
 class Reader:

@@ -23,7 +23,7 @@ _GPU = re.compile(
     r"\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s"
 )
 _MEMORY = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
-_PART = re.compile(r"\s*\|\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s*\|")
+_PART = re.compile(r"\s*\|\s*(\d{1,3})\s+(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s*\|")
 _TYPE = r"(?:[CGM](?:\+[CGM])*)"
 _PROCESS = re.compile(
     r"\s*\|\s*(\d{1,3})\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d+)\s+" + _TYPE +

@@ -29,7 +29,7 @@ METRICS: dict[str, tuple[str, float]] = {
 }
 """Metric -> what it is, and bytes per unit."""
 _LINE = re.compile(
-    r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+]?(?:[0-9][0-9.eE+-]*|NaN|Inf))(?:\s+(-?\d+))?\s*$"
+    r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+]?(?:[0-9][0-9.eE+-]*|NaN|Inf))(?:\s+(-?\d{1,16}))?\s*$"
 )
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 _START = re.compile(

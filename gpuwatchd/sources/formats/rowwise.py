@@ -27,10 +27,22 @@ FOREIGN = re.compile(
 """Starts of lines that are no torn rows of a table but something else."""
 RULE_SIGNS = " \t-=*_#"
 """Lines of nothing but these separate rows."""
+_LONE_DATE = re.compile(r"\s*\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s*")
 CACHE_MAX = 100_000
 BLOCK_ROWS = 4096
 _PLACE_ROLES = ("host", "uuid", "bus", "index", "name", "total")
 MEMORY_ROLES = ("used", "free", "total", "reserved")
+
+
+def between(line: str) -> bool:
+    """Say whether a line only separates rows: blank, a rule, or a date alone.
+
+    Examples
+    --------
+    >>> between("----"), between("2026-02-03 10:00:00"), between("2026-02-03 10:00:00, 1")
+    (True, True, False)
+    """
+    return not line.strip(RULE_SIGNS) or _LONE_DATE.fullmatch(line) is not None
 
 
 class RowTable:
@@ -110,7 +122,7 @@ class RowTable:
             if self._held:
                 line = f"{self._held}\n{line}"  # noqa: PLW2901 - a quoted cell goes on
                 self._held = ""
-            elif line == self.header or not line.strip(RULE_SIGNS):
+            elif line == self.header or between(line):
                 continue
             elif self._foreign(line):
                 return number

@@ -47,6 +47,8 @@ def opened(path: str) -> Iterator[io.BufferedReader]:
     """
     with contextlib.ExitStack() as stack:
         if path == "-":
+            if sys.stdin is None:
+                raise OSError("there is no standard input")
             raw = cast("io.BufferedReader", sys.stdin.buffer)
         else:
             raw = stack.enter_context(Path(path).open("rb"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.sources.formats import fields
-from gpuwatchd.sources.formats.rowwise import CACHE_MAX, MEMORY_ROLES, RULE_SIGNS, RowTable
+from gpuwatchd.sources.formats.rowwise import CACHE_MAX, MEMORY_ROLES, RowTable, between
 from gpuwatchd.sources.formats.sanity import sane
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Table(RowTable):
     def _by_column(self, lines: Sequence[str], first_line: int) -> bool:
         if self._whole_block(lines, first_line):
             return True
-        rows = [line for line in lines if line != self.header and line.strip(RULE_SIGNS)]
+        rows = [line for line in lines if line != self.header and not between(line)]
         return 0 < len(rows) < len(lines) and self._whole_block(rows, first_line, gapless=False)
 
     def _whole_block(self, lines: Sequence[str], first_line: int, *, gapless: bool = True) -> bool:
