@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 _HOUR_S = 3600.0
+_URGENT_S = 7200.0
+_LONGEST_PAUSE_S = 300.0
+
+SLOW_S = 60.0
+"""Time between two judgements of one subject while nothing is urgent."""
+FAST_S = 10.0
+"""The same while memory may run out within two hours, or something has just begun to grow."""
 
 
 class Rules(Value, frozen=True, kw_only=True):
@@ -66,6 +73,32 @@ def alert_hold_s(finding: Finding) -> float:
     """
     left = finding.eta.mid_s if finding.eta is not None else 2 * _HOUR_S
     return _clip(0.05 * left, 60.0, 300.0)
+
+
+def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: int) -> float:
+    """Return how long to wait before the same subject is judged again.
+
+    Parameters
+    ----------
+    finding
+        The judgement just made.
+    alert
+        Its alert after that judgement.
+    young
+        Whether the subject has too few samples for a full judgement yet.
+    calm_looks
+        How many judgements in a row found it calm (sawtooth, plateau ...). Whoever asks must look
+        sooner when such a subject rises above everything seen so far.
+    """
+    left = finding.eta.mid_s if finding.eta is not None and finding.tier != "none" else None
+    forming = alert is not None and alert.state == "pending"
+    if young or forming or (left is not None and left < _URGENT_S):
+        return FAST_S
+    if alert is not None and alert.state == "firing" and left is not None:
+        return _clip(left / 120.0, SLOW_S, _LONGEST_PAUSE_S)
+    if alert is None and finding.tier == "none":
+        return min(SLOW_S * (1 + calm_looks // 15), _LONGEST_PAUSE_S)
+    return SLOW_S
 
 
 def clear_hold_s(alert: Alert) -> float:

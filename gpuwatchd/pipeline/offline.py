@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.pipeline.intake import device_title, process_title
-from gpuwatchd.pipeline.tracks import FAST_EVERY_S, Room, Track, Watcher
+from gpuwatchd.pipeline.tracks import Room, Track, Watcher
+from gpuwatchd.policy import FAST_S
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
@@ -149,8 +150,8 @@ def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
 
 def _instants(recorded: list[Recorded]) -> FloatArray:
     """Return when there is something new to judge: ends of ten-second cells that hold data."""
-    cells = [np.unique(np.ceil(window.t_s / FAST_EVERY_S)) for window in recorded]
-    return np.unique(np.concatenate(cells)) * FAST_EVERY_S
+    cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
+    return np.unique(np.concatenate(cells)) * FAST_S
 
 
 def _replay(

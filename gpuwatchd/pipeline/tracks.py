@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from gpuwatchd.config import Config, PolicySection
     from gpuwatchd.model import FloatArray
 
-SLOW_EVERY_S = 60.0
-"""Time between two judgements of one subject while nothing is urgent."""
-FAST_EVERY_S = 10.0
-"""The same while memory may run out within two hours, or something has just begun to grow."""
-_URGENT_ETA_S = 7200.0
 _BATCH = 8
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
@@ -79,6 +74,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     seen_s: float = 0.0
     peak: float = -1.0
     """Highest value of the last window; what was calm and passes it is looked at sooner."""
+    pause_s: float = 0.0
+    calm_looks: int = 0
     moves: int = -1
     """The window's count of moves at the last judgement."""
 
@@ -166,7 +163,7 @@ class Watcher:
         if not calm or last is None or last[1] <= track.peak + _STIR_BYTES:
             return False
         # What was calm passes everything seen so far: look sooner than the slow pace says.
-        return now_s >= track.due_s - SLOW_EVERY_S + FAST_EVERY_S
+        return now_s >= track.due_s - track.pause_s + policy.FAST_S
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; return the alerts whose state changed.
@@ -182,7 +179,7 @@ class Watcher:
         moved: list[Track] = []
         for track in tracks:
             if self._unmoved(track):
-                track.due_s = now_s + SLOW_EVERY_S
+                track.due_s = now_s + policy.SLOW_S
             elif track.window.last is not None:
                 moved.append(track)
         # In small batches: windows are copied for the detectors, and eight hours of eighty
@@ -219,18 +216,20 @@ class Watcher:
             )
             track.peak = float(series.used_bytes.max())
             track.moves = track.window.moves
-            self._schedule(track, finding, now_s)
             change = self._apply(track, finding, now_s)
+            self._schedule(track, finding, now_s)
             if change is not None:
                 changed.append(change)
         return changed
 
     def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
-        eta = finding.eta
-        urgent = eta is not None and eta.mid_s < _URGENT_ETA_S and finding.tier != "none"
-        forming = track.alert is not None and track.alert.state == "pending"
+        calm = finding.pattern in _CALM and finding.tier == "none" and track.alert is None
+        track.calm_looks = track.calm_looks + 1 if calm else 0
         young = finding.samples < 2 * self.config.detection.minimum_samples
-        track.due_s = now_s + (FAST_EVERY_S if urgent or forming or young else SLOW_EVERY_S)
+        track.pause_s = policy.pause_s(
+            finding, track.alert, young=young, calm_looks=track.calm_looks
+        )
+        track.due_s = now_s + track.pause_s
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
         outcome = policy.evaluate(
