@@ -191,7 +191,7 @@ def test_steady_rise_needs_a_rise_that_goes_on() -> None:
     looks = np.array([600.0, 1200.0, 2400.0])
     rising = robust.prepare(one(t, 4e9 + 2e5 * t + noise))
     stopped = robust.prepare(one(t, 4e9 + 2e5 * np.minimum(t, 2400.0) + noise))
-    assert robust.steady_rise(rising, looks, 1e8)
+    assert robust.steady_rise(rising, looks, 1e8) == 2400.0
     assert not robust.steady_rise(stopped, looks, 1e8)
     assert not robust.steady_rise(robust.prepare(one(t, 4e9 + noise)), looks, 1e8)
     assert not robust.steady_rise(rising, np.array([20.0]), 1e8)

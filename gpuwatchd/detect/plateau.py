@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gpuwatchd.robust import View
 
 LEAST_GROWTH = 16.0 * robust.MIB
+NOISE_FACTOR = 8.0
+"""The floor of pure noise rises by up to five standard deviations at its very end."""
 LEAST_CELLS = 12
 LATE_SHARE = 0.12
 """The last third may hold this share of the growth (a straight line: a third)."""
@@ -58,7 +60,7 @@ class Plateau:
             return None
         third = t.size // 3
         growth = float(view.floor[-1] - view.floor[first])
-        if growth < max(LEAST_GROWTH, 4.0 * view.noise_bytes):
+        if growth < max(LEAST_GROWTH, NOISE_FACTOR * view.noise_bytes):
             return None
         # Means of the ends of the last third, so that a single sample does not decide.
         width = max(2, third // 4)

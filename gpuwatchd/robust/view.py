@@ -245,17 +245,17 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     return Holds(amount=amount, held_s=longest, falls=np.sort(np.asarray(falls)))
 
 
-def steady_rise(view: View, look_s: FloatArray, least: float) -> bool:
-    """Say whether the means rise steadily in one of the last ``look_s`` seconds, beyond chance.
+def steady_rise(view: View, look_s: FloatArray, least: float) -> float:
+    """Return the longest of ``look_s`` seconds in which the means rise steadily, or 0.
 
     Sixteen batch means of each window: the t statistic of their slope must be beyond
     :data:`STEADY_T`, the growth ``least`` bytes or more, each half must bring a third of it, the
-    last eighth must still rise, and over three windows nothing comparable was given back. It sees
+    last quarter must still rise, and over three windows nothing comparable was given back. It sees
     a slow rise under noise earlier than the retained floor does.
     """
     look = look_s[(look_s <= view.span_s) & (look_s >= 32.0 * view.step_s)]
     if not look.size:
-        return False
+        return 0.0
     edges = -look[:, None] * np.linspace(3.0, 0.0, 49)
     edges[:, -1] = 1.0
     at = np.searchsorted(view.t_s, edges.ravel()).reshape(edges.shape)
@@ -271,11 +271,12 @@ def steady_rise(view: View, look_s: FloatArray, least: float) -> bool:
     start, middle, end = (here[:, part].mean(axis=1) for part in _THIRDS)
     whole = np.maximum(end - start, 1.0)
     even = np.minimum(middle - start, end - middle) >= whole / 3.0
-    live = here[:, 14:].mean(axis=1) - here[:, 12:14].mean(axis=1) >= 0.8 * slope
+    live = here[:, 12:].mean(axis=1) - here[:, 8:12].mean(axis=1) >= 1.2 * slope
     before = np.where(filled, means, _NOTHING)
     fall = np.where(filled, np.maximum.accumulate(before, axis=1) - before, 0.0).max(axis=1)
     good = filled[:, 32:].all(axis=1) & (growth >= least) & (slope > STEADY_T * error)
-    return bool(np.any(good & even & live & (fall < growth / 3.0)))
+    sure = look[good & even & live & (fall < growth / 3.0)]
+    return float(sure.max()) if sure.size else 0.0
 
 
 _THIRDS = (slice(0, 5), slice(5, 11), slice(11, 16))

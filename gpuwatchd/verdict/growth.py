@@ -10,7 +10,7 @@ import numpy as np
 from gpuwatchd import forecast, robust
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Series
+    from gpuwatchd.model import FloatArray, Series
     from gpuwatchd.robust import View
 
 SHIFT = math.log(0.8 / 0.2) - math.log(0.75 / 0.25)
@@ -39,38 +39,48 @@ class Growth(NamedTuple):
 
 def find(series: Series, view: View, least: float) -> Growth | None:
     """Return the growth of ``least`` bytes or more that scores best; None without any."""
-    chosen: Growth | None = None
-    plain = False
-    tops = np.maximum.accumulate(view.high[::-1])[::-1]
-    for found in forecast.windows(view, least):
-        headroom = None
-        if series.limit_bytes is not None:
-            # What a subject needed lately at its peak it will need again before it runs out.
-            recent = np.maximum(forecast.HOLD_MARGIN * found.lag_s, PEAK_SHARE * found.age_s)
-            reach = np.searchsorted(view.t_s, -np.maximum(recent, 60.0))
-            headroom = series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
-        # Without a limit nothing is known about the time; the level itself stands in for it.
-        room = headroom if headroom is not None else np.full(found.size, float(view.mean[-1]))
-        weights = forecast.weigh(found, room)
-        best = int(weights.score.argmax())
-        plain = plain or _plain(found)
-        confidence = 1.0 / (1.0 + math.exp(SHIFT - float(weights.score[best])))
-        if chosen is None or confidence > chosen.confidence:
-            chosen = Growth(
-                found=found,
-                weights=weights,
-                best=best,
-                confidence=confidence,
-                onset_s=0.0,
-                headroom=float(headroom[best]) if headroom is not None else None,
-                plain=False,
-            )
-    if chosen is None:
+    groups = forecast.windows(view, least)
+    if not groups:
         return None
-    if not plain and view.noise_bytes > 0.0:
-        plain = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    onset_s = _onset(chosen.found.view, chosen.found, chosen.best)
-    return chosen._replace(onset_s=onset_s, plain=plain)
+    plain = any(_plain(found) for found in groups)
+    steady_s = 0.0
+    if view.noise_bytes > 0.0:
+        steady_s = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
+    weighed = [(found, *_weigh(series, view, found)) for found in groups]
+    # A rise that is steady over its length is not to be judged by a lucky moment of it.
+    oldest = max(float(found.age_s.max()) for found in groups)
+    youngest_s = min(0.5 * steady_s, oldest)
+    scored = []
+    for k, (found, _, weights) in enumerate(weighed):
+        scores = np.where(found.age_s >= youngest_s, weights.score, -np.inf)
+        scored.append((float(scores.max()), k, int(scores.argmax())))
+    score, k, best = max(scored)
+    found, headroom, weights = weighed[k]
+    onset_s = _onset(found.view, found, best)
+    return Growth(
+        found=found,
+        weights=weights,
+        best=best,
+        confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
+        onset_s=min(onset_s, -steady_s),
+        headroom=float(headroom[best]) if headroom is not None else None,
+        plain=plain or steady_s > 0.0,
+    )
+
+
+def _weigh(
+    series: Series, view: View, found: forecast.Windows
+) -> tuple[FloatArray | None, forecast.Weights]:
+    """Return headroom (k,) in bytes, None without a limit, and what the laws say."""
+    if series.limit_bytes is None:
+        # Nothing is known about the time that is left; the level itself stands in for the room.
+        return None, forecast.weigh(found, np.full(found.size, float(view.mean[-1])))
+    # What a subject needed lately at its peak it will need again before it runs out.
+    recent = np.maximum(forecast.HOLD_MARGIN * found.lag_s, PEAK_SHARE * found.age_s)
+    reach = np.searchsorted(view.t_s, -np.maximum(recent, 60.0))
+    tops = np.maximum.accumulate(view.high[::-1])[::-1]
+    headroom = series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
+    return headroom, forecast.weigh(found, headroom)
 
 
 def _plain(found: forecast.Windows) -> bool:

@@ -111,12 +111,13 @@ def _tier(view: View, settings: DetectionSection, growth: Growth, named: Named) 
         and view.span_s >= settings.minimum_duration
     )
     events = float(growth.found.events[growth.best])
-    if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S or events < LEAST_EVENTS:
+    if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S:
         return "none"
-    if growth.confidence >= settings.confidence_threshold and enough:
+    confidence = growth.confidence if events >= LEAST_EVENTS else 0.0
+    if confidence >= settings.confidence_threshold and enough:
         return "alert"
     level = min(WATCH_CONFIDENCE, settings.confidence_threshold)
-    if growth.confidence >= level or _worth_watching(growth, named):
+    if confidence >= level or _worth_watching(growth, named):
         return "watch"
     return "none"
 

@@ -30,6 +30,8 @@ class Life:
     watch: Finding | None = None
     alert: Finding | None = None
     last: Finding | None = None
+    pattern: Pattern = "unknown"
+    """What the last evaluation, or the screen before it, said."""
     evaluations: int = 0
     etas: list[tuple[float, float, float, float | None]] = field(default_factory=list)
     """(at, low, mid, high) of every firing evaluation."""
@@ -93,6 +95,7 @@ def replay(
         finding = verdict.judge(series, settings) if pattern is None else None
         life.evaluations += 1
         at = now - start
+        life.pattern = finding.pattern if finding is not None else pattern or "unknown"
         if finding is not None:
             life.last = finding
             life.patterns.append((at, finding.pattern, finding.tier))

@@ -72,7 +72,7 @@ def run_item(task: tuple[str, int]) -> Result:
                 inside.append(low <= real <= (high if high is not None else math.inf))
     whole = (truth.oom_s or 0.0) - onset
     final = life.alert or life.watch or life.last
-    pattern = life.last.pattern if life.last is not None else "stable"
+    pattern = life.pattern
     if truth.leak and final is not None and final.tier != "none":
         pattern = final.pattern
     return Result(
