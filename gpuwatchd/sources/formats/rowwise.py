@@ -29,7 +29,8 @@ RULE_SIGNS = " \t-=*_#"
 """Lines of nothing but these separate rows."""
 _LONE_DATE = re.compile(r"\s*\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s*")
 CACHE_MAX = 100_000
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 1024
+"""Small enough for the caches of a processor that others use too."""
 _PLACE_ROLES = ("host", "uuid", "bus", "index", "name", "total")
 MEMORY_ROLES = ("used", "free", "total", "reserved")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BLOCK_BYTES = 1 << 18
+BLOCK_BYTES = 1 << 17
 MAX_LINE_BYTES = 16 << 20
 """A longer line is no log line; it becomes one torn row."""
 TORN = "\0"

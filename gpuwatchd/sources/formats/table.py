@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -58,9 +58,11 @@ class Table(RowTable):
         if cut is None:
             return False
         columns = {role: cut[at] for role, at in self.layout.roles.items()}
-        times = self._times(columns)
         amounts = self._amount_columns(columns)
-        if amounts is None or times is None or not sane(amounts):
+        if amounts is None or not sane(amounts):
+            return False
+        times = self._times(columns)
+        if times is None:
             return False
         if not gapless and not np.isfinite(amounts["used"]).all():
             return False
@@ -135,6 +137,11 @@ class Table(RowTable):
             if texts is None:
                 continue
             cache = self._amounts[role]
+            if _constant(texts):
+                if not self._learn(cache, texts[:1], role):
+                    return None
+                found[role] = np.full(len(texts), cache[texts[0]])
+                continue
             try:
                 values = list(map(cache.__getitem__, texts))
             except KeyError:
@@ -157,20 +164,39 @@ class Table(RowTable):
         return True
 
     def _block_places(self, columns: list[list[str]], count: int) -> list[Place] | None:
-        identity: list[tuple[str, ...]] = list(zip(*columns, strict=True)) or [()] * count
-        try:
-            return list(map(self._places.__getitem__, identity))
-        except KeyError:
-            pass
-        if len(self._places) > CACHE_MAX:
-            self._places.clear()
-        for key in dict.fromkeys(identity):
-            if key not in self._places:
-                try:
-                    self._places[key] = self._place(self._named(key), 0)
-                except ValueError:
-                    return None
-        return list(map(self._places.__getitem__, identity))
+        varying = [column for column in columns if not _constant(column)]
+        if not varying:
+            place = self._place_of(tuple(column[0] for column in columns))
+            return None if place is None else [place] * count
+        if len(varying) == 1:
+            return self._places_of_one(columns, varying[0])
+        identity = list(zip(*columns, strict=True))
+        found = {key: self._place_of(key) for key in dict.fromkeys(identity)}
+        if None in found.values():
+            return None
+        return cast("list[Place]", list(map(found.__getitem__, identity)))
+
+    def _places_of_one(self, columns: list[list[str]], varying: list[str]) -> list[Place] | None:
+        """Return the places of rows that differ in one column only, mostly the index."""
+        found: dict[str, Place] = {}
+        for text in dict.fromkeys(varying):
+            key = tuple(text if column is varying else column[0] for column in columns)
+            place = self._place_of(key)
+            if place is None:
+                return None
+            found[text] = place
+        return list(map(found.__getitem__, varying))
+
+    def _place_of(self, key: tuple[str, ...]) -> Place | None:
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) > CACHE_MAX:
+                self._places.clear()
+            try:
+                place = self._places[key] = self._place(self._named(key), 0)
+            except ValueError:
+                return None
+        return place
 
     def _store(
         self,
@@ -205,3 +231,8 @@ class Table(RowTable):
             self._remember(
                 track, {role: float(values[rows[-1]]) for role, values in amounts.items()}
             )
+
+
+def _constant(column: list[str]) -> bool:
+    """Say whether all cells are the same text; the ends tell most columns that are not."""
+    return column[0] == column[-1] and column.count(column[0]) == len(column)
