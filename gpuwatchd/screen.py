@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Pattern, Series
 
 GROWTH_SHARE = 0.0015
+"""Growth below this share of the device is no candidate (or minimum-growth-mib, if more)."""
 POOL_SHARE = 0.6
+"""A level of this share of the device, taken at once, may be a preallocated pool."""
 LEAST_SAMPLES = 5
 
 

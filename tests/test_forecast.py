@@ -7,10 +7,11 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd import forecast, robust
+from gpuwatchd.forecast.laws import BINS, LAWS
 from gpuwatchd.model import Series, Subject
 
 Array = npt.NDArray[np.float64]
-LAWS = forecast.LAWS
+
 MIB, GIB = 2.0**20, 2.0**30
 
 
@@ -28,9 +29,9 @@ def best(found: forecast.Windows, headroom: float) -> tuple[forecast.Weights, in
 def test_priors_and_shares_are_probabilities() -> None:
     assert LAWS.prior.sum() == pytest.approx(1.0)
     assert LAWS.prior.size == LAWS.log_odds.shape[1] == 32
-    shares = np.exp(LAWS.log_odds) / forecast.BINS
+    shares = np.exp(LAWS.log_odds) / BINS
     assert shares.sum(axis=0) == pytest.approx(np.ones(32))
-    assert shares.min() >= 0.03 / forecast.BINS * 0.999
+    assert shares.min() >= 0.03 / BINS * 0.999
 
 
 def test_each_inverse_inverts_its_law() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import robust
 from gpuwatchd.robust import MIB
+from gpuwatchd.screen import GROWTH_SHARE
 from gpuwatchd.verdict.growth import find
 from gpuwatchd.verdict.harmless import collecting, finding, harmless
 from gpuwatchd.verdict.leak import WATCH_CONFIDENCE, leak
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Finding, Series
 
 __all__ = ["WATCH_CONFIDENCE", "judge", "minimum_growth"]
-
-GROWTH_SHARE = 0.0015
-"""Growth below this share of the device is no candidate (or minimum-growth-mib, if more)."""
 
 
 def minimum_growth(series: Series, settings: DetectionSection) -> float:

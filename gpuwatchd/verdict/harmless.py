@@ -12,6 +12,7 @@ from gpuwatchd.detect.plateau import Plateau
 from gpuwatchd.detect.spike import GROWING, TOO_EARLY, Spike
 from gpuwatchd.model import Finding
 from gpuwatchd.robust import MIB
+from gpuwatchd.screen import POOL_SHARE
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 PREALLOCATING = frozenset({"jax", "tensorflow", "vllm", "sglang"})
 """Frameworks that take a pool at start and keep it."""
-PREALLOCATED_SHARE = 0.6
 FLAT_SHARE = 0.02
 NEWS_S = 1800.0
 """A jump is news for half an hour; then what matters is that memory has been flat since."""
@@ -91,10 +91,10 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
     recent = view.mean[np.searchsorted(view.t_s, -120.0) :]
     flat = float(recent.max() - recent.min()) <= max(0.01 * total, 64.0 * MIB)
     name = (series.framework or "").lower()
-    known = name in PREALLOCATING and level >= PREALLOCATED_SHARE * total
+    known = name in PREALLOCATING and level >= POOL_SHARE * total
     jumped = (
         spike is not None
-        and spike.facts["jump_bytes"] >= PREALLOCATED_SHARE * total
+        and spike.facts["jump_bytes"] >= POOL_SHARE * total
         and spike.facts["kept"] >= 0.8
         and spike.facts["after"] == 0.0
     )
