@@ -20,7 +20,7 @@ _ESCAPES = re.compile(
 )
 _BREAKS = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _FORBIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
 _SECRET_NAME = re.compile(

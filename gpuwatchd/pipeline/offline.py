@@ -98,6 +98,10 @@ class Recorded:
             return None
         return float(self.t_s[self.known - 1]), float(self._values[self.known - 1])
 
+    def value(self, known: int) -> float | None:
+        """Return the newest value when ``known`` points are known."""
+        return float(self._values[known - 1]) if known else None
+
     def window(self) -> tuple[FloatArray, FloatArray]:
         """Return times and values of the present segment, as far back as the look-back goes."""
         end = self.known
@@ -117,6 +121,35 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     final: Finding | None = None
     watches: list[Event] = []
     alerts: list[Event] = []
+
+
+class _Rooms:
+    """What is free on each device at an instant, from its own series or from its processes."""
+
+    def __init__(self, replays: list[_Replay]) -> None:
+        self._devices: dict[str, _Replay] = {}
+        self._processes: dict[str, list[_Replay]] = {}
+        for replay in replays:
+            uid = replay.track.subject.device_uid
+            if replay.track.subject.process is None:
+                self._devices[uid] = replay
+            else:
+                self._processes.setdefault(uid, []).append(replay)
+
+    def free(self, uid: str, position: int) -> float | None:
+        """Return bytes, None when the device's total is unknown."""
+        device = self._devices.get(uid)
+        if device is not None and device.track.room.total_bytes is not None:
+            used = device.recorded.value(int(device.known_at[position]))
+            return max(0.0, device.track.room.total_bytes - (used or 0.0))
+        processes = self._processes.get(uid, [])
+        total = next((p.track.room.total_bytes for p in processes), None)
+        if total is None:
+            return None
+        held = sum(
+            p.recorded.value(int(p.known_at[position])) or 0.0 for p in processes if not p.ended
+        )
+        return max(0.0, total - held)
 
 
 def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
@@ -143,8 +176,9 @@ def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
         for series, window in zip(chosen, recorded, strict=True)
     ]
     judged = _judged(replays)
+    rooms = _Rooms(replays)
     for position, instant in enumerate(instants):
-        _step(watcher, judged, position, float(instant))
+        _step(watcher, judged, rooms, position, float(instant))
     return [_result(replay) for replay in replays]
 
 
@@ -158,7 +192,10 @@ def _replay(
     watcher: Watcher, series: LogSeries, recorded: Recorded, instants: FloatArray
 ) -> _Replay:
     device, process = series.device, series.process
-    total = device.memory_total_bytes
+    total = series.total_bytes or device.memory_total_bytes
+    if process is None and series.limit_bytes is not None:
+        # What the driver keeps for itself is no room: used + free, where the log tells both.
+        total = series.limit_bytes
     title = process_title(device, process) if process is not None else device_title(device)
     track = Track(
         subject=series.subject,
@@ -180,7 +217,8 @@ def _replay(
 
 
 def _judged(replays: list[_Replay]) -> list[_Replay]:
-    """Leave out devices whose memory is mostly that of processes which are judged themselves."""
+    """Leave out parents of MIG instances, and devices whose processes are judged themselves."""
+    parents = {replay.track.device.parent_uid for replay in replays}
     owned: dict[str, float] = {}
     for replay in replays:
         if replay.track.subject.process is not None:
@@ -190,13 +228,16 @@ def _judged(replays: list[_Replay]) -> list[_Replay]:
     for replay in replays:
         uid = replay.track.subject.device_uid
         peak = float(np.max(replay.source.used_bytes))
-        if replay.track.subject.process is None and owned.get(uid, 0.0) > _COVERED_SHARE * peak:
+        whole = replay.track.subject.process is None
+        if whole and (uid in parents or owned.get(uid, 0.0) > _COVERED_SHARE * peak):
             continue
         out.append(replay)
     return out
 
 
-def _step(watcher: Watcher, replays: list[_Replay], position: int, instant: float) -> None:
+def _step(
+    watcher: Watcher, replays: list[_Replay], rooms: _Rooms, position: int, instant: float
+) -> None:
     due = []
     for replay in replays:
         known = int(replay.known_at[position])
@@ -214,7 +255,8 @@ def _step(watcher: Watcher, replays: list[_Replay], position: int, instant: floa
     if not due:
         return
     for replay in due:
-        _room(replay, replays)
+        if replay.track.subject.process is not None:
+            replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
     before = {id(r): r.track.alert for r in due}
     changed = {a.key: a for a in watcher.judge([r.track for r in due], instant)}
     for replay in due:
@@ -222,20 +264,6 @@ def _step(watcher: Watcher, replays: list[_Replay], position: int, instant: floa
         new = replay.track.alert or (changed.get(old.key) if old is not None else None)
         if new is not None and new.key in changed:
             _note(replay, old, changed[new.key], instant)
-
-
-def _room(replay: _Replay, replays: list[_Replay]) -> None:
-    """Set what is free on the device, from its own series in the same log."""
-    room, subject = replay.track.room, replay.track.subject
-    if subject.process is None or room.total_bytes is None:
-        return
-    held = 0.0
-    for other in replays:
-        if other.track.subject.device_uid == subject.device_uid and not other.ended:
-            last = other.recorded.last
-            if last is not None and other.track.subject.process is not None:
-                held += last[1]
-    room.free_bytes = max(0.0, room.total_bytes - held)
 
 
 def _note(replay: _Replay, old: Alert | None, new: Alert, instant: float) -> None:
