@@ -13,7 +13,7 @@ from gpuwatchd.pipeline.tracks import Room, Track, Watcher
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from gpuwatchd.host import Host
     from gpuwatchd.model import Device, DeviceReading
@@ -143,7 +143,17 @@ class Intake:
                 # The parent of MIG instances is for display; its instances are judged.
                 seen.others.clear()
             changed += self._farewell(seen, reading, now_s)
+        self.silent(source, "not reported any more", but={r.device_uid for r in sample.readings})
         return changed
+
+    def silent(self, source: str, why: str, *, but: Container[str] = ()) -> None:
+        """Forget the last readings of a source's devices, all ``but`` some: they are unknown now.
+
+        What was judged stays, and so do the windows: no data is not good news.
+        """
+        for uid, seen in self.devices.items():
+            if seen.source == source and uid not in but:
+                seen.reading, seen.faults = None, (why,)
 
     def judged(self, now_s: float) -> list[Track]:
         """Return the tracks that are due for a judgement now."""

@@ -238,6 +238,23 @@ def _judged(replays: list[_Replay]) -> list[_Replay]:
 def _step(
     watcher: Watcher, replays: list[_Replay], rooms: _Rooms, position: int, instant: float
 ) -> None:
+    due = _due(watcher, replays, position, instant)
+    for replay in due:
+        if replay.track.subject.process is not None:
+            replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
+    if not due:
+        return
+    before = {id(r): r.track.alert for r in due}
+    changed = {a.key: a for a in watcher.judge([r.track for r in due], instant)}
+    for replay in due:
+        old = before[id(replay)]
+        new = replay.track.alert or (changed.get(old.key) if old is not None else None)
+        if new is not None and new.key in changed:
+            _note(replay, old, changed[new.key], instant)
+
+
+def _due(watcher: Watcher, replays: list[_Replay], position: int, instant: float) -> list[_Replay]:
+    """Move every window to the instant; return those to judge; end processes that have gone."""
     due = []
     for replay in replays:
         known = int(replay.known_at[position])
@@ -252,18 +269,7 @@ def _step(
         if watcher.due(replay.track, instant):
             recorded.judged = known
             due.append(replay)
-    if not due:
-        return
-    for replay in due:
-        if replay.track.subject.process is not None:
-            replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
-    before = {id(r): r.track.alert for r in due}
-    changed = {a.key: a for a in watcher.judge([r.track for r in due], instant)}
-    for replay in due:
-        old = before[id(replay)]
-        new = replay.track.alert or (changed.get(old.key) if old is not None else None)
-        if new is not None and new.key in changed:
-            _note(replay, old, changed[new.key], instant)
+    return due
 
 
 def _note(replay: _Replay, old: Alert | None, new: Alert, instant: float) -> None:

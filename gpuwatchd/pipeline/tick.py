@@ -157,8 +157,10 @@ class Pipeline:
                 samples.append(answer)
                 now_s, ended = self._take(worker.source, answer)
                 changes += ended
-            elif answer is not None:
-                faults.append(answer)
+            else:
+                self.intake.silent(worker.source.name, worker.why_absent or "no answer")
+                if answer is not None:
+                    faults.append(answer)
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
         due = self.intake.judged(now_s)
