@@ -12,8 +12,7 @@ from gpuwatchd import policy, screen, verdict
 from gpuwatchd.config import DetectionSection
 from gpuwatchd.model import Alert, Finding, Pattern, Series, Subject
 
-FAST_S, SLOW_S = 10.0, 60.0
-URGENT_S = 7200.0
+SLOW_S = 60.0
 FIRST_S = 30.0
 STIR_BYTES = 8.0 * 2**20
 """The pipeline looks again at once when a subject rises by this much above what it last saw."""
@@ -84,6 +83,7 @@ def replay(
     stop = float(t[-1]) if until_s is None else start + until_s
     alert: Alert | None = None
     due = start + FIRST_S
+    calm_looks = 0
     index = 0
     while index < t.size and t[index] <= stop:
         if t[index] < due:
@@ -104,32 +104,27 @@ def replay(
                 break
         elif alert is not None and alert.state == "pending":
             alert = None
-        pause = _pause(finding, alert, settings)
+        calm_looks = 0 if finding is not None and finding.tier != "none" else calm_looks + 1
+        pause = SLOW_S
+        if finding is not None:
+            young = finding.samples < 2 * settings.minimum_samples
+            pause = policy.pause_s(finding, alert, young=young, calm_looks=calm_looks)
         due = now + pause
         index += 1
-        if pause > FAST_S:
+        if pause > policy.FAST_S and calm_looks:
             due = _stirred(whole, index, now, due)
     return life
 
 
 def _stirred(whole: Series, index: int, now: float, due: float) -> float:
     """Return the earlier instant at which a rise makes the pipeline look sooner."""
-    begin = int(np.searchsorted(whole.t_s, now + FAST_S))
+    begin = int(np.searchsorted(whole.t_s, now + policy.FAST_S))
     end = int(np.searchsorted(whole.t_s, due))
     if begin >= end:
         return due
     seen = float(whole.used_bytes[index - 1])
     high = np.flatnonzero(whole.used_bytes[begin:end] > seen + STIR_BYTES)
     return float(whole.t_s[begin + high[0]]) if high.size else due
-
-
-def _pause(finding: Finding | None, alert: Alert | None, settings: DetectionSection) -> float:
-    if finding is None:
-        return SLOW_S
-    urgent = finding.eta is not None and finding.eta.mid_s < URGENT_S and finding.tier != "none"
-    forming = alert is not None and alert.state == "pending"
-    young = finding.samples < 2 * settings.minimum_samples
-    return FAST_S if urgent or forming or young else SLOW_S
 
 
 def _step(
