@@ -62,7 +62,7 @@ def find(series: Series, view: View, least: float) -> Growth | None:
         weights=weights,
         best=best,
         confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
-        onset_s=min(onset_s, -steady_s),
+        onset_s=onset_s if onset_s <= -0.5 * steady_s else -steady_s,
         headroom=float(headroom[best]) if headroom is not None else None,
         plain=plain or steady_s > 0.0,
     )
