@@ -159,10 +159,10 @@ class Watcher:
         if now_s >= track.due_s:
             return True
         last = track.window.last
-        calm = track.finding is not None and track.finding.pattern in _CALM
-        if not calm or last is None or last[1] <= track.peak + _STIR_BYTES:
+        quiet = track.finding is not None and track.finding.tier == "none"
+        if not quiet or last is None or last[1] <= track.peak + _STIR_BYTES:
             return False
-        # What was calm passes everything seen so far: look sooner than the slow pace says.
+        # What was quiet passes everything seen so far: look sooner than the usual pace says.
         return now_s >= track.due_s - track.pause_s + policy.FAST_S
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
