@@ -156,7 +156,6 @@ class Daemon:
         self.runtime_dir = private_directory(config.runtime_dir())
         self._lock = hold_lock(self.runtime_dir)
         self.host = Host()
-        self.courier = self._new_courier()
         self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
         self.pipeline = Pipeline(
             config=self.config,
@@ -166,7 +165,7 @@ class Daemon:
             host=self.host,
             history=self.history,
             runtime_dir=self.runtime_dir,
-            courier=self.courier,
+            courier=self._new_courier(),
             fresh=lambda name: make_source(name, self.config.sources),
         )
         self.pipeline.extra_problems = self._warnings
@@ -266,12 +265,11 @@ class Daemon:
         problems = tuple(loaded.warnings)
         if fresh.sources != self.config.sources:
             problems = (*problems, "[sources] has changed: restart gpuwatchd to use it")
-        old, self.courier, self.config = self.courier, courier, fresh
+        self.config = fresh
         self._warnings = tuple(loaded.warnings)
         self.pipeline.extra_problems = problems
-        self.pipeline.post.courier = courier
         self.pipeline.reconfigure(fresh)
-        self.pipeline.post.later([*old.close(timeout_s=0.1), *old.results()])
+        self.pipeline.post.replace(courier)
         log.info("configuration reloaded")
 
     def _on_stop(self, *_: object) -> None:
@@ -289,7 +287,6 @@ class Daemon:
         last_resort.daemon = True
         last_resort.start()
         self.chores.stop()
-        self.courier.close(timeout_s=1.5)
         self.pipeline.close()
         self.host.close()
         last_resort.cancel()

@@ -217,6 +217,10 @@ class Popups:
         self._news += [delivery for delivery in done if not delivery.dry_run]
         return done
 
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        """Stop, and return what has not ended."""
+        return self._courier.close(timeout_s)
+
     def news(self) -> list[Delivery]:
         """Return what became of real pop-ups since the last call."""
         news, self._news = self._news, []

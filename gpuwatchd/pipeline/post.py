@@ -25,6 +25,9 @@ class Courier(Protocol):
     def results(self) -> list[Delivery]:
         """Return the attempts that have ended since the last call."""
 
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        """Stop, and return what was taken and has not ended."""
+
 
 class Post:
     """What has been decided to tell, until it is known to have arrived.
@@ -54,12 +57,30 @@ class Post:
         for delivery in deliveries:
             self._waiting[delivery.message.id, delivery.channel] = delivery
 
+    def replace(self, courier: Courier) -> None:
+        """Go on with another courier; what the old one has in hand is not lost, nor sent again."""
+        old, self.courier = self.courier, courier
+        # A channel that failed may have been mended, or taken out: the next attempt tells.
+        self._failing.clear()
+        if old is not None:
+            self.later(old.close(timeout_s=0.1))
+            self._take_in(old)
+
+    def close(self, timeout_s: float) -> None:
+        """Let the courier end, and write down what became of its last attempts."""
+        if self.courier is not None:
+            self.courier.close(timeout_s=timeout_s)
+            self._take_in(self.courier)
+
+    def _take_in(self, courier: Courier) -> None:
+        for done in courier.results():
+            self._ended(done)
+
     def collect(self, now_s: float) -> None:
         """Take in what has ended, and try again what is due."""
         if self.courier is None:
             return
-        for done in self.courier.results():
-            self._ended(done)
+        self._take_in(self.courier)
         planned = backlog.plan(self._waiting.values(), now_s)
         for old in planned.drop:
             self._waiting.pop((old.message.id, old.channel), None)

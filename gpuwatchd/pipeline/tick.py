@@ -39,6 +39,8 @@ T = TypeVar("T")
 _LOG_AGAIN_S = 60.0
 _RSS_EVERY_TICKS = 12
 _SPARK_EVERY_TICKS = 6
+_LAST_MESSAGES_S = 1.5
+"""How long the end waits for messages that are being sent."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,15 +353,19 @@ class Pipeline:
         )
 
     def close(self) -> None:
-        """Stop reading, write what is left, leave a last live state that says so."""
-        for worker in self.workers:
-            self._guard("close", worker.close)
+        """Write what is left, leave a last live state that says so, and stop reading.
+
+        In this order: a driver that hangs while it is let go must cost nothing that is written.
+        """
+        self._guard("outbox", lambda: self.post.close(timeout_s=_LAST_MESSAGES_S))
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             last = msgspec.structs.replace(self._state(self._wall()), stopped=True)
             self._guard("live state", lambda: live.write(directory, last))
         if self.history is not None:
             self._guard("history", self.history.close)
+        for worker in self.workers:
+            self._guard("close", worker.close)
 
 
 def _maker(fresh: Callable[[str], Source], name: str) -> Callable[[], Source]:

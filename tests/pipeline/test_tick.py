@@ -73,6 +73,9 @@ class Postbox:
         done, self._done = self._done, []
         return done
 
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        return []
+
 
 def leaking(tick: int, *, from_tick: int = 60, mib_per_tick: int = 200) -> Sample:
     grown = max(0, tick - from_tick) * mib_per_tick * MIB
