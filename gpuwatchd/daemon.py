@@ -25,9 +25,10 @@ from gpuwatchd.errors import ConfigError, GpuwatchdError
 from gpuwatchd.host import Host, allocator
 from gpuwatchd.notify import outbox
 from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.service.bell import Bell
 from gpuwatchd.service.sd_notify import Ear
 from gpuwatchd.sources import SOURCES
-from gpuwatchd.store.place import hold_lock, private_directory
+from gpuwatchd.store.place import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Daemon:
     def __init__(self, loaded: config.Loaded, *, reload: Any) -> None:
         self.config = loaded.config
         self._reload = reload
-        self._wake = threading.Event()
+        self._bell = Bell()
         self._stop = False
         self._reload_asked = False
         self._stuck_since_s: float | None = None
@@ -175,6 +176,7 @@ class Daemon:
 
     def run(self, *, once: bool = False) -> int:
         """Sample until told to stop; return the exit code."""
+        self._bell.ring_on_signals()
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
@@ -199,8 +201,7 @@ class Daemon:
     def _loop(self) -> None:
         following_s = time.monotonic() + self.config.daemon.interval
         while not self._stop:
-            self._wake.wait(max(0.0, following_s - time.monotonic()))
-            self._wake.clear()
+            self._bell.wait(max(0.0, following_s - time.monotonic()))
             if self._stop:
                 return
             if self._reload_asked:
@@ -212,8 +213,24 @@ class Daemon:
             interval_s = self.config.daemon.interval
             following_s += interval_s * max(1, int((now_s - following_s) / interval_s) + 1)
             self._after(self.pipeline.tick())
+            self._keep_place()
             self.chores.guard()
             self._do_chores()
+
+    def _keep_place(self) -> None:
+        """Make the runtime directory anew when somebody has removed it."""
+        if still_locked(self.runtime_dir, self._lock):
+            return
+        try:
+            private_directory(self.runtime_dir)
+            fresh = hold_lock(self.runtime_dir)
+        except GpuwatchdError as error:
+            # Said every tick by the live state, which has no place either.
+            log.debug("runtime directory: %s", error)
+            return
+        os.close(self._lock)
+        self._lock = fresh
+        log.warning("the runtime directory was removed and has been made anew")
 
     def _after(self, tick: Tick) -> None:
         state = tick.state
@@ -274,11 +291,9 @@ class Daemon:
 
     def _on_stop(self, *_: object) -> None:
         self._stop = True
-        self._wake.set()
 
     def _on_reload(self, *_: object) -> None:
         self._reload_asked = True
-        self._wake.set()
 
     def _leave(self) -> None:
         self.manager.tell("STOPPING=1")
@@ -345,6 +360,7 @@ def command(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon and return its exit code."""
+    _hold_standard_descriptors()
     try:
         result = command.main(
             args=None if argv is None else list(argv), prog_name="gpuwatchd", standalone_mode=False
@@ -358,7 +374,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(error, EXIT_CONFIG)
     except GpuwatchdError as error:
         return _refuse(error, 1)
+    except Exception as error:
+        # A user gets a line, whatever it was.
+        log.debug("ended by", exc_info=True)
+        why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _refuse(
+            GpuwatchdError(f"internal error: {why}", hint="run again with --log-level debug"), 1
+        )
     return int(result or 0)
+
+
+def _hold_standard_descriptors() -> None:
+    # Where 0 to 2 were closed, the next file we open would get what libraries print.
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)  # noqa: FBT003 - its only form
+    os.close(handle)
 
 
 def _refuse(error: GpuwatchdError, code: int) -> int:

@@ -58,9 +58,10 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     factor = _SIZE_UNITS.get(match.group(2).upper()) if match else None
-    if match is None or factor is None:
+    size = float(match.group(1)) * factor if match and factor is not None else math.inf
+    if not size < 2**63:
         raise ValueError(f"{text!r} is not a size; write for example 512MiB or 24GiB")
-    return round(float(match.group(1)) * factor)
+    return round(size)
 
 
 def parse_duration(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,6 @@ from gpuwatchd.store import live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SIMULATED = ["--source", "simulate:one-leak", "--interval", "0.2"]
 
@@ -227,3 +228,52 @@ def test_help_fits_and_version_is_short(tmp_path: Path) -> None:
     assert max(len(line) for line in helped.stdout.splitlines()) <= 80
     assert once(tmp_path, "--version").stdout.startswith("gpuwatchd ")
     assert once(tmp_path, "--nonsense").returncode == 2
+
+
+def test_a_storm_of_signals_neither_ends_nor_blocks_it(tmp_path: Path) -> None:
+    with daemon(tmp_path, *SIMULATED) as process:
+        for _ in range(20_000):
+            process.send_signal(signal.SIGHUP)
+        before = state_of(tmp_path).ticks
+        wait_for(lambda: state_of(tmp_path).ticks > before + 3)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert time.monotonic() - asked < 5.0
+    assert "Traceback" not in said(tmp_path)
+
+
+def test_a_removed_runtime_directory_comes_back_and_still_admits_one(tmp_path: Path) -> None:
+    with daemon(tmp_path, *SIMULATED) as first:
+        shutil.rmtree(tmp_path / "run")
+        wait_for(lambda: live.read(tmp_path / "run"))
+        done = once(tmp_path, *SIMULATED)
+        assert done.returncode == 1
+        assert f"already running with pid {first.pid}" in done.stderr
+
+
+def test_a_planted_lock_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "run" / "gpuwatchd.lock").symlink_to(tmp_path / "elsewhere")
+    done = once(tmp_path, *SIMULATED, "--once")
+    assert done.returncode == 1
+    assert "cannot be used as a lock" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_with_closed_standard_streams_no_file_of_ours_takes_their_place(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "gpuwatchd", *SIMULATED]
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], env=environ(tmp_path)
+    )
+    try:
+        wait_for(lambda: live.read(tmp_path / "run"))
+        lock = (tmp_path / "run" / "gpuwatchd.lock").read_text()
+        if sys.platform == "linux":
+            held = [str(Path(f"/proc/{process.pid}/fd/{fd}").readlink()) for fd in (0, 1, 2)]
+            assert held == [os.devnull] * 3
+        assert lock == f"{process.pid}\n"
+    finally:
+        process.terminate()
+        assert process.wait(10) == 0

@@ -25,7 +25,9 @@ def test_sizes(written: str, value: int) -> None:
     assert units.parse_size(written) == value
 
 
-@pytest.mark.parametrize("written", ["", "GiB", "12 parsecs", "-1GiB", "1 2GiB", "nan"])
+@pytest.mark.parametrize(
+    "written", ["", "GiB", "12 parsecs", "-1GiB", "1 2GiB", "nan", "1e999", "1e19"]
+)
 def test_what_is_no_size_says_how_to_write_one(written: str) -> None:
     with pytest.raises(ValueError, match="is not a size; write for example"):
         units.parse_size(written)

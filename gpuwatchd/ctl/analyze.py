@@ -114,14 +114,21 @@ def _total(text_: str | None) -> float | None:
 def _expand(logs: Sequence[str]) -> Iterator[str]:
     """Yield files; a directory stands for the files below it, sorted, hidden ones left out."""
     for name in logs:
-        path = Path(name)
-        if name != "-" and path.is_dir():
-            for file in sorted(p for p in path.rglob("*") if p.is_file()):
-                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-                if not hidden and file.suffix.lower() not in _SKIPPED_SUFFIXES:
-                    yield str(file)
+        if name != "-" and os.path.isdir(name):  # noqa: PTH112 - never raises
+            yield from sorted(_below(name))
         else:
             yield name
+
+
+def _below(folder: str) -> Iterator[str]:
+    # What may not be entered is passed over, as is what is no file (a FIFO would never end).
+    for top, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = os.path.join(top, name)  # noqa: PTH118
+            plain = os.path.isfile(path) and not name.startswith(".")  # noqa: PTH113 - never raises
+            if plain and Path(name).suffix.lower() not in _SKIPPED_SUFFIXES:
+                yield path
 
 
 def _one(file: str, wishes: LogOptions, config: Config) -> tuple[LogFile, list[SubjectResult]]:
@@ -137,7 +144,7 @@ def _one(file: str, wishes: LogOptions, config: Config) -> tuple[LogFile, list[S
 def _work(
     files: list[str], wishes: LogOptions, config: Config, *, quiet: bool
 ) -> list[tuple[LogFile, list[SubjectResult]]]:
-    sizes = [os.path.getsize(f) if f != "-" and Path(f).is_file() else 0 for f in files]  # noqa: PTH202
+    sizes = [_size(file) for file in files]
     bar = not quiet and len(files) > 1 and sys.stderr.isatty()
     if len(files) < 2 or sum(sizes) < _PARALLEL_FROM_BYTES or "-" in files:
         results = []
@@ -156,6 +163,13 @@ def _work(
             results.append(job.result())
         _progress(len(files), len(files), "", shown=bar)
         return results
+
+
+def _size(file: str) -> int:
+    try:
+        return os.path.getsize(file) if file != "-" and os.path.isfile(file) else 0  # noqa: PTH113, PTH202
+    except (OSError, ValueError):
+        return 0
 
 
 def _progress(done: int, total: int, file: str, *, shown: bool) -> None:
@@ -277,7 +291,8 @@ def _exit_code(
         first = results[0][0]
         if tell:
             hint = first.hint or "gpuwatchctl analyze --help lists what is needed"
-            sys.stderr.write(f"gpuwatchctl: {first.path}: {first.error}\nhint: {hint}\n")
+            for line in (f"gpuwatchctl: {first.path}: {first.error}", f"hint: {hint}"):
+                sys.stderr.write(f"{text.clean(line, limit=4096)}\n")
         return BAD_INPUT
     if fail_on == "never":
         return 0

@@ -143,7 +143,7 @@ class Intake:
                 # The parent of MIG instances is for display; its instances are judged.
                 seen.others.clear()
             changed += self._farewell(seen, reading, now_s)
-        self.silent(source, "not reported any more", but={r.device_uid for r in sample.readings})
+        self.silent(source, "not reported now", but={r.device_uid for r in sample.readings})
         return changed
 
     def silent(self, source: str, why: str, *, but: Container[str] = ()) -> None:

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
+from gpuwatchd import text
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import Availability, DeviceReading, Fault, ProcessUse, Sample
 from gpuwatchd.sources.formats import FORMATS
@@ -58,6 +59,9 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
         log.error = "the compressed log is damaged from its start"
     except OSError as error:
         log.error = f"cannot be read: {error.strerror or error}"
+    if log.error is not None:
+        # It may quote the file.
+        log.error = text.clean(log.error, limit=1024)
     return log
 
 

@@ -195,6 +195,31 @@ def _check_tables(connection: sqlite3.Connection, version: int) -> None:
         raise DamagedError("the file is truncated")
 
 
+def identity(directory: Path) -> tuple[int, int] | None:
+    """Return which file is at the history's place, or None when there is none."""
+    try:
+        found = (directory / schema.FILE_NAME).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def header_damage(directory: Path) -> str | None:
+    """Return what is wrong with the first bytes of the history's file, or None.
+
+    An open connection does not read them again: it would go on writing into a file that nobody
+    can open any more.
+    """
+    try:
+        with (directory / schema.FILE_NAME).open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError:
+        return None
+    if not head:
+        return "the file is empty"
+    return None if head == _MAGIC else "not a database"
+
+
 def _create(path: Path) -> None:
     """Make a new file under another name, complete, then rename it: never half a history."""
     if any(path.with_name(path.name + end).exists() for end in _SIDE_FILES[1:]):
@@ -244,7 +269,7 @@ def _tune(connection: sqlite3.Connection, max_pages: int) -> None:
     connection.execute(f"PRAGMA max_page_count = {max_pages}")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA wal_autocheckpoint = 1000")
-    # Rows are appended in time order: a larger cache would only hold pages that are never read again.
+    # Rows are appended in time order: a larger cache would only hold pages never read again.
     connection.execute("PRAGMA cache_size = -512")
 
 
@@ -290,3 +315,9 @@ def quick_check(directory: Path) -> str | None:
     except sqlite3.Error as error:
         return str(error) if trouble(error) == "damaged" else None
     return None if found == "ok" else found.replace("\n", " ")
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """Roll back what is open; after some errors SQLite has done so itself."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")

@@ -7,6 +7,7 @@ state, never half of one. It stays when the daemon dies, which is when it is nee
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 FILE_NAME = "state.json"
 FORMAT = 1
+MAX_BYTES = 64 * 2**20
+"""No state is larger: 1,000 processes take 1 MiB."""
 
 
 class LiveProcess(Value, frozen=True, kw_only=True):
@@ -97,6 +100,17 @@ def write(directory: Path, state: LiveState) -> None:
 def read(directory: Path) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand)."""
     try:
-        return msgspec.json.decode((directory / FILE_NAME).read_bytes(), type=LiveState)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(_content(directory), type=LiveState)
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
+
+
+def _content(directory: Path) -> bytes:
+    # Not blocking: something else than a file at this place must not hold the reader up.
+    path = os.path.join(directory, FILE_NAME)  # noqa: PTH118
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise OSError("not a live state")
+        return file.read(MAX_BYTES)

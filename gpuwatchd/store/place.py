@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from gpuwatchd.errors import GpuwatchdError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+LOCK_NAME = "gpuwatchd.lock"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def private_directory(path: Path) -> Path:
@@ -34,7 +34,13 @@ def private_directory(path: Path) -> Path:
     if status.st_uid != os.geteuid():
         raise GpuwatchdError(f"{path}: belongs to another user", hint="choose another directory")
     if stat.S_IMODE(status.st_mode) & 0o077:
-        path.chmod(0o700)
+        try:
+            path.chmod(0o700)
+        except OSError as error:
+            raise GpuwatchdError(
+                f"{path}: is open to others and cannot be closed to them: {error.strerror}",
+                hint="choose another directory",
+            ) from error
     return path
 
 
@@ -46,8 +52,13 @@ def hold_lock(runtime_dir: Path) -> int:
     GpuwatchdError
         When another daemon holds it; the message names its pid.
     """
-    path = runtime_dir / "gpuwatchd.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    path = runtime_dir / LOCK_NAME
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise GpuwatchdError(
+            f"{path}: cannot be used as a lock: {error.strerror}", hint="remove it"
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -59,3 +70,23 @@ def hold_lock(runtime_dir: Path) -> int:
     os.ftruncate(handle, 0)
     os.write(handle, f"{os.getpid()}\n".encode())
     return handle
+
+
+def still_locked(runtime_dir: Path, handle: int) -> bool:
+    """Say whether the lock's file is still the one at its place.
+
+    A directory that was removed takes the lock with it: the next daemon would find a free one.
+    """
+    try:
+        found = os.stat(os.path.join(runtime_dir, LOCK_NAME))  # noqa: PTH116, PTH118 - once a tick
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(handle))
+
+
+def this_boot() -> str:
+    """Return what Linux calls this boot; elsewhere, and where it cannot be read, nothing."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -11,12 +11,11 @@ import sqlite3
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.store import database, recent, rows, schema
+from gpuwatchd.store import database, place, recent, rows, schema
 from gpuwatchd.store.health import Health
 from gpuwatchd.store.intake import Intake
 from gpuwatchd.store.ledger import Event, Ledger, Segment
@@ -24,13 +23,13 @@ from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from gpuwatchd.config import StoreSection
     from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo, ProcessKey, Sample
 
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class History:
@@ -52,7 +51,7 @@ class History:
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
-        self._boot_id = _this_boot() if boot_id is None else boot_id
+        self._boot_id = place.this_boot() if boot_id is None else boot_id
         self._thread = threading.get_ident()
         self._connection: sqlite3.Connection | None = None
         self._mode: database.Mode = "memory"
@@ -61,6 +60,7 @@ class History:
         self._upkeep = Upkeep(settings, monotonic)
         self._health = Health(directory, min_free_mib=settings.min_free_mib)
         self._boots: set[str] = set()
+        self._identity: tuple[int, int] | None = None
         self._last_flush_s: float | None = None
         self._retry_mono_s = -1e18
         self._reopen_mono_s = -1e18
@@ -219,6 +219,7 @@ class History:
         """Write everything that waits; return whether nothing waits now."""
         self._own()
         self._last_flush_s = now_s
+        self._notice_loss(now_s)
         self._replace_damaged(now_s)
         connection = self._writable(now_s)
         if connection is not None:
@@ -272,6 +273,7 @@ class History:
         max_pages = self._settings.max_db_mib * (2**20 // schema.PAGE_BYTES)
         opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
         self._connection, self._mode = opening.connection, opening.mode
+        self._identity = database.identity(self._directory)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
         lost = opening.damaged is not None
         self._health.say("opening", None if lost else opening.problem)
@@ -311,12 +313,25 @@ class History:
         except OSError as error:
             self._health.say("opening", database.cannot_write(self._directory, error))
             return
-        text = f"the history was damaged ({why}) and was set aside as {kept}; a new one was begun"
+        why = f"the history was damaged ({why}) and was set aside as {kept}; a new one was begun"
+        self._begin_anew(why, now_s)
+
+    def _begin_anew(self, text: str, now_s: float) -> None:
         self._health.say("damaged", text)
         self._ledger.add_event(Event(round(now_s * 1000), "db", None, text))
         self._ledger.write_all_again()
         self._segment("start", at_s=now_s)
         self._open(now_s)
+
+    def _notice_loss(self, now_s: float) -> None:
+        """Find out that the file was removed, replaced or overwritten below our connection."""
+        if self._connection is None or self._mode != "writing":
+            return
+        if database.identity(self._directory) == self._identity:
+            self._health.damage = self._health.damage or database.header_damage(self._directory)
+            return
+        self._drop_connection()
+        self._begin_anew("the history was removed or replaced while gpuwatchd ran", now_s)
 
     def _writable(self, now_s: float) -> sqlite3.Connection | None:
         if self._mode == "memory" and self._monotonic() >= self._reopen_mono_s:
@@ -340,7 +355,7 @@ class History:
                 moved, refused = self._ledger.write(connection, self._subject)
                 connection.execute("COMMIT")
             finally:
-                _end(connection)
+                database.roll_back(connection)
                 connection.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
             self._health.failed(error)
@@ -374,7 +389,7 @@ class History:
                     reopen_buckets(connection, oldest_ms)
                 connection.execute("COMMIT")
             finally:
-                _end(connection)
+                database.roll_back(connection)
         except rows.REFUSED:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)
@@ -385,16 +400,3 @@ class History:
         self._health.lost(0)
         self._health.refused(refused)
         self._health.succeeded()
-
-
-def _end(connection: sqlite3.Connection) -> None:
-    """Roll back what is open; after some errors SQLite has done so itself."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-
-
-def _this_boot() -> str:
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

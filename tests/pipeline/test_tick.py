@@ -304,3 +304,20 @@ def test_an_alert_whose_process_ended_meanwhile_is_over() -> None:
         ("resolved", "its process ended while nobody watched")
     ]
     assert [d.message.notice for d in post.taken] == ["resolved"]
+
+
+def test_what_a_silent_source_showed_last_is_unknown_now() -> None:
+    def play(tick: int) -> Sample:
+        if tick == 1:
+            raise SourceError("no answer")
+        if tick == 2:
+            return msgspec.structs.replace(sample(1010.0, []), readings=())
+        return sample(1000.0 + 5.0 * tick, [(QUIET, MIB)])
+
+    pipeline = Pipeline(config=Config(), sources=[Script(play)])
+    shown = [tick.state.devices[0] for tick in run(pipeline, 4)]
+    assert [one.reading is not None for one in shown] == [True, False, False, True]
+    assert [one.faults for one in shown] == [
+        (), ("script: no answer",), ("not reported now",), ()
+    ]  # fmt: skip
+    pipeline.close()

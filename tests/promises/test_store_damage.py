@@ -274,3 +274,34 @@ def test_memory_is_bounded_when_nothing_can_be_written(tmp_path: Path) -> None:
     assert len(history._intake) == 10_000 + 20_000
     assert any("could not be kept" in problem for problem in history.problems)
     history.close()
+
+
+def _removed(file: Path) -> None:
+    for end in ("", "-wal", "-shm"):
+        file.with_name(file.name + end).unlink()
+
+
+def _exchanged(file: Path) -> None:
+    file.rename(file.with_name("elsewhere.db"))
+    file.write_bytes(b"something else")
+
+
+@pytest.mark.parametrize("harm", [_removed, _exchanged, _all_garbage, _empty])
+def test_harm_below_an_open_history_is_noticed_and_open_alerts_are_written_anew(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    history = opened(tmp_path)
+    history.record(sample(T0, 1, cards=CARDS), CARDS, KNOWN)
+    history.apply([alert()], [delivery("leak:x")])
+    assert history.flush(T0)
+    harm(tmp_path / "history.db")
+    for tick in (1, 2):
+        history.record(sample(T0 + 60 * tick, tick, cards=CARDS), CARDS, KNOWN)
+        history.flush(T0 + 60 * tick)
+    assert any("removed or replaced" in p or "set aside" in p for p in history.problems)
+    assert history.writing
+    history.close()
+    with closing(sqlite3.connect(tmp_path / "history.db")) as base:
+        assert base.execute("SELECT count(*) FROM gpu_raw").fetchone()[0] >= len(CARDS)
+        assert base.execute("SELECT count(*) FROM alert").fetchone()[0] == 1
+        assert base.execute("SELECT count(*) FROM delivery").fetchone()[0] == 1

@@ -1,0 +1,73 @@
+"""Files and names that are made to harm: an answer, one line, and never a wait without end."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.store import live
+from tests.cli import world
+
+
+@pytest.fixture
+def place() -> Path:
+    directory = config.runtime_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / live.FILE_NAME
+
+
+def test_a_fifo_in_place_of_the_live_state_holds_nobody_up(place: Path) -> None:
+    os.mkfifo(place)
+    done = world.run("predict", "--json", env={"GPUWATCHD_SOURCES_ENABLED": ""})
+    assert "error" in json.loads(done.stdout)
+
+
+def test_a_live_state_that_is_a_link_or_beyond_all_bounds_is_none(
+    place: Path, tmp_path: Path
+) -> None:
+    world.write()
+    assert live.read(place.parent) is not None
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    assert live.read(place.parent) is None
+    place.unlink()
+    with place.open("wb") as file:
+        file.truncate(live.MAX_BYTES + 1)
+    assert live.read(place.parent) is None
+
+
+def test_a_live_state_nested_without_end_is_none(place: Path) -> None:
+    place.write_bytes(b"[" * 1_000_000)
+    assert live.read(place.parent) is None
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\nevil", "x" * 5000])
+def test_a_log_that_cannot_have_this_name_is_one_clean_line(name: str) -> None:
+    done = world.run("analyze", name)
+    assert done.returncode == 5
+    assert "\x1b" not in done.stderr
+    first, hint = done.stderr.splitlines()
+    assert first.startswith("gpuwatchctl: ")
+    assert "internal error" not in first
+    assert hint.startswith("hint: ")
+
+
+def test_a_directory_is_read_past_its_fifos_and_hidden_files(tmp_path: Path) -> None:
+    (tmp_path / "logs" / ".git").mkdir(parents=True)
+    (tmp_path / "logs" / ".git" / "a.csv").write_text("x")
+    os.mkfifo(tmp_path / "logs" / "pipe.csv")
+    (tmp_path / "logs" / "b.csv").write_text("no log")
+    done = world.run("analyze", "--json", str(tmp_path / "logs"))
+    assert [Path(one["path"]).name for one in json.loads(done.stdout)["data"]] == ["b.csv"]
+
+
+def test_what_an_error_quotes_of_a_log_is_clean(tmp_path: Path) -> None:
+    log = tmp_path / "a.csv"
+    log.write_text("timestamp, gpu, memory\u202e\n2026-01-01 00:00:00, 0, 1\n", encoding="utf-8")
+    done = world.run("analyze", "--json", str(log))
+    assert done.returncode == 5
+    assert "\u202e" not in json.loads(done.stdout)["data"][0]["error"]
