@@ -137,3 +137,42 @@ def test_directories_follow_xdg_and_our_own_variables() -> None:
     expected = usual / "gpuwatchd" if usual.is_dir() else Path("/s/gpuwatchd/run")
     assert config.runtime_dir({"XDG_STATE_HOME": "/s"}) == expected
     assert config.state_dir({"GPUWATCHD_STATE_DIR": "/x"}) == Path("/x")
+
+
+DO_NOT_WORK = [
+    ("x = " + "[" * 100_000, "nested too deeply"),
+    ("#" * 1_100_000, "larger than"),
+    ("[daemon]\ninterval = 0", "[daemon] interval: shorter than"),
+    ("[daemon]\nsource-deadline = '0s'", "[daemon] source-deadline: shorter than"),
+    ("[daemon]\ninterval = inf", "[daemon] interval: longer than"),
+    ("[daemon]\ninterval = 1e308", "[daemon] interval: longer than"),
+    (f"[store]\nflush = {10**400}", "longer than"),
+    ("[notify.email]\ntimeout = 0", "[notify.email] timeout: shorter than"),
+]
+
+
+@pytest.mark.parametrize(("written", "why"), DO_NOT_WORK)
+def test_what_would_hang_or_overflow_later_is_refused_now(
+    tmp_path: Path, written: str, why: str
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(written)
+    with pytest.raises(ConfigError) as caught:
+        config.load(file, environ={})
+    assert why in caught.value.message
+
+
+def test_a_fifo_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.toml")
+    with pytest.raises(ConfigError, match="is a FIFO"):
+        config.load(tmp_path / "config.toml", environ={})
+
+
+def test_what_a_shell_pipes_in_is_a_configuration() -> None:
+    hears, says = os.pipe()
+    os.write(says, b"[daemon]\ninterval = 7\n")
+    os.close(says)
+    try:
+        assert config.load(Path(f"/dev/fd/{hears}"), environ={}).config.daemon.interval == 7.0
+    finally:
+        os.close(hears)

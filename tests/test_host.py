@@ -488,3 +488,19 @@ def test_stat_survives_any_name(name: bytes, starttime: int, parent: int) -> Non
 )
 def test_the_kernels_cut_is_undone(name: bytes, argv: list[str], full: str) -> None:
     assert full_name(name, argv) == full
+
+
+@linux
+def test_processes_that_come_and_go_leave_no_descriptor_open() -> None:
+    host = Host(contained=False)
+    with subprocess.Popen(["sleep", "600"]) as stays:
+        host.look([stays.pid])
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(10):
+            with subprocess.Popen(["sleep", "600"]) as child:
+                host.look([stays.pid, child.pid])
+                child.kill()
+            host.look([stays.pid])
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        stays.kill()
+    host.close()

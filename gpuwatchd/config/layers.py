@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 ENV_PREFIX = "GPUWATCHD_"
+MAX_BYTES = 1 << 20
+"""No configuration is larger."""
+LONGEST_S = 1e9
+"""Thirty years: what waits for longer waits for ever, and clocks overflow on it."""
+SHORTEST_S = 0.01
+_AT_LEAST = (
+    ("daemon", "interval"), ("daemon", "source-deadline"), ("notify.desktop", "timeout"),
+    ("notify.email", "timeout"), ("notify.command", "timeout"),
+)  # fmt: skip
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
 _ENV_ALERT = "GPUWATCHD_ALERT_"
 """What a program of the command channel is given; it may well call gpuwatchctl."""
@@ -25,8 +36,10 @@ _ENV_ALERT = "GPUWATCHD_ALERT_"
 def _hook(kind: type, value: object) -> object:
     if kind is Seconds:
         if isinstance(value, str):
-            return Seconds(units.parse_duration(value))
+            value = units.parse_duration(value)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+            if value > LONGEST_S:
+                raise ValueError("longer than any machine lives")
             return Seconds(value)
         raise ValueError('expected a duration such as "15m" or a number of seconds')
     if kind is Size:
@@ -94,8 +107,8 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 def _convert(raw: dict[str, Any], file: str) -> Config:
     try:
-        return msgspec.convert(raw, Config, dec_hook=_hook)
-    except msgspec.ValidationError as error:
+        config = msgspec.convert(raw, Config, dec_hook=_hook)
+    except (msgspec.ValidationError, OverflowError) as error:
         text, _, where = str(error).partition(" - at ")
         section, _, key = where.strip("`").removeprefix("$").removeprefix(".").rpartition(".")
         raise ConfigError(
@@ -104,6 +117,13 @@ def _convert(raw: dict[str, Any], file: str) -> Config:
             text[:1].lower() + text[1:],
             hint="gpuwatchctl config init prints every key with its default",
         ) from None
+    for section, key in _AT_LEAST:
+        value: Any = config
+        for part in (*section.split("."), key):
+            value = getattr(value, part.replace("-", "_"))
+        if value < SHORTEST_S:
+            raise ConfigError(file, f"[{section}] {key}", f"shorter than {SHORTEST_S:g} s")
+    return config
 
 
 def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
@@ -120,6 +140,8 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(file, "", f"not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(file, "", "nested too deeply") from None
     table = _normalise(raw, Config, "", file)
     _convert(table, file)
     return table
@@ -161,7 +183,7 @@ def _typed(text: str, default: object) -> object:
 
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -237,9 +259,20 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
+def _opener(path: str, flags: int) -> int:
+    # A FIFO that nobody writes to would hold us up for ever; a shell's <(...) has its writer.
+    if stat.S_ISFIFO(os.stat(path).st_mode) and not path.startswith(("/dev/fd/", "/proc/self/fd/")):  # noqa: PTH116 - the opener's path is text
+        raise OSError(errno.EINVAL, "is a FIFO, not a file")
+    return os.open(path, flags | os.O_NOCTTY)
+
+
 def _read(path: Path, *, must_exist: bool) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        with open(path, "rb", opener=_opener) as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(str(path), "", f"larger than {units.size(MAX_BYTES)}")
+        return content.decode("utf-8")
     except FileNotFoundError:
         if must_exist:
             raise ConfigError(str(path), "", "no such file") from None

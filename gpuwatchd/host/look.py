@@ -149,6 +149,8 @@ class Host:
             found[pid] = known.info
         if self._has_proc and not self.is_contained:
             self._look_closer(found, mono_s)
+        for pid in ended - found.keys():
+            self._bury(pid)  # nobody asks any more, and its descriptor would stay open
         if len(self._known) > len(found):
             self._forget(mono_s)
         return found

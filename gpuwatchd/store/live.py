@@ -6,6 +6,7 @@ state, never half of one. It stays when the daemon dies, which is when it is nee
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -86,7 +87,9 @@ def write(directory: Path, state: LiveState) -> None:
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(handle, _ENCODER.encode(state))
+            content = _ENCODER.encode(state)
+            if os.write(handle, content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(handle)
         os.replace(temporary, target)  # noqa: PTH105

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatchd import config
+from gpuwatchd.errors import StoreError
 from gpuwatchd.store import live
 from tests.cli import world
 
@@ -71,3 +72,14 @@ def test_what_an_error_quotes_of_a_log_is_clean(tmp_path: Path) -> None:
     done = world.run("analyze", "--json", str(log))
     assert done.returncode == 5
     assert "\u202e" not in json.loads(done.stdout)["data"][0]["error"]
+
+
+def test_half_a_live_state_never_replaces_a_whole_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = world.write()
+    monkeypatch.setattr(os, "write", lambda _handle, content: len(content) // 2)
+    with pytest.raises(StoreError, match="No space left"):
+        live.write(place.parent, world.state(ticks=2))
+    monkeypatch.undo()
+    assert live.read(place.parent) == before
