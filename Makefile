@@ -27,7 +27,7 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	@touch $@
 
-demo: $(VENV)/run.stamp  ## Watch a leak being caught on simulated GPUs (about a minute)
+demo: $(VENV)/run.stamp  ## Watch a leak being caught on simulated GPUs (a minute and a half)
 	@$(BIN)/gpuwatchctl demo
 
 fakenvml: $(VENV)/run.stamp  ## Build the stand-in for the NVIDIA library (needs cc)

@@ -55,7 +55,7 @@ class Verbs(click.Group):
         rows = []
         for name in self.list_commands(ctx):
             try:
-                rows.append((name, load(name).get_short_help_str(limit=60)))
+                rows.append((name, load(name).get_short_help_str(limit=120)))
             except ImportError:
                 rows.append((name, "(cannot be loaded here)"))
         with formatter.section("Verbs"):
