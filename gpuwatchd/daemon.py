@@ -244,7 +244,7 @@ class Daemon:
 
     def _alive(self) -> bool:
         stuck = self.pipeline.answered == 0 and any(
-            worker.stuck for worker in self.pipeline.workers
+            worker.stuck for worker in self.pipeline.workers.values()
         )
         if not stuck:
             self._stuck_since_s = None

@@ -239,11 +239,36 @@ def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s
     return Outcome(alert=_resolve(cleared, "it stopped growing", rules, now_s), changed=True)
 
 
-def ended(alert: Alert, why: str, rules: Rules, *, now_s: float) -> Outcome:
-    """Return the alert after its subject has gone (the process ended, the memory came back)."""
+def ended(
+    alert: Alert, why: str, rules: Rules, *, now_s: float, quietly: bool = False
+) -> Outcome:
+    """Return the alert after its subject has gone (the process ended, the memory came back).
+
+    ``quietly`` tells nobody: another alert goes on in its place.
+    """
     if alert.state == "pending":
         return Outcome(alert=None, changed=False)
-    return Outcome(alert=_resolve(alert, why, rules, now_s), changed=True)
+    over = _resolve(alert, why, rules, now_s)
+    if quietly:
+        over = msgspec.structs.replace(over, next_notice_at_s=None)
+    return Outcome(alert=over, changed=True)
+
+
+def inherited(alert: Alert, before: Alert, *, now_s: float) -> Alert:
+    """Return an alert that has just fired, in the place of one on the same growth.
+
+    What people were told about the other they need not be told again: the next notice is the
+    reminder that the other would have sent, or an escalation.
+    """
+    if before.notices <= alert.notices:
+        return alert
+    worse = _RANK[alert.severity] > _RANK[before.severity]
+    return msgspec.structs.replace(
+        alert,
+        notices=before.notices,
+        last_notice_at_s=before.last_notice_at_s,
+        next_notice_at_s=now_s if worse else before.next_notice_at_s,
+    )
 
 
 def _resolve(alert: Alert, why: str, rules: Rules, now_s: float) -> Alert:

@@ -9,6 +9,7 @@ import msgspec
 
 from gpuwatchd import policy
 from gpuwatchd.model import Alert, ProcessInfo, ProcessKey, ProcessUse, Sample, Subject
+from gpuwatchd.pipeline import handover
 from gpuwatchd.pipeline.tracks import Room, Track, Watcher
 from gpuwatchd.store.ring import Ring
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 Past = tuple[str, ProcessKey | None, Sequence[tuple[float, float]]]
 
-CLOCK_STEP_S = 2.0
-UNATTRIBUTED_GRACE_S = 300.0
-"""A device is judged as a whole only when its processes have been unknown for this long."""
+FORGET_DEVICE_S = 86_400.0
+"""An alert of an earlier run whose device has not appeared for this long is over."""
+_SPARE_INFOS = 256
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -76,10 +77,8 @@ class Intake:
         self.watcher = watcher
         self.devices: dict[str, Seen] = {}
         self.infos: dict[ProcessKey, ProcessInfo] = {}
-        self.wall_step_s: float | None = None
-        """How far the wall clock jumped before the last sample; None when it did not."""
         self._host = host
-        self._offsets: dict[str, float] = {}
+        self._begun_s: float | None = None
         self._past: dict[tuple[str, ProcessKey | None], Ring] = {}
         self._adopted: dict[str, Alert] = {}
         self._span_s = watcher.config.detection.analysis_window_hours * 3600.0
@@ -96,24 +95,29 @@ class Intake:
         """Remember an open alert of an earlier run, for the track that will appear."""
         self._adopted[alert.subject.id] = alert
 
-    def stamp(self, source: str, sample: Sample) -> float:
-        """Return the sample's time on the detectors' clock.
+    def move(self, source: str, by_s: float) -> list[Alert]:
+        """Move a source's past in time after a step of the wall clock; return its open alerts."""
+        alerts: list[Alert] = []
+        self._begun_s = None
+        for seen in self._of(source):
+            seen.taken_s += by_s
+            if seen.room.attributed_at_s is not None:
+                seen.room.attributed_at_s += by_s
+            for track in (*seen.processes.values(), *seen.others):
+                track.move(by_s)
+                _ring(track).shift(by_s)
+                if track.alert is not None and track.alert.state != "pending":
+                    alerts.append(track.alert)
+        return alerts
 
-        Epoch seconds at the first sample, monotonic from then on: a stepped wall clock bends no
-        series.
-        """
-        difference = sample.taken_at_s - sample.taken_mono_s
-        offset = self._offsets.setdefault(source, difference)
-        step = difference - offset
-        self.wall_step_s = step if abs(step) > CLOCK_STEP_S else None
-        if self.wall_step_s is not None:
-            # Remembered, so that one step is told once; the series keep the first offset.
-            self._offsets[f"{source}/told"] = self._offsets.get(f"{source}/told", 0.0)
-            if abs(step - self._offsets[f"{source}/told"]) <= CLOCK_STEP_S:
-                self.wall_step_s = None
-            else:
-                self._offsets[f"{source}/told"] = step
-        return sample.taken_mono_s + offset
+    def _of(self, source: str) -> list[Seen]:
+        return [seen for seen in self.devices.values() if seen.source == source]
+
+    def tracks(self, source: str) -> list[Track]:
+        """Return every track of a source's devices."""
+        return [
+            track for seen in self._of(source) for track in (*seen.processes.values(), *seen.others)
+        ]
 
     def take(
         self, source: str, sample: Sample, devices: Sequence[Device], now_s: float
@@ -127,6 +131,7 @@ class Intake:
             if fault.device_uid is not None:
                 faults.setdefault(fault.device_uid, []).append(f"{fault.where}: {fault.why}")
         parents = {device.parent_uid for device in devices if device.parent_uid}
+        self._begun_s = now_s if self._begun_s is None else self._begun_s
         known = self._lookup(sample)
         changed: list[Alert] = []
         for raw in sample.readings:
@@ -135,14 +140,22 @@ class Intake:
                 continue
             reading = self._resolve(raw, known)
             seen = self._seen(device, reading, source)
+            if device.uid in parents:
+                # The parent of MIG instances is for display; its instances are judged.
+                changed += self._retire(seen.others, "its MIG instances are judged", now_s)
+            elif not seen.others:
+                self._watch_whole(seen)
             seen.taken_s = now_s
             seen.faults = tuple(faults.get(device.uid, ()))
             self._room(seen, reading, now_s)
             self._feed(seen, reading, now_s)
-            if device.uid in parents:
-                # The parent of MIG instances is for display; its instances are judged.
-                seen.others.clear()
             changed += self._farewell(seen, reading, now_s)
+            changed += handover.drop_whole(self.watcher, seen, now_s)
+        for seen in self._of(source):
+            if seen.device.uid not in by_uid:
+                changed += self._remove(seen, now_s)
+        changed += self._expired(now_s)
+        self._forget_infos()
         self.silent(source, "not reported now", but={r.device_uid for r in sample.readings})
         return changed
 
@@ -155,20 +168,47 @@ class Intake:
             if seen.source == source and uid not in but:
                 seen.reading, seen.faults = None, (why,)
 
-    def judged(self, now_s: float) -> list[Track]:
-        """Return the tracks that are due for a judgement now."""
+    def due(self, source: str, now_s: float) -> list[Track]:
+        """Return the tracks of a source's devices that are due for a judgement now."""
         due = self.watcher.due
-        return [track for track in self._judgeable(now_s) if due(track, now_s)]
+        return [
+            track
+            for seen in self._of(source)
+            for track in handover.judgeable(seen, now_s)
+            if due(track, now_s)
+        ]
 
-    def _judgeable(self, now_s: float) -> Iterable[Track]:
+    def _retire(self, tracks: list[Track], why: str, now_s: float) -> list[Alert]:
+        """Judge these tracks no more, and empty their list."""
+        ended = []
+        for track in tracks:
+            alert = self.watcher.end(track, why, now_s)
+            self.watcher.forget(track)
+            if alert is not None:
+                ended.append(alert)
+        tracks.clear()
+        return ended
+
+    def _remove(self, seen: Seen, now_s: float) -> list[Alert]:
+        del self.devices[seen.device.uid]
+        return self._retire([*seen.processes.values(), *seen.others], "its device is gone", now_s)
+
+    def _expired(self, now_s: float) -> list[Alert]:
+        """End alerts of an earlier run whose device does not come back."""
+        if not self._adopted or now_s - (self._begun_s or now_s) < FORGET_DEVICE_S:
+            return []
+        lost = [a for a in self._adopted.values() if a.subject.device_uid not in self.devices]
+        return self._disown(lost, "its device has not been seen for a day", now_s)
+
+    def _forget_infos(self) -> None:
+        """Forget who processes were that are on no device any more."""
+        if len(self.infos) <= _SPARE_INFOS + sum(len(s.processes) for s in self.devices.values()):
+            return
+        here = {key for seen in self.devices.values() for key in seen.processes}
         for seen in self.devices.values():
-            yield from seen.processes.values()
-            known = seen.room.attributed_at_s
-            for track in seen.others:
-                owned = known is not None and now_s - known < UNATTRIBUTED_GRACE_S
-                # While every process is known they are judged, and what none of them owns.
-                if track.subject.unattributed == owned:
-                    yield track
+            if seen.reading is not None:
+                here.update(use.key for use in seen.reading.uses or ())
+        self.infos = {key: info for key, info in self.infos.items() if key in here}
 
     def _lookup(self, sample: Sample) -> dict[int, ProcessInfo]:
         if self._host is None:
@@ -213,16 +253,17 @@ class Intake:
                 device=device, reading=reading, room=room, processes={}, others=[], source=source
             )
             self.devices[device.uid] = seen
-            seen.others = [
-                self._track(seen, Subject(device_uid=device.uid), device_title(device)),
-                self._track(
-                    seen,
-                    Subject(device_uid=device.uid, unattributed=True),
-                    f"{device_title(device)}: memory that no listed process owns",
-                ),
-            ]
-        seen.device, seen.reading = device, reading
+            self._watch_whole(seen)
+        seen.device, seen.reading, seen.source = device, reading, source
         return seen
+
+    def _watch_whole(self, seen: Seen) -> None:
+        uid, title = seen.device.uid, device_title(seen.device)
+        unowned = f"{title}: memory that no listed process owns"
+        seen.others += [
+            self._track(seen, Subject(device_uid=uid), title),
+            self._track(seen, Subject(device_uid=uid, unattributed=True), unowned),
+        ]
 
     def _track(self, seen: Seen, subject: Subject, title: str) -> Track:
         known = None
@@ -279,15 +320,11 @@ class Intake:
         changed: list[Alert] = []
         for key in [key for key in seen.processes if key not in present]:
             track = seen.processes.pop(key)
-            self.watcher.tracks.pop(track.subject.id, None)
-            alert = self.watcher.end(track, "its process has ended", now_s)
-            if alert is not None:
-                changed.append(alert)
-            if not any(key in other.processes for other in self.devices.values()):
-                self.infos.pop(key, None)
+            changed += self._retire([track], "its process has ended", now_s)
         for key, track in seen.processes.items():
             # A framework is known only after its libraries have been loaded.
             track.framework = self.infos[key].framework
+        self._forget_past(seen.device.uid)
         return changed + self._orphaned(seen.device.uid, present, now_s)
 
     def _orphaned(self, uid: str, present: set[ProcessKey], now_s: float) -> list[Alert]:
@@ -298,18 +335,21 @@ class Intake:
             and alert.subject.process is not None
             and alert.subject.process not in present
         ]
+        return self._disown(gone, "its process ended while nobody watched", now_s)
+
+    def _disown(self, alerts: Iterable[Alert], why: str, now_s: float) -> list[Alert]:
         changed: list[Alert] = []
-        for alert in gone:
+        for alert in alerts:
             del self._adopted[alert.subject.id]
-            outcome = policy.ended(
-                alert,
-                "its process ended while nobody watched",
-                self.watcher.rules,
-                now_s=now_s,
-            )
+            outcome = policy.ended(alert, why, self.watcher.rules, now_s=now_s)
             if outcome.alert is not None:
                 changed.append(outcome.alert)
         return changed
+
+    def _forget_past(self, uid: str) -> None:
+        """Let go of the points of processes that ended while nobody watched."""
+        for key in [key for key in self._past if key[0] == uid and key[1] is not None]:
+            del self._past[key]
 
     def unplaced(self) -> Iterable[Alert]:
         """Return open alerts of an earlier run whose subject has not appeared yet."""

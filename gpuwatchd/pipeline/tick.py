@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gpuwatchd import __version__, policy
+from gpuwatchd import __version__
 from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.model import Alert, Decision, Delivery, Fault, Finding, Sample
-from gpuwatchd.pipeline import messages
+from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
+from gpuwatchd.pipeline import handover
+from gpuwatchd.pipeline.clock import Clock, resumed
+from gpuwatchd.pipeline.herald import Herald
 from gpuwatchd.pipeline.intake import Intake
 from gpuwatchd.pipeline.post import Courier, Post
 from gpuwatchd.pipeline.state import Spark, live_device, spark_of
@@ -101,17 +102,18 @@ class Pipeline:
         self.config = config
         self.watcher = Watcher(config)
         self.intake = Intake(self.watcher, host)
-        self.workers = [
-            SourceWorker(
+        self.workers = {
+            label: SourceWorker(
                 source,
                 deadline_s=config.daemon.source_deadline,
                 fresh=_maker(fresh, source.name) if fresh is not None else None,
             )
-            for source in sources
-        ]
+            for label, source in _labelled(sources)
+        }
         self.history = history
         self.runtime_dir = runtime_dir
         self.post = Post(courier, history)
+        self.herald = Herald(self.watcher, self.post, history, wall=wall, mono=mono)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -122,8 +124,7 @@ class Pipeline:
         self._started_at_s = wall()
         self._ticks = 0
         self._rss_bytes: int | None = None
-        self._sent_at_s: deque[float] = deque(maxlen=1000)
-        self._owing: dict[str, Alert] = {}
+        self._clock = Clock()
         self._failed: dict[str, tuple[str, float]] = {}
         self._faults: tuple[Fault, ...] = ()
         self._sparks: dict[str, Spark] = {}
@@ -133,6 +134,8 @@ class Pipeline:
         self.config = config
         self.watcher.config = config
         self.watcher.rules = rules_of(config.policy)
+        for worker in self.workers.values():
+            worker.deadline_s = config.daemon.source_deadline
 
     def resume(self) -> None:
         """Take up what the history knows: recent points, open alerts, undelivered messages."""
@@ -144,7 +147,7 @@ class Pipeline:
         span_s = self.config.detection.analysis_window_hours * 3600.0
         self.intake.refill(self.history.recent_series(self._wall() - span_s))
         for alert in self.history.open_alerts():
-            self.intake.adopt(alert)
+            self.intake.adopt(resumed(alert, self.watcher.rules, self._wall()))
         self.post.later(self.history.pending_deliveries())
 
     def tick(self) -> Tick:
@@ -152,27 +155,31 @@ class Pipeline:
         samples: list[Sample] = []
         faults: list[Fault] = []
         changes: list[Alert] = []
-        now_s = self._wall()
-        for worker in self.workers:
-            answer = worker.read(self._mono())
+        decisions: list[Decision] = []
+        taken_at_s: float | None = None
+        for label, worker in self.workers.items():
+            answer = self._ask(label, worker)
             if isinstance(answer, Sample):
                 samples.append(answer)
-                now_s, ended = self._take(worker.source, answer)
-                changes += ended
+                now_s, changed = self._take(label, worker.source, answer)
+                taken_at_s = now_s if taken_at_s is None else taken_at_s
+                changed += self._judge(label, now_s)
             else:
-                self.intake.silent(worker.source.name, worker.why_absent or "no answer")
                 if answer is not None:
                     faults.append(answer)
+                self.intake.silent(label, worker.why_absent or "no answer")
+                silent_s, changed = self._clock.now(label, self._mono()), []
+                if silent_s is None:
+                    continue
+                now_s = silent_s
+            decisions += self._announce(label, changed, now_s)
+            changes += changed
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
-        due = self.intake.judged(now_s)
-        if due:
-            changes += self._guard("detectors", lambda: self.watcher.judge(due, now_s)) or []
-        decisions = self._guard("policy", lambda: self._announce(changes, now_s)) or []
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
         self._ticks += 1
-        state = self._state(now_s if samples else self._wall())
+        state = self._state(self._wall() if taken_at_s is None else taken_at_s)
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             self._guard("live state", lambda: live.write(directory, state))
@@ -189,22 +196,50 @@ class Pipeline:
             state=state,
         )
 
-    def _take(self, source: Source, sample: Sample) -> tuple[float, list[Alert]]:
-        devices = tuple(source.devices())
-        now_s = self.intake.stamp(source.name, sample)
-        step_s = self.intake.wall_step_s
+    def _ask(self, label: str, worker: SourceWorker) -> Sample | Fault | None:
+        try:
+            return worker.read(self._mono())
+        except Exception as error:
+            # Making a source anew may fail in any way; the tick goes on without it.
+            log.debug("failed part=%s", label, exc_info=True)
+            return Fault(where=label, why=str(error) or type(error).__name__)
+
+    def _take(self, label: str, source: Source, sample: Sample) -> tuple[float, list[Alert]]:
+        """Feed one sample; return its time on the detectors' clock and the alerts it ended."""
+        now_s, step_s = self._clock.stamp(label, sample, self._mono())
+        if step_s is not None:
+            log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
+            self.herald.move(label, self.intake.move(label, step_s), step_s)
+        devices = self._guard(f"{label} devices", lambda: tuple(source.devices())) or ()
         ended = self._guard(
-            f"{source.name} intake", lambda: self.intake.take(source.name, sample, devices, now_s)
+            f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
         if self.history is not None:
             self._guard("history", lambda: self._record(sample, devices, step_s))
         return now_s, ended or []
 
+    def _judge(self, label: str, now_s: float) -> list[Alert]:
+        """Judge what is due on a source's devices, at the source's own time."""
+        due = self.intake.due(label, now_s)
+        if not due:
+            return []
+
+        def work() -> list[Alert]:
+            changed = self.watcher.judge(due, now_s)
+            return handover.take_over(self.watcher, self.intake.devices, changed, now_s)
+
+        return self._guard("detectors", work) or []
+
+    def _announce(self, label: str, changed: list[Alert], now_s: float) -> list[Decision]:
+        tracks = self.intake.tracks(label)
+        return (
+            self._guard("policy", lambda: self.herald.announce(label, tracks, changed, now_s)) or []
+        )
+
     def _record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:
         if self.history is None:
             return
         if step_s is not None:
-            log.warning("clock stepped by_s=%.1f", step_s)
             self.history.segment("clock-step", wall_step_s=step_s)
         resolved = msgspec.structs.replace(
             sample,
@@ -221,67 +256,6 @@ class Pipeline:
     def _flush(self) -> None:
         if self.history is not None:
             self.history.flush_due(self._wall())
-
-    def _announce(self, changes: list[Alert], now_s: float) -> list[Decision]:
-        open_alerts = {
-            track.alert.key: track
-            for track in self.watcher.tracks.values()
-            if track.alert is not None and track.alert.state != "pending"
-        }
-        for alert in changes:
-            if alert.state == "resolved":
-                self._owing[alert.key] = alert
-        candidates = [t.alert for t in open_alerts.values() if t.alert is not None]
-        booked, decisions = policy.announce(
-            [*candidates, *self._owing.values()],
-            self.watcher.rules,
-            now_s=now_s,
-            sent_at_s=self._sent_at_s,
-        )
-        newest = {alert.key: alert for alert in changes}
-        for alert in booked:
-            newest[alert.key] = alert
-            if alert.key in open_alerts and alert.state != "resolved":
-                open_alerts[alert.key].alert = alert
-        deliveries = self._deliveries(booked, decisions, now_s)
-        for alert in changes:
-            log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
-        if self.history is not None and (newest or deliveries):
-            deliveries = self.history.apply(list(newest.values()), deliveries)
-        self.post.send(deliveries)
-        self._owing = {
-            k: a
-            for k, a in self._owing.items()
-            if k not in {b.key for b in booked} and a.next_notice_at_s is not None
-        }
-        return decisions
-
-    def _deliveries(
-        self, booked: list[Alert], decisions: list[Decision], now_s: float
-    ) -> list[Delivery]:
-        by_key = {alert.key: alert for alert in booked}
-        out: list[Delivery] = []
-        told: set[str] = set()
-        for decision in decisions:
-            if decision.kind != "notify":
-                log.info("held back key=%s reason=%r", decision.alert_key, decision.reason)
-                continue
-            alert = by_key[decision.alert_key]
-            if alert.key not in told:
-                told.add(alert.key)
-                self._sent_at_s.append(now_s)
-            out.append(
-                Delivery(
-                    alert_key=alert.key,
-                    channel=decision.target,
-                    message=messages.compose(alert, decision.notice, now_s=now_s),
-                    state="pending",
-                    attempts=0,
-                    created_at_s=self._wall(),
-                    next_try_at_s=self._wall(),
-                )
-            )
-        return out
 
     def _guard(self, where: str, work: Callable[[], T]) -> T | None:
         """Run one part; what it raises is told once a minute, and the tick goes on."""
@@ -303,8 +277,9 @@ class Pipeline:
 
     def problems(self) -> tuple[str, ...]:
         """Return what is missing or broken now, one sentence each."""
-        found = [worker.why_absent for worker in self.workers if worker.why_absent]
+        found = [worker.why_absent for worker in self.workers.values() if worker.why_absent]
         found += [why for why, _ in self._failed.values()]
+        found += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
         if self.history is not None:
             found += self.history.problems
         found += self.post.problems()
@@ -364,8 +339,18 @@ class Pipeline:
             self._guard("live state", lambda: live.write(directory, last))
         if self.history is not None:
             self._guard("history", self.history.close)
-        for worker in self.workers:
+        for worker in self.workers.values():
             self._guard("close", worker.close)
+
+
+def _labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
+    """Return sources with a name that is each one's own: two logs may be replayed at once."""
+    names: dict[str, int] = {}
+    out = []
+    for source in sources:
+        number = names[source.name] = names.get(source.name, 0) + 1
+        out.append((source.name if number == 1 else f"{source.name} {number}", source))
+    return out
 
 
 def _maker(fresh: Callable[[str], Source], name: str) -> Callable[[], Source]:

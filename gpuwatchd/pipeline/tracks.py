@@ -6,18 +6,22 @@ differs. It does no I/O and has no clock: time is that of the samples.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from gpuwatchd import policy
 from gpuwatchd.model import Alert, Device, Finding, Pattern, Series, Subject
+from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.config import Config, PolicySection
     from gpuwatchd.model import FloatArray
+
+log = logging.getLogger("gpuwatchd")
 
 _BATCH = 8
 _STIR_BYTES = 8 * 1024**2
@@ -74,6 +78,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     seen_s: float = 0.0
     peak: float = -1.0
     """Highest value of the last window; what was calm and passes it is looked at sooner."""
+    judged_s: float = float("-inf")
+    """Time of the newest point at the last judgement."""
     pause_s: float = 0.0
     calm_looks: int = 0
     moves: int = -1
@@ -95,6 +101,18 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             framework=self.framework,
             util_pct=self.room.util_pct,
         )
+
+    def move(self, by_s: float) -> None:
+        """Move what is remembered in time: the wall clock was stepped. Not the window."""
+        self.due_s += by_s
+        self.judged_s += by_s
+        self.seen_s += by_s
+        if self.told_at_s is not None:
+            self.told_at_s += by_s
+        if self.finding is not None:
+            self.finding = moved_finding(self.finding, by_s)
+        if self.alert is not None:
+            self.alert = moved_alert(self.alert, by_s)
 
     def shown(self) -> Finding | None:
         """Return the judgement as people should see it: with the tier that has been opened."""
@@ -153,9 +171,15 @@ class Watcher:
         self.config = config
         self.rules = rules_of(config.policy)
         self.tracks: dict[str, Track] = {}
+        self.unjudged: dict[str, str] = {}
+        """Subject id -> why its last judgement failed."""
 
     def due(self, track: Track, now_s: float) -> bool:
         """Say whether a track deserves a look now; must cost next to nothing."""
+        newest = track.window.last
+        if newest is None or newest[0] <= track.judged_s:
+            # The same data once more would confirm nothing.
+            return False
         if now_s >= track.due_s:
             return True
         last = track.window.last
@@ -200,20 +224,13 @@ class Watcher:
         )
 
     def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
-        # numpy and the detectors are loaded when something is judged for the first time.
-        from gpuwatchd import screen, verdict  # noqa: PLC0415
-
         batch = [track.series() for track in chosen]
-        settings = self.config.detection
         changed: list[Alert] = []
-        for track, series, pattern in zip(
-            chosen, batch, screen.first_look(batch, settings), strict=True
-        ):
-            finding = (
-                flat_finding(series, pattern)
-                if pattern is not None
-                else verdict.judge(series, settings)
-            )
+        for track, series, finding in zip(chosen, batch, self._look(batch), strict=True):
+            track.judged_s = track.window.last[0] if track.window.last is not None else now_s
+            if finding is None:
+                track.due_s = now_s + policy.SLOW_S
+                continue
             track.peak = float(series.used_bytes.max())
             track.moves = track.window.moves
             change = self._apply(track, finding, now_s)
@@ -221,6 +238,40 @@ class Watcher:
             if change is not None:
                 changed.append(change)
         return changed
+
+    def _look(self, batch: list[Series]) -> list[Finding | None]:
+        """Return the judgements; None for a series that cannot be judged, which costs no other."""
+        try:
+            findings = self._findings(batch)
+        except Exception as error:
+            if len(batch) > 1:
+                return [finding for series in batch for finding in self._look([series])]
+            subject = batch[0].subject.id
+            if subject not in self.unjudged:
+                log.exception("failed part=detectors subject=%s", subject)
+            self.unjudged[subject] = f"{subject} could not be judged: {error!r}"
+            return [None]
+        if self.unjudged:
+            for series in batch:
+                self.unjudged.pop(series.subject.id, None)
+        return findings
+
+    def _findings(self, batch: list[Series]) -> list[Finding | None]:
+        # numpy and the detectors are loaded when something is judged for the first time.
+        from gpuwatchd import screen, verdict  # noqa: PLC0415
+
+        settings = self.config.detection
+        return [
+            flat_finding(series, pattern)
+            if pattern is not None
+            else verdict.judge(series, settings)
+            for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
+        ]
+
+    def forget(self, track: Track) -> None:
+        """Judge a track no more: its subject has gone."""
+        self.tracks.pop(track.subject.id, None)
+        self.unjudged.pop(track.subject.id, None)
 
     def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
         calm = finding.pattern in _CALM and finding.tier == "none" and track.alert is None
@@ -243,11 +294,16 @@ class Watcher:
         track.finding = finding
         return self._settle(track, outcome)
 
-    def end(self, track: Track, why: str, now_s: float) -> Alert | None:
-        """Resolve a track's alert because its subject has gone; return it if it was open."""
+    def end(self, track: Track, why: str, now_s: float, *, quietly: bool = False) -> Alert | None:
+        """Resolve a track's alert because its subject has gone; return it if it was open.
+
+        ``quietly`` tells nobody: another alert goes on in its place.
+        """
         if track.alert is None:
             return None
-        return self._settle(track, policy.ended(track.alert, why, self.rules, now_s=now_s))
+        return self._settle(
+            track, policy.ended(track.alert, why, self.rules, now_s=now_s, quietly=quietly)
+        )
 
     @staticmethod
     def _settle(track: Track, outcome: policy.Outcome) -> Alert | None:

@@ -120,6 +120,17 @@ class Ring:
         self._t = array("I", [round((point[0] - self._base_s) / _TICK_S) for point in kept])
         self._v = array("f", [point[1] for point in kept])
 
+    def shift(self, by_s: float) -> None:
+        """Move every point in time: the clock that they were stamped by has been stepped."""
+        self._base_s += by_s
+        if self._cell < 0:
+            return
+        alone = self._low is self._high
+        self._low = (self._low[0] + by_s, self._low[1])
+        self._high = self._low if alone else (self._high[0] + by_s, self._high[1])
+        self._last = (self._last[0] + by_s, self._last[1])
+        self._cell = int(self._last[0] / self.cell_s)
+
     def clear(self) -> None:
         """Forget everything (another process, a driver reset, a clock that cannot be trusted)."""
         self.__init__(self._span_s, cell_s=self.cell_s)  # type: ignore[misc]

@@ -77,6 +77,6 @@ def test_a_subject_never_exceeds_its_width(title: str, mid_s: float) -> None:
     eta = EtaRange(low_s=mid_s / 2, mid_s=mid_s, high_s=None)
     rude = alert(title=title, finding=finding(eta=eta), notices=1)
     for notice in ("firing", "escalated", "resolved"):
-        message = messages.compose(rude, notice, now_s=NOW_S)  # type: ignore[arg-type]
+        message = messages.compose(rude, notice, now_s=NOW_S)
         assert len(message.subject) <= messages.SUBJECT_CHARS
         msgspec.json.encode(message)

@@ -13,7 +13,7 @@ from gpuwatchd.pipeline import Pipeline, offline
 from gpuwatchd.pipeline.offline import Recorded, SubjectResult
 from gpuwatchd.sources.formats.log import LogFile, LogSeries
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
-from tests.pipeline.test_tick import Script
+from tests.pipeline.play import Script
 
 if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray

@@ -10,84 +10,17 @@ import pytest
 
 from gpuwatchd.config import Config, DaemonSection, PolicySection, Seconds
 from gpuwatchd.errors import SourceError, SourceUnavailable
-from gpuwatchd.model import Availability, Delivery, Device, ProcessInfo, ProcessKey, Sample
-from gpuwatchd.pipeline import Pipeline, Tick
+from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, sample
+from tests.pipeline.play import QUIET, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-QUIET = ProcessInfo(key=ProcessKey(pid=99, started_at_s=5.0), name="Xorg", user="root")
-
-
-class Script:
-    """A source that plays what a function of the tick number says."""
-
-    def __init__(
-        self,
-        play: Callable[[int], Sample],
-        name: str = "script",
-        devices: tuple[Device, ...] = (CARD,),
-    ) -> None:
-        self.name = name
-        self.play = play
-        self.count = 0
-        self.closed = 0
-        self._devices = devices
-
-    def probe(self) -> Availability:
-        return Availability(ok=True, reason="scripted")
-
-    def devices(self) -> tuple[Device, ...]:
-        return self._devices
-
-    def read(self) -> Sample:
-        self.count += 1
-        return self.play(self.count - 1)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Postbox:
-    """A courier that keeps what it gets and reports what it is told to."""
-
-    def __init__(self, outcome: str = "sent") -> None:
-        self.taken: list[Delivery] = []
-        self.outcome = outcome
-        self._done: list[Delivery] = []
-
-    def submit(self, delivery: Delivery) -> bool:
-        self.taken.append(delivery)
-        self._done.append(
-            msgspec.structs.replace(
-                delivery, state=self.outcome, attempts=delivery.attempts + 1,
-                error=None if self.outcome == "sent" else "refused", next_try_at_s=0.0,
-            )
-        )  # fmt: skip
-        return True
-
-    def results(self) -> list[Delivery]:
-        done, self._done = self._done, []
-        return done
-
-    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
-        return []
-
-
-def leaking(tick: int, *, from_tick: int = 60, mib_per_tick: int = 200) -> Sample:
-    grown = max(0, tick - from_tick) * mib_per_tick * MIB
-    return sample(1000.0 + 5.0 * tick, [(LEAKER, 20 * GIB + grown), (QUIET, 100 * MIB)])
-
-
-def run(pipeline: Pipeline, ticks: int) -> list[Tick]:
-    return [pipeline.tick() for _ in range(ticks)]
-
-
-def states(ticks: list[Tick]) -> list[str]:
-    return [change.state for tick in ticks for change in tick.changes]
+    from gpuwatchd.config import DetectionSection
+    from gpuwatchd.model import Finding, Series
 
 
 def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
@@ -321,3 +254,223 @@ def test_what_a_silent_source_showed_last_is_unknown_now() -> None:
         (), ("script: no answer",), ("not reported now",), ()
     ]  # fmt: skip
     pipeline.close()
+
+
+def test_each_source_is_judged_at_its_own_time() -> None:
+    recorded = msgspec.structs.replace(CARD, uid="GPU-log")
+
+    def old(tick: int) -> Sample:
+        flat = sample(100.0 + 5 * tick, [(QUIET, GIB)], device=recorded)
+        return msgspec.structs.replace(flat, taken_at_s=flat.taken_mono_s)
+
+    def play(tick: int) -> Sample:
+        one = leaking(tick)
+        return msgspec.structs.replace(one, taken_at_s=one.taken_mono_s + 1.7e9)
+
+    sources = [Script(play, name="live"), Script(old, name="log", devices=(recorded,))]
+    ticks = run(Pipeline(config=Config(), sources=sources), 180)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert fired.subject.device_uid == CARD.uid
+    assert fired.firing_at_s == pytest.approx(1.7e9 + 1000 + 5 * 133, abs=60)
+    flat = ticks[-1].findings["GPU-log/99@5.0"]
+    assert 100 < flat.judged_at_s <= 100 + 5 * 179
+    assert ticks[-1].state.taken_at_s > 1.7e9
+
+
+def test_two_sources_of_one_kind_are_told_apart() -> None:
+    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
+    second = Script(
+        lambda i: sample(1000.0 + 5 * i, [(QUIET, GIB)], device=other), devices=(other,)
+    )
+    tick = run(Pipeline(config=Config(), sources=[Script(leaking), second]), 3)[-1]
+    assert [d.reading is not None for d in tick.state.devices] == [True, True]
+
+
+def test_a_silent_source_confirms_nothing() -> None:
+    def play(tick: int) -> Sample:
+        if tick >= 75:
+            raise SourceError("the driver says no")
+        return leaking(tick)
+
+    clock = [0.0]
+    pipeline = Pipeline(config=Config(), sources=[Script(play)], mono=lambda: clock[0])
+    ticks = []
+    for _ in range(400):
+        clock[0] += 5.0
+        ticks += run(pipeline, 1)
+    assert states(ticks) == ["watch"]
+    assert ticks[-1].state.devices[0].reading is None
+
+
+def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
+    def play(tick: int) -> Sample:
+        if tick >= 134:
+            raise SourceError("the driver says no")
+        return leaking(tick)
+
+    clock = [0.0]
+    post = Postbox()
+    pipeline = Pipeline(
+        config=Config(), sources=[Script(play)], courier=post, mono=lambda: clock[0]
+    )
+    ticks = []
+    for _ in range(2000):
+        clock[0] += 5.0
+        ticks += run(pipeline, 1)
+    assert states(ticks) == ["watch", "firing"]
+    assert [d.message.notice for d in post.taken] == ["firing"]
+
+
+def test_one_series_that_cannot_be_judged_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from gpuwatchd import verdict
+
+    real = verdict.judge
+
+    def judge(series: Series, settings: DetectionSection) -> Finding:
+        if series.subject.process == QUIET.key:
+            raise ZeroDivisionError
+        return real(series, settings)
+
+    def play(tick: int) -> Sample:
+        noise = (tick * 7919 % 13) * 40 * MIB
+        return sample(
+            1000.0 + 5.0 * tick,
+            [(LEAKER, 20 * GIB + max(0, tick - 60) * 200 * MIB), (QUIET, GIB + noise)],
+        )
+
+    monkeypatch.setattr(verdict, "judge", judge)
+    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 180)
+    assert "firing" in states(ticks)
+    assert any("could not be judged" in problem for problem in ticks[-1].state.problems)
+    assert len([r for r in caplog.records if "part=detectors" in r.message]) <= 2
+
+
+def test_a_recovery_that_was_held_back_is_told_later() -> None:
+    def play(tick: int) -> Sample:
+        if tick < 220:
+            return leaking(tick)
+        return sample(1000.0 + 5.0 * tick, [(QUIET, 100 * MIB)])
+
+    clock = [0.0]
+    post = Postbox()
+    config = Config(policy=PolicySection(max_per_hour=1))
+    pipeline = Pipeline(config=config, sources=[Script(play)], courier=post, mono=lambda: clock[0])
+    run(pipeline, 230)
+    assert [d.message.notice for d in post.taken] == ["firing"]
+    clock[0] += 3601.0
+    run(pipeline, 2)
+    assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
+
+
+def test_a_message_that_cannot_be_made_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuwatchd.pipeline import messages
+
+    real = messages.compose
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ValueError("no words")
+
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[Script(leaking)], courier=post)
+    monkeypatch.setattr(messages, "compose", broken)
+    ticks = run(pipeline, 180)
+    assert post.taken == []
+    assert any("no words" in problem for problem in ticks[-1].state.problems)
+    monkeypatch.setattr(messages, "compose", real)
+    ticks = run(pipeline, 2)
+    assert [d.message.notice for d in post.taken] == ["firing"]
+    assert ticks[-1].state.problems == ()
+
+
+def test_a_source_that_cannot_be_made_anew_stops_no_tick() -> None:
+    release = threading.Event()
+
+    def hang(_: int) -> Sample:
+        release.wait(30)
+        raise SourceError("woken")
+
+    def no_source(_: str) -> Any:
+        raise ImportError("no such library")
+
+    clock = [0.0]
+    config = Config(daemon=DaemonSection(source_deadline=Seconds(0.01)))
+    pipeline = Pipeline(
+        config=config,
+        sources=[Script(hang, name="stuck"), Script(leaking)],
+        fresh=no_source,
+        mono=lambda: clock[0],
+    )
+    for _ in range(20):
+        clock[0] += 10.0
+        (tick,) = run(pipeline, 1)
+        assert tick.state.devices[0].reading is not None
+    release.set()
+    pipeline.close()
+
+
+def test_a_process_whose_memory_is_unknown_elsewhere_may_end_here() -> None:
+    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
+
+    def play(tick: int) -> Sample:
+        here = sample(1000.0 + 5 * tick, [(LEAKER, GIB)] if tick < 3 else [])
+        there = sample(1000.0 + 5 * tick, [(LEAKER, None)], device=other)
+        return msgspec.structs.replace(
+            here, readings=(*here.readings, *there.readings), processes=(LEAKER,)
+        )
+
+    ticks = run(Pipeline(config=Config(), sources=[Script(play, devices=(CARD, other))]), 6)
+    assert ticks[-1].state.devices[1].processes is not None
+    assert ticks[-1].state.devices[1].processes[0].info.name == "python"
+
+
+def test_who_was_here_once_is_not_remembered_for_ever() -> None:
+    def play(tick: int) -> Sample:
+        passer = ProcessInfo(key=ProcessKey(pid=tick + 1, started_at_s=None), name="short")
+        return sample(1000.0 + 5 * tick, [(passer, None), (QUIET, GIB)])
+
+    pipeline = Pipeline(config=Config(), sources=[Script(play)])
+    run(pipeline, 1000)
+    assert len(pipeline.intake.infos) < 300
+
+
+def test_a_device_that_is_removed_takes_its_alerts_with_it() -> None:
+    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
+    source = Script(leaking, devices=(CARD, other))
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[source], courier=post)
+    run(pipeline, 180)
+    source.known = (other,)
+    tick = run(pipeline, 1)[-1]
+    assert [(a.state, a.ended) for a in tick.changes] == [("resolved", "its device is gone")]
+    assert tick.state.devices == ()
+    assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
+
+
+def test_an_alert_whose_device_never_comes_back_is_over_after_a_day() -> None:
+    elsewhere = msgspec.structs.replace(alert().subject, device_uid="GPU-sold")
+    pipeline = Pipeline(
+        config=Config(),
+        sources=[Script(lambda i: sample(1000.0 + 600 * i, [(QUIET, GIB)]))],
+    )
+    pipeline.intake.adopt(alert(subject=elsewhere))
+    ticks = run(pipeline, 144)
+    assert [a.subject.device_uid for a in ticks[-1].alerts] == ["GPU-sold"]
+    ticks = run(pipeline, 1)
+    assert [a.ended for a in ticks[-1].changes] == ["its device has not been seen for a day"]
+
+
+def test_a_driver_that_hangs_at_the_end_costs_no_history(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    class Last(Script):
+        def close(self) -> None:
+            state = live.read(tmp_path)
+            assert state is not None
+            order.append("stopped" if state.stopped else "running")
+
+    pipeline = Pipeline(config=Config(), sources=[Last(leaking)], runtime_dir=tmp_path)
+    pipeline.tick()
+    pipeline.close()
+    assert order == ["stopped"]

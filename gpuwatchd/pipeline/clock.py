@@ -1,0 +1,92 @@
+"""The detectors' clock: epoch seconds that no step of the wall clock bends.
+
+A sample's time is monotonic, moved by what lies between the monotonic and the wall clock. When
+that changes (the wall clock was set, the machine slept), everything remembered is moved with it:
+points keep their distances, and times stay those that people read on their clocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Alert, Finding, Sample
+    from gpuwatchd.policy import Rules
+
+STEP_S = 2.0
+"""A smaller difference is the jitter of two clocks that are read one after the other."""
+_ALERT_TIMES = (
+    *("opened_at_s", "changed_at_s", "watch_at_s", "firing_at_s", "resolved_at_s"),
+    *("held_since_s", "alert_since_s", "clear_since_s", "last_notice_at_s", "next_notice_at_s"),
+)
+
+
+class Clock:
+    """The time of each source."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, float] = {}
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def stamp(self, source: str, sample: Sample, mono_s: float) -> tuple[float, float | None]:
+        """Return the time of a sample, and by how much the wall clock was stepped before it.
+
+        Parameters
+        ----------
+        mono_s
+            Our own monotonic clock, to go on by when the source falls silent.
+        """
+        difference = sample.taken_at_s - sample.taken_mono_s
+        step = difference - self._offsets.setdefault(source, difference)
+        stepped = abs(step) > STEP_S
+        if stepped:
+            self._offsets[source] = difference
+        now_s = sample.taken_mono_s + self._offsets[source]
+        self._last[source] = (now_s, mono_s)
+        return now_s, step if stepped else None
+
+    def now(self, source: str, mono_s: float) -> float | None:
+        """Return what time it is for a source that is silent; None when it never spoke."""
+        last = self._last.get(source)
+        return None if last is None else last[0] + (mono_s - last[1])
+
+
+def moved_finding(finding: Finding, by_s: float) -> Finding:
+    """Return a judgement with its times on a clock that was stepped."""
+    return msgspec.structs.replace(
+        finding,
+        judged_at_s=finding.judged_at_s + by_s,
+        onset_at_s=None if finding.onset_at_s is None else finding.onset_at_s + by_s,
+        signals=tuple(
+            msgspec.structs.replace(signal, since_s=signal.since_s + by_s)
+            for signal in finding.signals
+        ),
+    )
+
+
+def moved_alert(alert: Alert, by_s: float) -> Alert:
+    """Return an alert with its times on a clock that was stepped."""
+    times = {
+        name: value + by_s for name in _ALERT_TIMES if (value := getattr(alert, name)) is not None
+    }
+    return msgspec.structs.replace(alert, finding=moved_finding(alert.finding, by_s), **times)
+
+
+def resumed(alert: Alert, rules: Rules, now_s: float) -> Alert:
+    """Return a stored alert fit for a clock that may have been set back since it was stored.
+
+    What lies in the future counts as now, and no reminder is further away than the longest pause.
+    """
+    times = {
+        name: now_s
+        for name in _ALERT_TIMES
+        if name != "next_notice_at_s"
+        and (value := getattr(alert, name)) is not None
+        and value > now_s
+    }
+    latest_s = now_s + max((*rules.repeat_s, rules.cooldown_s, rules.flap_hold_s))
+    if alert.next_notice_at_s is not None and alert.next_notice_at_s > latest_s:
+        times["next_notice_at_s"] = latest_s
+    return msgspec.structs.replace(alert, **times) if times else alert

@@ -1,0 +1,78 @@
+"""Who an alert is about may change while the memory grows: the device, or one who holds it.
+
+While its processes are known they are judged, and what none of them owns; otherwise the device as
+a whole. An alert of the one kind that fires takes over from one of the other kind: people are
+told once about one growth, and nothing stays open that nobody judges any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from gpuwatchd.model import Alert
+    from gpuwatchd.pipeline.intake import Seen
+    from gpuwatchd.pipeline.tracks import Track, Watcher
+
+KNOWN = "who holds the memory is known now"
+UNKNOWN = "who holds the memory is not known any more"
+GRACE_S = 300.0
+"""A device is judged as a whole only when its processes have been unknown for this long."""
+
+
+def judgeable(seen: Seen, now_s: float) -> Iterator[Track]:
+    """Yield the tracks of a device that are to be judged at present."""
+    yield from seen.processes.values()
+    owned = is_owned(seen, now_s)
+    for track in seen.others:
+        # An alert on the whole device that people were told of is followed to its end.
+        told = track.alert is not None and track.alert.state == "firing"
+        if track.subject.unattributed == owned or (owned and told):
+            yield track
+
+
+def is_owned(seen: Seen, now_s: float) -> bool:
+    """Say whether it is known, or was until a moment ago, who holds the device's memory."""
+    known = seen.room.attributed_at_s
+    return known is not None and now_s - known < GRACE_S
+
+
+def drop_whole(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
+    """End what was only suspected of the whole device, once its processes are known."""
+    if not seen.others or not is_owned(seen, now_s):
+        return []
+    alert = seen.others[0].alert
+    if alert is None or alert.state == "firing":
+        return []
+    ended = watcher.end(seen.others[0], KNOWN, now_s, quietly=True)
+    return [] if ended is None else [ended]
+
+
+def take_over(
+    watcher: Watcher, devices: Mapping[str, Seen], changes: Iterable[Alert], now_s: float
+) -> list[Alert]:
+    """Return the changes, with alerts that have just fired in the place of those they replace."""
+    out: list[Alert] = []
+    for alert in changes:
+        track = watcher.tracks.get(alert.subject.id)
+        seen = devices.get(alert.subject.device_uid)
+        fired = alert.state == "firing" and alert.firing_at_s == now_s
+        if not fired or track is None or track.alert is None or seen is None or not seen.others:
+            out.append(alert)
+            continue
+        whole = track is seen.others[0]
+        why = UNKNOWN if whole else KNOWN
+        for rival in [*seen.processes.values(), *seen.others[1:]] if whole else seen.others[:1]:
+            before = rival.alert
+            if before is None or (whole and before.state != "firing"):
+                continue
+            ended = watcher.end(rival, why, now_s, quietly=True)
+            if ended is not None:
+                out.append(ended)
+            track.alert = policy.inherited(track.alert, before, now_s=now_s)
+        out.append(track.alert)
+    return out

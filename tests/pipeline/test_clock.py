@@ -1,0 +1,116 @@
+"""A step of the wall clock moves what is remembered, and bends nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.config import Config
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.clock import Clock, moved_alert, resumed
+from gpuwatchd.policy import Rules
+from gpuwatchd.store.ring import Ring
+from tests.making import MIB, alert, sample
+from tests.pipeline.play import Postbox, Script, leaking, run, states
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Sample
+
+RULES = Rules()
+STEPS = [3600.0, -600.0, -365 * 86_400.0, 8 * 3600.0]
+
+
+def at(mono_s: float, wall_s: float) -> Sample:
+    return msgspec.structs.replace(sample(mono_s, []), taken_at_s=wall_s)
+
+
+def test_a_step_is_told_once_and_the_time_is_that_of_the_wall() -> None:
+    clock = Clock()
+    assert clock.stamp("a", at(10.0, 1_000.0), 0.0) == (1_000.0, None)
+    assert clock.stamp("a", at(15.0, 1_006.0), 0.0) == (1_005.0, None)
+    assert clock.stamp("a", at(20.0, 4_610.0), 0.0) == (4_610.0, 3_600.0)
+    assert clock.stamp("a", at(25.0, 4_615.0), 0.0) == (4_615.0, None)
+
+
+def test_sources_have_clocks_of_their_own() -> None:
+    clock = Clock()
+    clock.stamp("live", at(10.0, 1_000_000.0), 0.0)
+    assert clock.stamp("log", at(0.0, 500.0), 0.0) == (500.0, None)
+
+
+def test_a_silent_source_goes_on_by_our_clock() -> None:
+    clock = Clock()
+    assert clock.now("a", 7.0) is None
+    clock.stamp("a", at(10.0, 1_000.0), 7.0)
+    assert clock.now("a", 37.0) == 1_030.0
+
+
+@given(
+    st.lists(st.floats(min_value=0.5, max_value=400), min_size=1, max_size=300),
+    st.sampled_from(STEPS),
+    st.integers(min_value=0, max_value=2**31),
+)
+def test_a_moved_ring_keeps_its_distances_and_values(
+    pauses: list[float], by_s: float, seed: int
+) -> None:
+    times = 1.7e9 + np.cumsum(pauses)
+    values = np.random.default_rng(seed).integers(0, 2**15, times.size) * 2.0 * MIB
+    ring = Ring(1e9)
+    for t_s, value in zip(times, values, strict=True):
+        ring.add(float(t_s), float(value))
+    before_t, before_v = ring.window()
+    ring.shift(by_s)
+    after_t, after_v = ring.window()
+    np.testing.assert_allclose(after_t, before_t + by_s, atol=0.02)
+    np.testing.assert_array_equal(after_v, before_v)
+    ring.add(float(times[-1]) + by_s + 60.0, 1.0)
+    assert ring.last == (float(times[-1]) + by_s + 60.0, 1.0)
+
+
+def test_an_empty_ring_can_be_moved() -> None:
+    ring = Ring(100.0)
+    ring.shift(3600.0)
+    ring.add(5_000.0, 1.0)
+    assert ring.window()[0].tolist() == [5_000.0]
+
+
+@pytest.mark.parametrize("by_s", STEPS)
+def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
+    def play(tick: int) -> Sample:
+        one = leaking(tick)
+        wall_s = one.taken_mono_s + 1.7e9 + (by_s if tick >= 145 else 0.0)
+        return msgspec.structs.replace(one, taken_at_s=wall_s)
+
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    ticks = run(pipeline, 300)
+    assert states(ticks)[:2] == ["watch", "firing"]
+    assert "resolved" not in states(ticks)
+    assert [d.message.notice for d in post.taken if d.message.notice != "escalated"] == ["firing"]
+    (left,) = ticks[-1].alerts
+    wall_s = 1000.0 + 5.0 * 299 + 1.7e9 + by_s
+    assert ticks[-1].state.taken_at_s == pytest.approx(wall_s, abs=3)
+    assert left.finding.judged_at_s == pytest.approx(wall_s, abs=60)
+    assert left.firing_at_s == pytest.approx(1000.0 + 5.0 * 133 + 1.7e9 + by_s, abs=60)
+    assert left.finding.rate_bytes_per_s == pytest.approx(40 * MIB, rel=0.05)
+
+
+def test_what_was_stored_before_the_clock_was_set_back_counts_as_now() -> None:
+    year_s = 365 * 86_400.0
+    stored = moved_alert(
+        alert(notices=1, held_since_s=9_000.0, last_notice_at_s=9_950.0, next_notice_at_s=13_550.0),
+        year_s,
+    )
+    fit = resumed(stored, RULES, 10_000.0)
+    assert (fit.opened_at_s, fit.held_since_s, fit.last_notice_at_s) == (10_000.0,) * 3
+    assert fit.next_notice_at_s == 10_000.0 + RULES.repeat_s[-1]
+
+
+def test_what_was_stored_in_the_past_stays_as_it_is() -> None:
+    stored = alert(notices=1, last_notice_at_s=9_950.0, next_notice_at_s=13_550.0)
+    assert resumed(stored, RULES, 10_000.0) is stored

@@ -1,0 +1,127 @@
+"""One growth is told once, whoever it is known to belong to at the moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.config import Config
+from gpuwatchd.pipeline import Pipeline
+from tests.making import CARD, GIB, KEY, MIB, sample
+from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.model import Sample
+
+DEVICE = "GPU 0 (A100)"
+PROCESS = "GPU 0 (A100): python[4711] of alice"
+
+
+def hidden(tick: int, play: Callable[[int], Sample] = leaking) -> Sample:
+    """Return a tick at which the driver does not say who holds the memory."""
+    full = play(tick)
+    reading = msgspec.structs.replace(full.readings[0], uses=None, uses_reason="no permission")
+    return msgspec.structs.replace(full, readings=(reading,), processes=())
+
+
+def slow(tick: int) -> Sample:
+    return leaking(tick, mib_per_tick=100)
+
+
+def test_an_alert_on_the_device_is_taken_over_by_the_process_once_it_is_known() -> None:
+    def play(tick: int) -> Sample:
+        if tick >= 440:
+            return sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
+        return slow(tick) if tick < 40 or tick >= 280 else hidden(tick, slow)
+
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    run(pipeline, 270)
+    assert post.told == [f"firing: {DEVICE}"]
+    ticks = run(pipeline, 170)
+    assert [a.subject.process for a in ticks[-1].alerts] == [KEY]
+    assert post.told == [f"firing: {DEVICE}"]
+    over = [a for t in ticks for a in t.changes if a.state == "resolved"]
+    assert [(a.subject.process, a.ended) for a in over] == [
+        (None, "who holds the memory is known now")
+    ]
+    ticks = run(pipeline, 20)
+    assert post.told == [f"firing: {DEVICE}", f"resolved: {PROCESS}"]
+    assert ticks[-1].alerts == ()
+
+
+def test_an_alert_on_a_process_is_taken_over_by_the_device_once_it_is_unknown() -> None:
+    def play(tick: int) -> Sample:
+        return slow(tick) if tick < 245 else hidden(tick, slow)
+
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    run(pipeline, 245)
+    assert post.told == [f"firing: {PROCESS}"]
+    ticks = run(pipeline, 160)
+    assert post.told == [f"firing: {PROCESS}"]
+    (left,) = [a for a in ticks[-1].alerts if a.state == "firing"]
+    assert left.subject.process is None
+    assert left.notices == 1
+
+
+def test_a_mere_suspicion_of_the_device_ends_when_its_processes_are_known() -> None:
+    def play(tick: int) -> Sample:
+        if tick < 95:
+            return hidden(tick)
+        return sample(1000.0 + 5 * tick, [(QUIET, 30 * GIB)])
+
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    ticks = run(pipeline, 95)
+    assert [a.state for a in ticks[-1].alerts] == ["watch"]
+    ticks = run(pipeline, 1)
+    assert ticks[-1].alerts == ()
+    assert post.told == []
+
+
+def test_a_device_alert_that_was_told_is_followed_to_its_end() -> None:
+    def play(tick: int) -> Sample:
+        if tick < 180:
+            return hidden(tick)
+        return sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
+
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    ticks = run(pipeline, 180)
+    assert post.told == [f"firing: {DEVICE}"]
+    ticks = run(pipeline, 400)
+    assert ticks[-1].alerts == ()
+    assert post.told == [f"firing: {DEVICE}", f"resolved: {DEVICE}"]
+
+
+def test_a_card_that_is_cut_into_instances_is_judged_no_more() -> None:
+    part = msgspec.structs.replace(CARD, uid="MIG-1", parent_uid=CARD.uid, index=0)
+
+    def play(tick: int) -> Sample:
+        if tick < 180:
+            return hidden(tick)
+        whole = hidden(tick)
+        return msgspec.structs.replace(
+            whole,
+            readings=(
+                *whole.readings,
+                msgspec.structs.replace(whole.readings[0], device_uid="MIG-1", used_bytes=GIB),
+            ),
+        )
+
+    source = Script(play)
+    pipeline = Pipeline(config=Config(), sources=[source])
+    ticks = run(pipeline, 180)
+    assert [a.state for a in ticks[-1].alerts] == ["firing"]
+    source.known = (CARD, part)
+    ticks = run(pipeline, 1)
+    assert ticks[-1].alerts == ()
+    assert [a.ended for a in ticks[-1].changes] == ["its MIG instances are judged"]
+    source.known, source.play = (CARD,), hidden
+    ticks = run(pipeline, 60)
+    assert [d.device.uid for d in ticks[-1].state.devices] == [CARD.uid]
+    assert [a.subject.device_uid for a in ticks[-1].alerts] == [CARD.uid]
