@@ -95,3 +95,6 @@ def _unexpected(arguments: list[str], error: Exception) -> int:
         return fail(arguments, error, words, hint, FAILED)
     except BrokenPipeError:
         return silence()
+    except OSError:  # the object for --json cannot be written either
+        silence()
+        return fail([], error, words, hint, FAILED)

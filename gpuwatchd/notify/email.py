@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from gpuwatchd import text
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
-from gpuwatchd.notify import render
+from gpuwatchd.notify import render, smtp
 from gpuwatchd.notify.secret import read_secret
 
 if TYPE_CHECKING:
@@ -135,11 +135,9 @@ class EmailNotifier:
         context = self._context()
         client: smtplib.SMTP
         if self._security == "tls" and context is not None:
-            client = smtplib.SMTP_SSL(
-                self._host, self._port, timeout=self.timeout_s, context=context
-            )
+            client = smtp.TlsClient(self._host, self._port, timeout=self.timeout_s, context=context)
         else:
-            client = smtplib.SMTP(self._host, self._port, timeout=self.timeout_s)
+            client = smtp.Client(self._host, self._port, timeout=self.timeout_s)
         try:
             if self._security == "starttls":
                 client.starttls(context=context)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpuwatchd import config
+from gpuwatchd.ctl import exits
 from gpuwatchd.errors import StoreError
 from gpuwatchd.store import live
 from tests.cli import world
@@ -83,3 +85,17 @@ def test_half_a_live_state_never_replaces_a_whole_one(
         live.write(place.parent, world.state(ticks=2))
     monkeypatch.undo()
     assert live.read(place.parent) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_internal_error_that_cannot_be_told_is_still_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: list[str]) -> int:
+        raise TypeError("oh")
+
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert exits.guard(["status", "--json"], fails) == 1
+        monkeypatch.undo()
+    assert "internal error: TypeError: oh" in capsys.readouterr().err

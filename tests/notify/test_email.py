@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Message
+from gpuwatchd.notify import smtp
 from gpuwatchd.notify.email import EmailNotifier, compose, message_id
 from tests.notify.conftest import HOSTILE
 
@@ -87,8 +88,8 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
-    monkeypatch.setattr(smtplib, "SMTP", server.connect)
-    monkeypatch.setattr(smtplib, "SMTP_SSL", server.connect)
+    monkeypatch.setattr(smtp, "Client", server.connect)
+    monkeypatch.setattr(smtp, "TlsClient", server.connect)
     return server
 
 

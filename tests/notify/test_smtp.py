@@ -1,0 +1,42 @@
+"""An answer that never ends does not hold the client."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.notify.email import EmailNotifier
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Message
+
+
+def test_a_server_that_dribbles_for_ever_is_left_in_time(message: Message) -> None:
+    over = threading.Event()
+
+    def dribble(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client, contextlib.suppress(OSError):
+            while not over.wait(0.05):
+                client.sendall(b"220-still thinking\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=dribble, args=(listener,))
+        thread.start()
+        mail = EmailNotifier(
+            host="127.0.0.1", port=listener.getsockname()[1], security="none",
+            sender="gpu@example.org", to=("a@example.org",), timeout=0.3,
+        )  # fmt: skip
+        began = time.monotonic()
+        with pytest.raises(NotifyError, match=r"no answer within 0\.3 s") as caught:
+            mail.send(message)
+        over.set()
+        thread.join(5)
+    assert not caught.value.permanent
+    assert time.monotonic() - began < 3.0
