@@ -17,7 +17,7 @@ PREALLOCATES: Final[frozenset[str]] = frozenset({"JAX", "TensorFlow", "vLLM", "S
 """Frameworks that take a pool of most of the device at start: flat by design, leak or no leak."""
 
 GRAPHICS: Final[frozenset[str]] = frozenset({"display", "browser", "Blender"})
-"""What draws: never a leak suspect by default."""
+"""What draws: its growth is watched at most, and never alerts."""
 
 
 class App(NamedTuple):

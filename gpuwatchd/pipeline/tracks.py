@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gpuwatchd import policy
-from gpuwatchd.model import Alert, Device, Finding, Pattern, Series, Subject
+from gpuwatchd import frameworks, policy
+from gpuwatchd.model import Alert, Device, Finding, Pattern, Series, Severity, Subject
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 
 if TYPE_CHECKING:
@@ -164,6 +164,17 @@ def flat_finding(series: Series, pattern: Pattern) -> Finding:
     )
 
 
+def _unless_it_draws(finding: Finding) -> Finding:
+    """Return a judgement that is a watch at most where a display server or a browser grows.
+
+    What draws grows with the windows that people open, and they need no alert to close them.
+    """
+    if finding.tier != "alert" or finding.framework not in frameworks.GRAPHICS:
+        return finding
+    severity: Severity = "info" if finding.severity == "info" else "warning"
+    return msgspec.structs.replace(finding, tier="watch", severity=severity)
+
+
 class Watcher:
     """Judges tracks when they are due and keeps their alerts."""
 
@@ -264,7 +275,7 @@ class Watcher:
         return [
             flat_finding(series, pattern)
             if pattern is not None
-            else verdict.judge(series, settings)
+            else _unless_it_draws(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]
 

@@ -1,0 +1,247 @@
+"""Every part of a tick may fail; none stops it, and none hides another."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.config import Config, DaemonSection, Seconds
+from gpuwatchd.errors import SourceError, SourceUnavailable
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.store import live
+from tests.making import CARD, GIB, LEAKER, MIB, sample
+from tests.pipeline.play import QUIET, Postbox, Script, leaking, run, states
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Sample
+    from pathlib import Path
+
+    from gpuwatchd.config import DetectionSection
+    from gpuwatchd.model import Finding, Series
+
+
+def test_one_source_that_raises_hides_no_other() -> None:
+    def broken(_: int) -> Sample:
+        raise SourceError("the driver says no")
+
+    good = Script(leaking, name="good")
+    pipeline = Pipeline(config=Config(), sources=[Script(broken, name="bad"), good])
+    tick = run(pipeline, 3)[-1]
+    assert len(tick.state.devices) == 1
+    assert tick.state.problems == ("bad: the driver says no",)
+
+
+def test_an_unexpected_exception_is_a_problem_not_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    def rude(_: int) -> Sample:
+        raise ZeroDivisionError
+
+    pipeline = Pipeline(config=Config(), sources=[Script(rude, name="rude"), Script(leaking)])
+    tick = run(pipeline, 3)[-1]
+    assert any("ZeroDivisionError" in problem for problem in tick.state.problems)
+    assert len(tick.state.devices) == 1
+
+
+def test_a_source_that_hangs_delays_one_tick_by_its_deadline_only() -> None:
+    release = threading.Event()
+
+    def hang(_: int) -> Sample:
+        release.wait(30)
+        raise SourceError("woken")
+
+    config = Config(daemon=DaemonSection(source_deadline=Seconds(0.05)))
+    pipeline = Pipeline(config=config, sources=[Script(hang, name="stuck"), Script(leaking)])
+    before = threading.active_count()
+    ticks = run(pipeline, 20)
+    assert all(len(tick.state.devices) == 1 for tick in ticks)
+    assert any("no answer" in problem for problem in ticks[-1].state.problems)
+    assert threading.active_count() == before
+    release.set()
+    pipeline.close()
+
+
+def test_a_source_that_is_not_there_is_tried_again_with_growing_pauses() -> None:
+    now = [0.0]
+    absent = Script(lambda _: _raise(SourceUnavailable("no driver")), name="nvml")
+    pipeline = Pipeline(config=Config(), sources=[absent], mono=lambda: now[0])
+    for second in range(0, 600, 5):
+        now[0] = float(second)
+        pipeline.tick()
+    assert 3 <= absent.count <= 9
+    assert pipeline.tick().state.problems == ("nvml: no driver",)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_a_failed_delivery_shows_as_a_problem_until_one_arrives() -> None:
+    post = Postbox(outcome="pending")
+    pipeline = Pipeline(config=Config(), sources=[Script(leaking)], courier=post)
+    ticks = run(pipeline, 180)
+    assert any("channel desktop does not deliver: refused" in p for p in ticks[-1].state.problems)
+    assert len(post.taken) > 3
+    assert len({d.message.id for d in post.taken}) == 1
+    post.outcome = "sent"
+    ticks = run(pipeline, 3)
+    assert ticks[-1].state.problems == ()
+
+
+def test_a_live_state_that_cannot_be_written_is_a_problem_only(tmp_path: Path) -> None:
+    pipeline = Pipeline(config=Config(), sources=[Script(leaking)], runtime_dir=tmp_path / "gone")
+    ticks = run(pipeline, 2)
+    assert any("live state" in problem for problem in ticks[-1].state.problems)
+
+
+def test_each_source_is_judged_at_its_own_time() -> None:
+    recorded = msgspec.structs.replace(CARD, uid="GPU-log")
+
+    def old(tick: int) -> Sample:
+        flat = sample(100.0 + 5 * tick, [(QUIET, GIB)], device=recorded)
+        return msgspec.structs.replace(flat, taken_at_s=flat.taken_mono_s)
+
+    def play(tick: int) -> Sample:
+        one = leaking(tick)
+        return msgspec.structs.replace(one, taken_at_s=one.taken_mono_s + 1.7e9)
+
+    sources = [Script(play, name="live"), Script(old, name="log", devices=(recorded,))]
+    ticks = run(Pipeline(config=Config(), sources=sources), 180)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert fired.subject.device_uid == CARD.uid
+    assert fired.firing_at_s == pytest.approx(1.7e9 + 1000 + 5 * 133, abs=60)
+    flat = ticks[-1].findings["GPU-log/99@5.0"]
+    assert 100 < flat.judged_at_s <= 100 + 5 * 179
+    assert ticks[-1].state.taken_at_s > 1.7e9
+
+
+def test_two_sources_of_one_kind_are_told_apart() -> None:
+    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
+    second = Script(
+        lambda i: sample(1000.0 + 5 * i, [(QUIET, GIB)], device=other), devices=(other,)
+    )
+    tick = run(Pipeline(config=Config(), sources=[Script(leaking), second]), 3)[-1]
+    assert [d.reading is not None for d in tick.state.devices] == [True, True]
+
+
+def test_a_silent_source_confirms_nothing() -> None:
+    def play(tick: int) -> Sample:
+        if tick >= 75:
+            raise SourceError("the driver says no")
+        return leaking(tick)
+
+    clock = [0.0]
+    pipeline = Pipeline(config=Config(), sources=[Script(play)], mono=lambda: clock[0])
+    ticks = []
+    for _ in range(400):
+        clock[0] += 5.0
+        ticks += run(pipeline, 1)
+    assert states(ticks) == ["watch"]
+    assert ticks[-1].state.devices[0].reading is None
+
+
+def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
+    def play(tick: int) -> Sample:
+        if tick >= 134:
+            raise SourceError("the driver says no")
+        return leaking(tick)
+
+    clock = [0.0]
+    post = Postbox()
+    pipeline = Pipeline(
+        config=Config(), sources=[Script(play)], courier=post, mono=lambda: clock[0]
+    )
+    ticks = []
+    for _ in range(2000):
+        clock[0] += 5.0
+        ticks += run(pipeline, 1)
+    assert states(ticks) == ["watch", "firing"]
+    assert [d.message.notice for d in post.taken] == ["firing"]
+
+
+def test_one_series_that_cannot_be_judged_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from gpuwatchd import verdict
+
+    real = verdict.judge
+
+    def judge(series: Series, settings: DetectionSection) -> Finding:
+        if series.subject.process == QUIET.key:
+            raise ZeroDivisionError
+        return real(series, settings)
+
+    def play(tick: int) -> Sample:
+        noise = (tick * 7919 % 13) * 40 * MIB
+        return sample(
+            1000.0 + 5.0 * tick,
+            [(LEAKER, 20 * GIB + max(0, tick - 60) * 200 * MIB), (QUIET, GIB + noise)],
+        )
+
+    monkeypatch.setattr(verdict, "judge", judge)
+    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 180)
+    assert "firing" in states(ticks)
+    assert any("could not be judged" in problem for problem in ticks[-1].state.problems)
+    assert len([r for r in caplog.records if "part=detectors" in r.message]) <= 2
+
+
+def test_a_message_that_cannot_be_made_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuwatchd.pipeline import messages
+
+    real = messages.compose
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ValueError("no words")
+
+    post = Postbox()
+    pipeline = Pipeline(config=Config(), sources=[Script(leaking)], courier=post)
+    monkeypatch.setattr(messages, "compose", broken)
+    ticks = run(pipeline, 180)
+    assert post.taken == []
+    assert any("no words" in problem for problem in ticks[-1].state.problems)
+    monkeypatch.setattr(messages, "compose", real)
+    ticks = run(pipeline, 2)
+    assert [d.message.notice for d in post.taken] == ["firing"]
+    assert ticks[-1].state.problems == ()
+
+
+def test_a_source_that_cannot_be_made_anew_stops_no_tick() -> None:
+    release = threading.Event()
+
+    def hang(_: int) -> Sample:
+        release.wait(30)
+        raise SourceError("woken")
+
+    def no_source(_: str) -> Any:
+        raise ImportError("no such library")
+
+    clock = [0.0]
+    config = Config(daemon=DaemonSection(source_deadline=Seconds(0.01)))
+    pipeline = Pipeline(
+        config=config,
+        sources=[Script(hang, name="stuck"), Script(leaking)],
+        fresh=no_source,
+        mono=lambda: clock[0],
+    )
+    for _ in range(20):
+        clock[0] += 10.0
+        (tick,) = run(pipeline, 1)
+        assert tick.state.devices[0].reading is not None
+    release.set()
+    pipeline.close()
+
+
+def test_a_driver_that_hangs_at_the_end_costs_no_history(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    class Last(Script):
+        def close(self) -> None:
+            state = live.read(tmp_path)
+            assert state is not None
+            order.append("stopped" if state.stopped else "running")
+
+    pipeline = Pipeline(config=Config(), sources=[Last(leaking)], runtime_dir=tmp_path)
+    pipeline.tick()
+    pipeline.close()
+    assert order == ["stopped"]
