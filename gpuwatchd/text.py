@@ -24,8 +24,14 @@ _FORBIDDEN = re.compile(
 )
 
 _SECRET_NAME = re.compile(
-    r"(?i)(?:token|passw(?:or)?d|passwd|secret|credential|api[-_]?key|auth|key|\bpass\b|pwd)"
+    r"(?i)(?:token|passw(?:or)?d|passphrase|secret|credential|api[-_]?key|auth|key|\bpass\b|pwd)"
 )
+_SECRET_PAIR = re.compile(
+    r"(?i)((?:token|passw(?:or)?d|passphrase|secret|api[-_]?key|credentials?)[\"']?\s*:\s*[\"']?)"
+    r"[^\s\"',}]+"
+)
+_BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[^\s\"']+")
+_USER_FLAGS = frozenset({"-u", "--user", "--proxy-user"})
 _URL_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@]+@")
 _KNOWN_TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
@@ -85,8 +91,8 @@ def mask_argv(argv: Iterable[str], *, limit: int = 24) -> tuple[str, ...]:
     """Return a command line without its secrets, each word cleaned, at most ``limit`` words.
 
     Masked are: values of options or variables whose name speaks of a token, key, password or
-    secret (with ``=`` or as the next word), logins in URLs, tokens of well-known shapes, and long
-    random-looking words.
+    secret (with ``=``, ``:`` or as the next word), logins in URLs and after ``-u``, tokens of
+    well-known shapes, and long random-looking words.
 
     Examples
     --------
@@ -95,11 +101,15 @@ def mask_argv(argv: Iterable[str], *, limit: int = 24) -> tuple[str, ...]:
     """
     words: list[str] = []
     hide_next = False
+    before = ""
     for position, raw in enumerate(argv):
         if position >= limit:
             words.append("...")
             break
-        word = clean(raw)
+        word = _BEARER.sub(rf"\1{MASK}", _SECRET_PAIR.sub(rf"\1{MASK}", clean(raw)))
+        if before in _USER_FLAGS and ":" in word:  # as curl takes a login
+            word = f"{word.partition(':')[0]}:{MASK}"
+        before = word
         if hide_next and not word.startswith("--"):
             words.append(MASK)
             hide_next = False

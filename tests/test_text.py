@@ -106,3 +106,20 @@ def test_escapers_leave_no_markup(rude: str) -> None:
 @given(st.text(max_size=50), st.integers(1, 60))
 def test_cut_is_never_too_wide(words: str, width: int) -> None:
     assert len(text.cut(words, width)) <= width
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["curl", "--header", "Authorization: Bearer PLANTED"],
+        ["serve", '{"user": "a", "password": "PLANTED"}'],
+        ["serve", "{'api_key':'PLANTED'}"],
+        ["serve", "token:PLANTED"],
+        ["curl", "-u", "me:PLANTED"],
+        ["gpg", "--passphrase", "PLANTED"],
+    ],
+)
+def test_secrets_in_headers_objects_and_logins_are_masked(argv: list[str]) -> None:
+    masked = " ".join(text.mask_argv(argv))
+    assert "PLANTED" not in masked
+    assert text.MASK in masked
