@@ -87,6 +87,22 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
     framework_sure: bool = False
     """False when the framework is guessed from the command line only."""
 
+    @property
+    def label(self) -> str:
+        """Name with the script or module an interpreter runs: "python train.py".
+
+        Ten jobs called "python" tell nobody whose fault it is.
+        """
+        if not self.name.startswith("python") or len(self.argv) < 2:
+            return self.name
+        for word, following in zip(self.argv[1:], (*self.argv[2:], ""), strict=True):
+            if word == "-m" and following:
+                return f"{self.name} -m {following}"
+            if not word.startswith("-"):
+                script = word.rpartition("/")[2]
+                return f"{self.name} {script}" if script.endswith(".py") else self.name
+        return self.name
+
 
 class ProcessUse(Value, frozen=True, kw_only=True):
     """What one process holds on one device."""

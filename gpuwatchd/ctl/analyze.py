@@ -11,7 +11,8 @@ import click
 
 from gpuwatchd import text, units
 from gpuwatchd.ctl import envelope, options, output, words
-from gpuwatchd.errors import LogFormatError
+from gpuwatchd.errors import GpuwatchdError, LogFormatError
+from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,19 +23,30 @@ if TYPE_CHECKING:
 
 FINDINGS, BAD_INPUT = 3, 5
 _PARALLEL_FROM_BYTES = 16 * 1024**2
+_LEAST_TOTAL_BYTES = 16 * 1024**2
 _SKIPPED_SUFFIXES = {".md", ".png", ".svg", ".py", ".html"}
 _FAIL_RANK = {"info": 0, "warning": 1, "critical": 2}
+
+
+def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
+    from gpuwatchd.sources.formats import FORMATS  # noqa: PLC0415
+
+    return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 @click.command(
     epilog=options.examples("analyze gpu.csv", "nvidia-smi -q -x -l 5 | gpuwatchctl analyze -")
 )
-@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--format", "form", help="Format of the log; normally recognised.")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path())
+@click.option(
+    "--format", "form", shell_complete=_formats, help="Format of the log; normally recognised."
+)
 @click.option("--interval", type=options.Span(), help="Time between rows of a log without times.")
 @click.option("--tz", default="UTC", show_default=True, help="Zone of times without one.")
 @click.option("--date-order", type=click.Choice(["dmy", "mdy"]), help="How to read 04-03-2021.")
-@click.option("--memory-total", "--total", "total", help="Device memory, if the log lacks it.")
+@click.option(
+    "--memory-total", "--total", "total", help="Device memory if the log lacks it, as 24GiB."
+)
 @click.option("--columns", help="Column names of a CSV without a header, comma-separated.")
 @click.option(
     "--fail-on",
@@ -74,7 +86,13 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if not files:
         raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
     config = flags.load_config().config
-    results = _work(files, wishes, config, quiet=flags.quiet or flags.json)
+    results = [
+        (log, [one for one in found if flags.wants(one.device)])
+        for log, found in _work(files, wishes, config, quiet=flags.quiet or flags.json)
+    ]
+    if flags.gpu and not any(found for _, found in results):
+        named = ", ".join(flags.gpu)
+        raise GpuwatchdError(f"no GPU of these logs matches --gpu {named}", hint="leave it out")
     if flags.json:
         output.emit_json(
             envelope.answer(
@@ -86,6 +104,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         for position, (log, found) in enumerate(results):
             if position:
                 out.line("")
+            if log.error is not None and len(results) == 1:
+                continue  # standard error says it
             _show(out, log, found, show_all=show_all or flags.verbose)
     return _exit_code(results, fail_on, tell=not flags.json)
 
@@ -106,9 +126,15 @@ def _total(text_: str | None) -> float | None:
     if text_ is None:
         return None
     try:
-        return float(units.parse_size(text_))
+        total = float(units.parse_size(text_))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--memory-total") from None
+    if total < _LEAST_TOTAL_BYTES:
+        raise click.BadParameter(
+            f"{text_!r} is {total:.0f} bytes; write the unit, for example 24GiB or 24564MiB",
+            param_hint="--memory-total",
+        )
+    return total
 
 
 def _expand(logs: Sequence[str]) -> Iterator[str]:
@@ -232,7 +258,7 @@ def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:
 
 def _show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all: bool) -> None:
     skipped = ", ".join(f"{count} {why}" for why, count in log.skipped.items())
-    rows = f"rows: {log.rows:,} read, {log.bad_rows:,} skipped"
+    rows = f"rows: {log.rows - log.bad_rows:,} read, {log.bad_rows:,} skipped"
     out.line((log.path, "bold"), f"  {log.format}  {rows}" + (f" ({skipped})" if skipped else ""))
     for warning in log.warnings:
         out.line("  note: ", warning)
@@ -241,21 +267,29 @@ def _show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all
         return
     shown = [one for one in found if show_all or _notable(one)]
     for one in shown:
-        _show_subject(out, one)
-    quiet = len(found) - len(shown)
-    if quiet:
-        who = "subject" if quiet == 1 else "subjects"
-        calm = sorted(
-            {one.finding.pattern for one in found if one.finding is not None and one not in shown}
-        )
-        out.line(f"  {quiet} {who} without a finding ({', '.join(calm)})")
+        _show_subject(out, one, epoch=log.epoch)
+    quiet: dict[str, int] = {}
+    for one in found:
+        if one not in shown:
+            why = _in_short(one)
+            quiet[why] = quiet.get(why, 0) + 1
+    for why, count in quiet.items():
+        out.line(f"  {count} {'subject' if count == 1 else 'subjects'} without a finding: {why}")
     if not found:
         out.line("  nothing to judge in this log")
 
 
 def _notable(found: SubjectResult) -> bool:
-    tier = found.finding.tier if found.finding is not None else "none"
-    return bool(found.alerts or found.watches) or tier != "none"
+    finding = found.finding
+    growing = finding is not None and finding.pattern in LEAK_PATTERNS
+    return bool(found.alerts or found.watches) or growing
+
+
+def _in_short(found: SubjectResult) -> str:
+    finding = found.finding
+    if finding is None:
+        return "not judged"
+    return finding.reason if finding.pattern == "unknown" else finding.pattern
 
 
 def _title(found: SubjectResult) -> str:
@@ -266,12 +300,14 @@ def _title(found: SubjectResult) -> str:
     return device_title(found.device)
 
 
-def _show_subject(out: output.Out, found: SubjectResult) -> None:
+def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None:
     finding = found.finding
     span = units.duration(found.ended_at_s - found.started_at_s)
     out.line("  ", (_title(found), "bold"), f"  {found.samples:,} samples over {span}")
     if finding is not None:
-        out.line("    at the end: ", words.verdict(finding), f" - {finding.reason}")
+        verdict = words.verdict(finding, samples=finding.samples)
+        tail = "" if finding.reason == verdict[0] else f" - {finding.reason}"
+        out.line("    at the end: ", verdict, tail)
     for event in sorted((*found.watches, *found.alerts), key=lambda e: e.at_s):
         kind = "watch" if event in found.watches and event not in found.alerts else "alert"
         eta = event.alert.finding.eta
@@ -281,7 +317,8 @@ def _show_subject(out: output.Out, found: SubjectResult) -> None:
             else f"{units.rate(event.alert.finding.rate_bytes_per_s)}, full in "
             f"{units.duration(eta.mid_s) if eta is not None else '?'}"
         )
-        out.line(f"    {units.instant(event.at_s)}  {kind} {event.state}: {tail}")
+        when = units.instant(event.at_s) if epoch else f"+{units.duration(event.at_s)}"
+        out.line(f"    {when}  {kind} {event.state}: {tail}")
 
 
 def _exit_code(

@@ -92,7 +92,7 @@ def verdict_words(finding: Finding) -> tuple[tuple[str, str], ...]:
 def who(info: ProcessInfo) -> str:
     """Return "python[4711] of alice"."""
     owner = f" of {info.user}" if info.user else ""
-    return f"{info.name}[{info.key.pid}]{owner}"
+    return f"{info.label}[{info.key.pid}]{owner}"
 
 
 def framework(finding: Finding | None, info: ProcessInfo | None) -> str:

@@ -32,8 +32,10 @@ def collecting(view: View, settings: DetectionSection) -> str:
     """Return what is still missing for a verdict, in words."""
     if view.samples < settings.minimum_samples:
         return f"collecting, {view.samples} of {settings.minimum_samples} samples"
-    have, want = units.duration(view.span_s), units.duration(settings.minimum_duration)
-    return f"collecting, {have} of {want}"
+    have_s, want_s = view.span_s, float(settings.minimum_duration)
+    if want_s <= 600.0:
+        return f"collecting, {have_s:.0f}s of {want_s:.0f}s"
+    return f"collecting, {units.duration(have_s)} of {units.duration(want_s)}"
 
 
 def harmless(

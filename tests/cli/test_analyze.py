@@ -1,0 +1,179 @@
+"""``analyze`` from outside: what it says, to people and to programs, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwatchd.ctl import main
+from tests.conftest import ROOT
+
+LOGS = ROOT / "tests" / "data" / "logs"
+HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
+
+
+def leak(path: Path, *, minutes: int = 60, mib_per_min: float = 600.0, step_s: int = 5) -> Path:
+    rows = [HEADER]
+    for second in range(0, minutes * 60, step_s):
+        used = 12_000 + mib_per_min * max(0, second - 300) / 60
+        stamp = f"2026/03/01 {10 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.000"
+        rows += [
+            f"{stamp}, 0, NVIDIA A100-SXM4-80GB, {used // 2 * 2:.0f} MiB, 81920 MiB\n",
+            f"{stamp}, 1, NVIDIA A100-SXM4-80GB, 4000 MiB, 81920 MiB\n",
+        ]
+    path.write_text("".join(rows))
+    return path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, Any]:
+    code = main(["analyze", "--json", *args])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = answer(capsys, str(leak(tmp_path / "gpu.csv")))
+    assert code == 3
+    assert (said["schema_version"], said["verb"]) == (1, "analyze")
+    (file,) = said["data"]
+    assert (file["format"], file["rows"], file["bad_rows"], file["error"]) == (
+        "nvidia-smi-csv", 1440, 0, None,
+    )  # fmt: skip
+    first, second = file["subjects"]
+    assert set(first) == {
+        "device", "process", "samples", "started_at", "ended_at", "verdict", "watches", "alerts",
+    }  # fmt: skip
+    assert first["device"]["memory_total_bytes"] == 81920 * 2**20
+    assert first["process"] is None
+    assert (first["started_at"], first["samples"]) == ("2026-03-01T10:00:00.000Z", 720)
+    verdict = first["verdict"]
+    assert set(verdict) == {
+        "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
+        "p_value", "detector", "onset_at", "eta", "reason",
+    }  # fmt: skip
+    assert (verdict["leak"], verdict["tier"], verdict["pattern"]) == (True, "alert", "gradual")
+    assert verdict["rate_bytes_per_s"] == pytest.approx(10 * 2**20, rel=0.05)
+    assert set(verdict["eta"]) == {"low_s", "mid_s", "high_s"}
+    assert [event["state"] for event in first["watches"]] == ["opened"]
+    assert first["alerts"][0]["state"] == "firing"
+    assert first["watches"][0]["at"] < first["alerts"][0]["at"]
+    assert second["verdict"]["leak"] is False
+    assert (second["watches"], second["alerts"]) == ([], [])
+
+
+def test_people_get_the_same_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(leak(tmp_path / "gpu.csv"))]) == 3
+    out = capsys.readouterr().out
+    assert "rows: 1,440 read, 0 skipped" in out
+    assert "GPU 0 (A100-SXM4-80GB)" in out
+    assert "alert firing: " in out
+    assert "1 subject without a finding: stable" in out
+
+
+def test_a_harmless_log_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(leak(tmp_path / "gpu.csv", mib_per_min=0))]) == 0
+    assert "2 subjects without a finding: stable" in capsys.readouterr().out
+
+
+def test_never_fail_on_a_leak_when_told_so(tmp_path: Path) -> None:
+    assert main(["analyze", "--fail-on", "never", str(leak(tmp_path / "gpu.csv"))]) == 0
+
+
+def test_one_unreadable_log_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "a.csv"
+    bad.write_text("nothing that anybody could read\n")
+    code, said = answer(capsys, str(bad), str(leak(tmp_path / "b.csv")))
+    assert code == 3
+    assert "no known log format" in said["data"][0]["error"]
+    assert said["data"][1]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "empty"),
+        (b"timestamp, power.draw [W]\n2026/03/01 10:00:00.000, 30 W\n", "no memory column"),
+        (b"\x7fELF\x02\x01\x01" + b"\0" * 100, ""),
+        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0", ""),
+    ],
+)
+def test_what_is_no_log_is_exit_5_with_one_line(
+    content: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.csv"
+    file.write_bytes(content)
+    assert main(["analyze", str(file)]) == 5
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    assert lines[0].startswith(f"gpuwatchctl: {file}: ")
+    assert why in lines[0]
+    assert len(lines) <= 2
+    code, answered = answer(capsys, str(file))
+    assert code == 5
+    assert answered["data"][0]["error"]
+
+
+def test_a_missing_file_is_exit_5(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "/nowhere/gpu.csv"]) == 5
+    assert "/nowhere/gpu.csv" in capsys.readouterr().err
+
+
+def test_a_directory_stands_for_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leak(tmp_path / "a.csv", minutes=20)
+    (tmp_path / "deep").mkdir()
+    packed = tmp_path / "deep" / "b.csv.gz"
+    packed.write_bytes(gzip.compress(leak(tmp_path / ".hidden.csv", minutes=20).read_bytes()))
+    (tmp_path / "README.md").write_text("# not a log")
+    _, said = answer(capsys, str(tmp_path))
+    assert [Path(file["path"]).name for file in said["data"]] == ["a.csv", "b.csv.gz"]
+
+
+def test_only_the_chosen_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(leak(tmp_path / "gpu.csv", minutes=20))
+    _, said = answer(capsys, "--gpu", "1", file)
+    assert [s["device"]["index"] for s in said["data"][0]["subjects"]] == [1]
+    assert main(["analyze", "--gpu", "7", file]) == 1
+    assert "no GPU of these logs matches --gpu 7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["--tz", "Mars/Olympus"], "is not a time zone"),
+        (["--memory-total", "24"], "write the unit"),
+        (["--memory-total", "lots"], "is not a size"),
+        (["--interval", "soon"], "is not a duration"),
+        (["--date-order", "ymd"], "ymd"),
+        (["--format", "voodoo"], "voodoo"),
+    ],
+)
+def test_a_wrong_flag_says_what_is_wanted(
+    args: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", *args, str(leak(tmp_path / "g.csv", minutes=6))]) in {2, 5}
+    assert why in capsys.readouterr().err
+
+
+def test_many_large_logs_are_judged_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
+    alone = answer(capsys, *files)[1]["data"]
+    monkeypatch.setattr("gpuwatchd.ctl.analyze._PARALLEL_FROM_BYTES", 1)
+    assert answer(capsys, *files)[1]["data"] == alone
+
+
+def test_every_real_log_is_answered(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = answer(capsys, str(shared_data / "traces"), str(shared_data / "formats"))
+    assert code in {0, 3}
+    assert len(said["data"]) > 80
+    for file in said["data"]:
+        assert file["error"] or file["subjects"] or file["warnings"], file["path"]
+        assert file["bad_rows"] <= file["rows"]
