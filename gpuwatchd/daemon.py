@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import signal
 import sys
 import threading
@@ -46,6 +47,7 @@ MUTE_AFTER_S = 600.0
 """With every source stuck for this long the watchdog is no longer fed: systemd then restarts us."""
 _CLOCK_STEP_S = 2.0
 _CHORES_EVERY_S = 60.0
+_NUMBER = re.compile(r"\d+")
 _CHECK_EVERY_S = 7 * 86400.0
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -144,12 +146,13 @@ class Daemon:
     """
 
     def __init__(self, loaded: config.Loaded, *, reload: Any) -> None:
-        self.config = loaded.config
+        self.config = self._begun = loaded.config
         self._reload = reload
         self._bell = Bell()
         self._stop = False
         self._reload_asked = False
         self._stuck_since_s: float | None = None
+        self._told: set[str] = set()
         self._warnings = tuple(loaded.warnings)
         self.manager = Ear(os.environ.pop("NOTIFY_SOCKET", ""))
         self.chores = Chores()
@@ -238,6 +241,11 @@ class Daemon:
         text = f"{len(state.devices)} GPUs, {firing} alerts"
         if state.problems:
             text = f"{text}; {state.problems[0]}"
+        # Told when they appear, not per tick; figures that count on are no news.
+        shapes = {_NUMBER.sub("#", problem): problem for problem in state.problems}
+        for shape in shapes.keys() - self._told:
+            log.warning("%s", shapes[shape])
+        self._told = set(shapes)
         self.manager.status(text)
         if self._alive():
             self.manager.tell("WATCHDOG=1")
@@ -279,12 +287,10 @@ class Daemon:
             self.pipeline.extra_problems = (*self._warnings, kept)
             self.manager.status(kept)
             return
-        problems = tuple(loaded.warnings)
-        if fresh.sources != self.config.sources:
-            problems = (*problems, "[sources] has changed: restart gpuwatchd to use it")
+        logging.getLogger().setLevel(fresh.daemon.log_level.upper())
         self.config = fresh
-        self._warnings = tuple(loaded.warnings)
-        self.pipeline.extra_problems = problems
+        self._warnings = (*loaded.warnings, *_unused(self._begun, fresh))
+        self.pipeline.extra_problems = self._warnings
         self.pipeline.reconfigure(fresh)
         self.pipeline.post.replace(courier)
         log.info("configuration reloaded")
@@ -306,6 +312,15 @@ class Daemon:
         self.host.close()
         last_resort.cancel()
         log.info("stopped")
+
+
+def _unused(begun: Config, fresh: Config) -> list[str]:
+    """Return what of new settings takes a restart."""
+    return [
+        f"[{name}] has changed: restart gpuwatchd to use it"
+        for name in ("sources", "store")
+        if getattr(begun, name) != getattr(fresh, name)
+    ]
 
 
 def _set_up_logging(level: str) -> None:

@@ -91,6 +91,7 @@ def test_without_a_gpu_it_runs_and_says_what_is_missing(tmp_path: Path) -> None:
     state = live.read(tmp_path / "run")
     assert state is not None
     assert any("nvml" in problem for problem in state.problems)
+    assert done.stderr.count("WARNING nvml: ") == 1
 
 
 BAD = [
@@ -158,6 +159,22 @@ def test_sighup_takes_a_good_configuration_and_keeps_the_old_for_a_bad_one(tmp_p
         wait_for(lambda: state_of(tmp_path).interval_s == 0.3)
         assert not any("not reloaded" in p for p in state_of(tmp_path).problems)
         assert process.poll() is None
+
+
+def test_settings_that_take_a_restart_say_so_until_it_comes(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    begun = "[sources]\nenabled = ['simulate:one-leak']\n[daemon]\ninterval = '0.2s'\n"
+    file.write_text(begun)
+    with daemon(tmp_path, "--config", str(file)) as process:
+        file.write_text(f"{begun}log-level = 'debug'\n[store]\nmax-db-mib = 64\n")
+        for _ in range(2):
+            ticks = state_of(tmp_path).ticks
+            process.send_signal(signal.SIGHUP)
+            wait_for(lambda before=ticks: state_of(tmp_path).ticks > before + 2)  # type: ignore[misc]
+            assert any(p.startswith("[store] has changed") for p in state_of(tmp_path).problems)
+        file.write_text(begun)
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: not any("restart" in p for p in state_of(tmp_path).problems))
 
 
 def test_the_service_manager_hears_ready_status_watchdog_and_stopping(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def device_title(device: Device) -> str:
 def process_title(device: Device, info: ProcessInfo) -> str:
     """Return "GPU 0 (A100): python[4711] of alice"."""
     owner = f" of {info.user}" if info.user else ""
-    return f"{device_title(device)}: {info.name or 'process'}[{info.key.pid}]{owner}"
+    return f"{device_title(device)}: {info.label or 'process'}[{info.key.pid}]{owner}"
 
 
 class Intake:
@@ -94,6 +94,12 @@ class Intake:
     def adopt(self, alert: Alert) -> None:
         """Remember an open alert of an earlier run, for the track that will appear."""
         self._adopted[alert.subject.id] = alert
+
+    def look_back(self, span_s: float) -> None:
+        """Keep points for so long from now on; what was dropped before does not come back."""
+        self._span_s = span_s
+        for track in self.watcher.tracks.values():
+            _ring(track).span_s = span_s
 
     def move(self, source: str, by_s: float) -> list[Alert]:
         """Move a source's past in time after a step of the wall clock; return its open alerts."""

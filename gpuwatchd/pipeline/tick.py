@@ -134,6 +134,7 @@ class Pipeline:
         self.config = config
         self.watcher.config = config
         self.watcher.rules = rules_of(config.policy)
+        self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
             worker.deadline_s = config.daemon.source_deadline
 
