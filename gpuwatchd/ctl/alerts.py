@@ -130,7 +130,11 @@ def _table(
     for _, sentence in warnings:
         out.flow([(f"! {sentence}", "yellow")])
     if not alerts:
-        out.line("no open alert" if only_open else "no alert in this period")
+        out.line(
+            "no open alert; alerts --all lists those that are over"
+            if only_open
+            else "no alert in this period"
+        )
         return
     now_s = time.time()
     for alert in alerts:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Sample
 
 DEVICE = "GPU 0 (A100)"
-PROCESS = "GPU 0 (A100): python[4711] of alice"
+PROCESS = "GPU 0 (A100): python train.py[4711] of alice"
 
 
 def hidden(tick: int, play: Callable[[int], Sample] = leaking) -> Sample:

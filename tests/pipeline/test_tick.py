@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.config import Config, PolicySection
+from gpuwatchd.config import Config, DetectionSection, PolicySection
 from gpuwatchd.errors import SourceError
 from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
@@ -34,7 +34,7 @@ def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
     assert fired.subject.process == KEY
     assert fired.finding.pattern == "gradual"
     assert fired.finding.rate_bytes_per_s == pytest.approx(40 * MIB, rel=0.05)
-    assert "python[4711] of alice" in post.taken[0].message.body
+    assert "python train.py[4711] of alice" in post.taken[0].message.body
     assert post.taken[1].message.thread == post.taken[0].message.id
     pipeline.close()
 
@@ -141,6 +141,16 @@ def test_new_settings_are_taken_over() -> None:
     pipeline.reconfigure(Config(policy=PolicySection(channels=("email",))))
     ticks = run(pipeline, 180)
     assert {d.target for t in ticks for d in t.decisions} == {"email"}
+
+
+def test_a_longer_look_back_is_taken_over() -> None:
+    short = Config(detection=DetectionSection(analysis_window_hours=0.5))
+    pipeline = Pipeline(config=short, sources=[Script(lambda i: leaking(i, from_tick=10_000))])
+    run(pipeline, 1)
+    pipeline.reconfigure(Config(detection=DetectionSection(analysis_window_hours=4.0)))
+    run(pipeline, 2000)
+    times, _ = pipeline.watcher.tracks["GPU-1"].window.window()
+    assert times[-1] - times[0] > 2 * 3600.0
 
 
 def test_an_alert_of_an_earlier_run_goes_on_with_its_process() -> None:
