@@ -33,13 +33,13 @@ class Ring:
     """
 
     __slots__ = (
-        "_base_s", "_cell", "_high", "_last", "_low", "_max", "_min", "_span_s", "_t", "_v",
-        "cell_s", "count", "moves",
+        "_base_s", "_cell", "_high", "_last", "_low", "_max", "_min", "_t", "_v",
+        "cell_s", "count", "moves", "span_s",
     )  # fmt: skip
 
     def __init__(self, span_s: float, *, cell_s: float = CELL_S) -> None:
         self.cell_s = cell_s
-        self._span_s = span_s
+        self.span_s = span_s
         self._t = array("I")
         self._v = array("f")
         self._base_s = 0.0
@@ -97,7 +97,7 @@ class Ring:
             for point in sorted((self._low, self._high)):
                 self._append(*point)
         if len(self._t) >= _TRIM_AT and self._t[_TRIM_AT // 8] * _TICK_S < (
-            self._last[0] - self._span_s - self._base_s
+            self._last[0] - self.span_s - self._base_s
         ):
             # Dropping from the front moves the whole array: rarely, and an eighth at a time.
             del self._t[: _TRIM_AT // 8]
@@ -115,7 +115,7 @@ class Ring:
 
     def _rebase(self, t_s: float) -> None:
         kept = [(self._base_s + t * _TICK_S, v) for t, v in zip(self._t, self._v, strict=True)]
-        kept = [point for point in kept if point[0] >= t_s - self._span_s]
+        kept = [point for point in kept if point[0] >= t_s - self.span_s]
         self._base_s = kept[0][0] if kept else t_s
         self._t = array("I", [round((point[0] - self._base_s) / _TICK_S) for point in kept])
         self._v = array("f", [point[1] for point in kept])
@@ -133,7 +133,7 @@ class Ring:
 
     def clear(self) -> None:
         """Forget everything (another process, a driver reset, a clock that cannot be trusted)."""
-        self.__init__(self._span_s, cell_s=self.cell_s)  # type: ignore[misc]
+        self.__init__(self.span_s, cell_s=self.cell_s)  # type: ignore[misc]
 
     def window(self) -> tuple[FloatArray, FloatArray]:
         """Return copies of times and values, (n,) each, times strictly ascending."""
@@ -147,7 +147,7 @@ class Ring:
             [np.frombuffer(self._v, dtype=np.float32), [point[1] for point in tail]],
             dtype=np.float64,
         )
-        start = int(np.searchsorted(t, t[-1] - self._span_s)) if t.size else 0
+        start = int(np.searchsorted(t, t[-1] - self.span_s)) if t.size else 0
         return t[start:], v[start:]
 
     def recent(self, count: int, step_s: float) -> tuple[int | None, ...]:

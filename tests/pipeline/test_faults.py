@@ -16,11 +16,10 @@ from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import QUIET, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Sample
     from pathlib import Path
 
     from gpuwatchd.config import DetectionSection
-    from gpuwatchd.model import Finding, Series
+    from gpuwatchd.model import Finding, Sample, Series
 
 
 def test_one_source_that_raises_hides_no_other() -> None:
