@@ -54,12 +54,14 @@ MISTAKES = [
     ("[polcy]\nconfirm = 1", "[polcy]: unknown section; did you mean policy?"),
     ("[daemon]\ninterval = 'soon'", "[daemon] interval: 'soon' is not a duration"),
     ("[daemon]\ninterval = true", "[daemon] interval: expected a duration"),
-    ("[detection]\nmin-r-squared = 2.0", "[detection] min-r-squared: expected `float` <= 1.0"),
-    ("[notify.email]\nport = 0", "[notify.email] port: expected `int` >= 1"),
-    ("[policy]\nchannels = 'desktop'", "[policy] channels: expected `array`, got `str`"),
+    ("[detection]\nmin-r-squared = 2.0", "[detection] min-r-squared: expected a number <= 1.0"),
+    ("[notify.email]\nport = 0", "[notify.email] port: expected a whole number >= 1"),
+    ("[policy]\nchannels = 'desktop'", "[policy] channels: expected a list such as ["desktop"], got"),
     ("[detection]\nmin_r_squared = 0\nmin-r-squared = 0", "given twice"),
     ("daemon = 5", "[daemon]: expected a table"),
     ("[daemon", "not valid TOML"),
+    ("interval = 5", "[interval]: unknown key outside a section"),
+    ("[notify.email]\nsecurity = 'ssl'", "'ssl' is not one of \"starttls\", \"tls\", \"none\""),
 ]
 
 
@@ -119,6 +121,13 @@ def test_an_unknown_variable_is_a_warning_not_an_error(tmp_path: Path) -> None:
 def test_a_named_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         config.load(tmp_path / "none.toml", environ={})
+
+
+def test_a_bad_flag_is_not_blamed_on_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("")
+    with pytest.raises(ConfigError, match="^command line: "):
+        config.load(file, environ={}, overrides={"daemon": {"interval": "5x"}})
 
 
 def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:

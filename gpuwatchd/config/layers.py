@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -84,7 +84,9 @@ def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str
             raise ConfigError(file, full, f"given twice (also as {name!r})")
         if name not in fields:
             near = _nearest(name, fields, 0.5)
-            what = "key" if path else "section"
+            what = (
+                "key" if path else "section" if isinstance(value, dict) else "key outside a section"
+            )
             why = f"unknown {what}" + (f"; did you mean {near[0]}?" if near else "")
             raise ConfigError(file, full, why, hint="gpuwatchctl config init prints every key")
         nested = _section(fields[name])
@@ -105,6 +107,30 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
             base[key] = value
 
 
+_WORDS = {
+    "`array`": 'a list such as ["desktop"]',
+    "`str`": "a text in quotes",
+    "`float`": "a number",
+    "`int`": "a whole number",
+    "`bool`": "true or false",
+    "`object`": "a table",
+    "`null`": "nothing",
+}
+
+
+def _plainly(text: str, section: str, key: str) -> str:
+    """Return a complaint of the decoder in words of the file format."""
+    if text.startswith("Invalid enum value"):
+        kind: Any = Config
+        for part in (*section.split("."), key):
+            kind = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}.get(part)
+        choices = ", ".join(f'"{choice}"' for choice in get_args(kind))
+        return f"{text.rpartition(' ')[2]} is not one of {choices}"
+    for word, plain in _WORDS.items():
+        text = text.replace(word, plain)
+    return text[:1].lower() + text[1:]
+
+
 def _convert(raw: dict[str, Any], file: str) -> Config:
     try:
         config = msgspec.convert(raw, Config, dec_hook=_hook)
@@ -114,7 +140,7 @@ def _convert(raw: dict[str, Any], file: str) -> Config:
         raise ConfigError(
             file,
             f"[{section}] {key}" if section else key,
-            text[:1].lower() + text[1:],
+            _plainly(text, section, key),
             hint="gpuwatchctl config init prints every key with its default",
         ) from None
     for section, key in _AT_LEAST:
@@ -241,6 +267,7 @@ def load(
     origin.update(dict.fromkeys(_leaves(table), "environment"))
     if overrides:
         normal = _normalise(overrides, Config, "", "command line")
+        _convert(normal, "command line")
         _merge(merged, normal)
         origin.update(dict.fromkeys(_leaves(normal), "command line"))
     return Loaded(

@@ -138,7 +138,11 @@ class Screen(Lines):
         reading, device = item.reading, item.device
         total = device.memory_total_bytes or 0
         values = _thinned(item.recent_bytes, self._trend_width)
-        trend = units.spark(values, low=0, high=total or 1, ascii_only=self.out.ascii)
+        known = [value for value in values if value is not None]
+        # On the scale of the data, so that the shape shows; flat memory stays flat.
+        low, high = (min(known), max(known)) if known else (0, 1)
+        margin = max(0.02 * (total or 1) - (high - low), 0.0)
+        trend = units.spark(values, low=low, high=high + margin, ascii_only=self.out.ascii)
         short = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         name = f"{device.index} {short}, {units.size(total)}"
         if reading is None or reading.used_bytes is None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuwatchd import units
@@ -147,8 +151,8 @@ class Lines:
         if self._quiet:
             self.out.flush()
             return
-        self.out.line("Next: gpuwatchctl doctor           what works on this machine")
-        self.out.line("      gpuwatchctl service install  watch your own GPUs from now on")
+        self.out.line(f"Next: {_program()} doctor    what works on this machine")
+        self.out.line("Then: the README says how to install it and watch your own GPUs")
         self.out.flush()
 
     def _table_of(self, rows: Sequence[Sequence[str]]) -> None:
@@ -210,3 +214,13 @@ class Json:
     @staticmethod
     def _write(data: dict[str, Any]) -> None:
         output.emit_json(envelope.answer("demo", data, source="simulate"))
+
+
+def _program() -> str:
+    """Return how to call this program again: by name where that finds it, else by its path."""
+    called = Path(sys.argv[0])
+    if called.name != "gpuwatchctl" or shutil.which("gpuwatchctl"):
+        return "gpuwatchctl"
+    with contextlib.suppress(ValueError):
+        called = called.resolve().relative_to(Path.cwd())
+    return str(called)
