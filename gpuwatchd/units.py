@@ -234,7 +234,10 @@ def clock(at_s: float, *, now_s: float | None = None) -> str:
     now_s
         What "today" is, epoch seconds; without it the date is always shown.
     """
-    moment = datetime.fromtimestamp(at_s).astimezone()
+    try:
+        moment = datetime.fromtimestamp(at_s).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return "?"
     if now_s is not None:
         today = datetime.fromtimestamp(now_s).astimezone()
         if moment.date() == today.date():

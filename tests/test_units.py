@@ -110,3 +110,9 @@ def test_a_sparkline_has_one_character_per_value(values: list[float | None]) -> 
     line = units.spark(values, low=0, high=100)
     assert len(line) == len(values)
     assert all((mark == " ") == (value is None) for mark, value in zip(line, values, strict=True))
+
+
+@pytest.mark.parametrize("at_s", [1e300, -1e300, float("nan"), float("inf"), 1e15])
+def test_an_instant_that_no_calendar_has_is_unknown(at_s: float) -> None:
+    assert units.clock(at_s) == "?"
+    assert units.instant(at_s) is None
