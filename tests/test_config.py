@@ -56,12 +56,15 @@ MISTAKES = [
     ("[daemon]\ninterval = true", "[daemon] interval: expected a duration"),
     ("[detection]\nmin-r-squared = 2.0", "[detection] min-r-squared: expected a number <= 1.0"),
     ("[notify.email]\nport = 0", "[notify.email] port: expected a whole number >= 1"),
-    ("[policy]\nchannels = 'desktop'", "[policy] channels: expected a list such as ["desktop"], got"),
+    (
+        "[policy]\nchannels = 'desktop'",
+        '[policy] channels: expected a list such as ["desktop"], got',
+    ),
     ("[detection]\nmin_r_squared = 0\nmin-r-squared = 0", "given twice"),
     ("daemon = 5", "[daemon]: expected a table"),
     ("[daemon", "not valid TOML"),
     ("interval = 5", "[interval]: unknown key outside a section"),
-    ("[notify.email]\nsecurity = 'ssl'", "'ssl' is not one of \"starttls\", \"tls\", \"none\""),
+    ("[notify.email]\nsecurity = 'ssl'", '\'ssl\' is not one of "starttls", "tls", "none"'),
 ]
 
 
