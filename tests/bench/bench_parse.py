@@ -68,7 +68,7 @@ def two_columns(file: Path) -> float:
 
 
 def _number(text: str) -> float:
-    return float(text.split()[0])
+    return float(text.split(maxsplit=1)[0])
 
 
 def main() -> None:
