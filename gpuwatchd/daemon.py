@@ -21,23 +21,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd import __version__, config, registry
+from gpuwatchd import __version__, config
 from gpuwatchd.errors import ConfigError, GpuwatchdError
 from gpuwatchd.host import Host, allocator
 from gpuwatchd.notify import outbox
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.service.bell import Bell
 from gpuwatchd.service.sd_notify import Ear
-from gpuwatchd.sources import SOURCES
+from gpuwatchd.sources import chosen
 from gpuwatchd.store.place import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.config import Config, SourcesSection
+    from gpuwatchd.config import Config
     from gpuwatchd.pipeline import Tick
-    from gpuwatchd.ports import Source
 
 log = logging.getLogger("gpuwatchd")
 
@@ -50,30 +49,6 @@ _CHORES_EVERY_S = 60.0
 _NUMBER = re.compile(r"\d+")
 _CHECK_EVERY_S = 7 * 86400.0
 _LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-def make_source(name: str, section: SourcesSection) -> Source:
-    """Return the source of one word of ``[sources] enabled`` or ``--source``.
-
-    ``replay:FILE`` and ``simulate:SCENARIO`` carry their main setting behind a colon.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is no source of that name.
-    """
-    kind, _, argument = name.partition(":")
-    settings: dict[str, Any] = {}
-    if kind == "replay":
-        settings = {"file": argument or section.replay.file, "speed": section.replay.speed}
-    elif kind == "simulate":
-        settings = {
-            "scenario": argument or section.simulate.scenario,
-            "seed": section.simulate.seed,
-            "speed": section.simulate.speed,
-        }
-    source: Source = registry.load(SOURCES, kind)(**settings)
-    return source
 
 
 class Chores:
@@ -164,13 +139,15 @@ class Daemon:
         self.pipeline = Pipeline(
             config=self.config,
             sources=[
-                make_source(name, self.config.sources) for name in self.config.sources.enabled
+                chosen.make(word, self.config.sources) for word in self.config.sources.enabled
             ],
             host=self.host,
             history=self.history,
             runtime_dir=self.runtime_dir,
             courier=self._new_courier(),
-            fresh=lambda name: make_source(name, self.config.sources),
+            fresh=lambda position: chosen.make(
+                self._begun.sources.enabled[position], self._begun.sources
+            ),
         )
         self.pipeline.extra_problems = self._warnings
 

@@ -128,16 +128,11 @@ def _configuration(flags: Globals) -> tuple[Loaded, list[Check]]:
     return loaded, checks or [_ok("config", files)]
 
 
-def _sources(chosen: Config) -> Iterator[Check]:
-    from gpuwatchd.sources import SOURCES  # noqa: PLC0415
-
+def _sources(settings: Config) -> Iterator[Check]:
     works = False
-    for name in SOURCES:
-        enabled = name in chosen.sources.enabled
-        if not enabled:
-            continue
-        check = bounded(lambda name=name: _source(name, chosen)) or _failed(  # type: ignore[misc]
-            f"source {name}", "does not answer: the driver hangs", "check: nvidia-smi; dmesg"
+    for word in settings.sources.enabled:
+        check = bounded(lambda word=word: _source(word, settings)) or _failed(  # type: ignore[misc]
+            f"source {word}", "does not answer: the driver hangs", "check: nvidia-smi; dmesg"
         )
         works = works or check.level == "ok"
         yield check
@@ -148,15 +143,17 @@ def _sources(chosen: Config) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def _source(name: str, chosen: Config) -> Check:
+def _source(name: str, settings: Config) -> Check:
+    from gpuwatchd.sources import chosen  # noqa: PLC0415
+
     try:
-        source = look.make_source(name, chosen)
-        found: Availability = source.probe()  # type: ignore[attr-defined]
+        source = chosen.make(name, settings.sources)
+        found = source.probe()
         if not found.ok:
             return _warning(f"source {name}", found.reason, found.hint)
-        source.read()  # type: ignore[attr-defined]
-        count = len(tuple(source.devices()))  # type: ignore[attr-defined]
-        source.close()  # type: ignore[attr-defined]
+        source.read()
+        count = len(tuple(source.devices()))
+        source.close()
     except GpuwatchdError as error:
         return _warning(f"source {name}", error.message, error.hint)
     if count == 0:

@@ -209,28 +209,6 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
     return view
 
 
-def make_source(name: str, settings: Config) -> object:
-    """Return a source by name, made with its section of the configuration.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is no such source or its library is missing.
-    """
-    import msgspec  # noqa: PLC0415
-
-    from gpuwatchd import registry  # noqa: PLC0415
-    from gpuwatchd.sources import SOURCES  # noqa: PLC0415
-
-    section = getattr(settings.sources, name, None)
-    keywords = msgspec.structs.asdict(section) if section is not None else {}
-    try:
-        kind = registry.load(SOURCES, name)
-    except ImportError as error:
-        raise SourceUnavailable(f"{name}: cannot be loaded: {error}") from error
-    return kind(**keywords)
-
-
 def direct(flags: Globals) -> View:
     """Read every enabled source once: numbers and names, no trend.
 
@@ -243,7 +221,7 @@ def direct(flags: Globals) -> View:
     found: list[LiveDevice] = []
     reasons: list[str] = []
     for name in settings.sources.enabled:
-        if name == "replay":
+        if name.partition(":")[0] == "replay":
             continue  # a recording says nothing about now
         try:
             found += _look_once(name, settings, reasons)
@@ -260,17 +238,19 @@ def direct(flags: Globals) -> View:
 
 
 def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevice]:
-    source = make_source(name, settings)
+    from gpuwatchd.sources import chosen  # noqa: PLC0415 - only where there is no live state
+
+    source = chosen.make(name, settings.sources)
     try:
-        usable = source.probe()  # type: ignore[attr-defined]
+        usable = source.probe()
         if not usable.ok:
             reasons.append(usable.reason)
             return []
-        sample: Sample = source.read()  # type: ignore[attr-defined]
-        devices: Sequence[Device] = tuple(source.devices())  # type: ignore[attr-defined]
+        sample: Sample = source.read()
+        devices: Sequence[Device] = tuple(source.devices())
     finally:
         with contextlib.suppress(GpuwatchdError):
-            source.close()  # type: ignore[attr-defined]
+            source.close()
     reasons += [f.why for f in sample.faults if f.device_uid is None]
     readings = {reading.device_uid: reading for reading in sample.readings}
     infos = _identify(sample)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -81,7 +82,7 @@ class Pipeline:
     courier
         Carries messages; None tells nobody.
     fresh
-        Makes a source anew by name, for one whose thread is stuck in a driver.
+        Makes the source at a position anew: for one whose thread is stuck in a driver.
     wall, mono
         Clocks, for what has no sample to take its time from.
     """
@@ -95,7 +96,7 @@ class Pipeline:
         history: History | None = None,
         runtime_dir: Path | None = None,
         courier: Courier | None = None,
-        fresh: Callable[[str], Source] | None = None,
+        fresh: Callable[[int], Source] | None = None,
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,9 +107,9 @@ class Pipeline:
             label: SourceWorker(
                 source,
                 deadline_s=config.daemon.source_deadline,
-                fresh=_maker(fresh, source.name) if fresh is not None else None,
+                fresh=partial(fresh, position) if fresh is not None else None,
             )
-            for label, source in _labelled(sources)
+            for position, (label, source) in enumerate(_labelled(sources))
         }
         self.history = history
         self.runtime_dir = runtime_dir
@@ -352,7 +353,3 @@ def _labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
         number = names[source.name] = names.get(source.name, 0) + 1
         out.append((source.name if number == 1 else f"{source.name} {number}", source))
     return out
-
-
-def _maker(fresh: Callable[[str], Source], name: str) -> Callable[[], Source]:
-    return lambda: fresh(name)

@@ -288,3 +288,25 @@ def test_notify_without_a_channel_says_so(
     monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "")
     assert main(["notify", "test"]) == 1
     assert "no channel is in use" in capsys.readouterr().err
+
+
+def test_doctor_tries_a_source_with_its_main_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[sources]\nenabled = ['simulate:quiet']\n")
+    main(["doctor", "--json", "--config", str(file)])
+    checks = json.loads(capsys.readouterr().out)["data"]
+    (source,) = [c for c in checks if c["name"] == "source simulate:quiet"]
+    assert source["level"] == "ok"
+
+
+def test_status_looks_directly_at_a_source_with_its_main_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[sources]\nenabled = ['simulate:mixed-8x8']\n")
+    assert main(["status", "--json", "--config", str(file)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["source"] == "direct"
+    assert len(answer["data"]) == 8

@@ -212,7 +212,7 @@ def test_a_source_that_cannot_be_made_anew_stops_no_tick() -> None:
         release.wait(30)
         raise SourceError("woken")
 
-    def no_source(_: str) -> Any:
+    def no_source(_: int) -> Any:
         raise ImportError("no such library")
 
     clock = [0.0]
