@@ -27,7 +27,7 @@ from gpuwatchd.host import Host, allocator
 from gpuwatchd.notify import outbox
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.service.bell import Bell
-from gpuwatchd.service.sd_notify import Ear
+from gpuwatchd.service.sd_notify import Ear, watchdog_s
 from gpuwatchd.sources import chosen
 from gpuwatchd.store.place import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
@@ -130,6 +130,7 @@ class Daemon:
         self._told: set[str] = set()
         self._warnings = tuple(loaded.warnings)
         self.manager = Ear(os.environ.pop("NOTIFY_SOCKET", ""))
+        self._feed_every_s = watchdog_s(os.environ) / 2
         self.chores = Chores()
         self.state_dir = private_directory(config.state_dir())
         self.runtime_dir = private_directory(config.runtime_dir())
@@ -181,13 +182,15 @@ class Daemon:
     def _loop(self) -> None:
         following_s = time.monotonic() + self.config.daemon.interval
         while not self._stop:
-            self._bell.wait(max(0.0, following_s - time.monotonic()))
+            self._bell.wait(min(max(0.0, following_s - time.monotonic()), self._feed_every_s))
             if self._stop:
                 return
             if self._reload_asked:
                 self._take_over()
+                following_s = min(following_s, time.monotonic() + self.config.daemon.interval)
             now_s = time.monotonic()
             if now_s < following_s:
+                self._feed()
                 continue
             # Ticks that were missed (a stall, a suspend) are skipped, never caught up in a burst.
             interval_s = self.config.daemon.interval
@@ -224,6 +227,9 @@ class Daemon:
             log.warning("%s", shapes[shape])
         self._told = set(shapes)
         self.manager.status(text)
+        self._feed()
+
+    def _feed(self) -> None:
         if self._alive():
             self.manager.tell("WATCHDOG=1")
 

@@ -194,6 +194,29 @@ def test_the_service_manager_hears_ready_status_watchdog_and_stopping(tmp_path: 
     assert "STATUS=1 GPUs" in heard
 
 
+def test_a_long_interval_does_not_starve_the_watchdog(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(path)
+        ear.settimeout(10)
+        heard = ""
+        words = ["--source", "simulate:one-leak", "--interval", "1h"]
+        with daemon(tmp_path, *words, NOTIFY_SOCKET=path, WATCHDOG_USEC="400000"):
+            while heard.count("WATCHDOG=1") < 4:
+                heard += ear.recv(4096).decode() + "\n"
+            assert state_of(tmp_path).ticks == 1
+
+
+def test_a_shorter_interval_does_not_wait_for_the_longer_one_to_pass(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    begun = "[sources]\nenabled = ['simulate:one-leak']\n[daemon]\n"
+    file.write_text(f"{begun}interval = '1h'\n")
+    with daemon(tmp_path, "--config", str(file)) as process:
+        file.write_text(f"{begun}interval = '0.2s'\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: state_of(tmp_path).ticks > 3)
+
+
 def test_everything_it_writes_is_private(tmp_path: Path) -> None:
     once(tmp_path, *SIMULATED, "--once")
     for folder in ("state", "run"):

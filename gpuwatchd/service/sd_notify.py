@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import logging
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 log = logging.getLogger("gpuwatchd")
+
+
+_NEVER_S = 86_400.0
+
+
+def watchdog_s(environ: Mapping[str, str]) -> float:
+    """Return after how many seconds of silence we would be killed; a day when nobody watches.
+
+    Examples
+    --------
+    >>> watchdog_s({"WATCHDOG_USEC": "60000000"})
+    60.0
+    """
+    text = environ.get("WATCHDOG_USEC", "")
+    return int(text) / 1e6 if text.isdecimal() and int(text) else _NEVER_S
 
 
 class Ear:
