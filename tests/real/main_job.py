@@ -71,7 +71,7 @@ class Post:
         return "250 kept"
 
 
-def configure(out: Path, post: Post) -> Path:
+def configure(out: Path, post: Post, more: str = "") -> Path:
     """Write the user's configuration; return the file."""
     secret = out / "smtp-password"
     secret.write_text(PASSWORD)
@@ -92,6 +92,7 @@ sender = "gpuwatchd@localhost"
 to = ["me@localhost"]
 [notify.command]
 argv = {hook}
+{more}
 """
     )
     return file
@@ -161,7 +162,9 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def start(run: Run, stage: Stage, post: Post, interval: str) -> subprocess.Popen[bytes]:
+def start(
+    run: Run, stage: Stage, post: Post, interval: str, more: str = ""
+) -> subprocess.Popen[bytes]:
     """Bring up the desktop, then the daemon as a user would."""
     stage.start_bus()
     stage.start_screen()
@@ -174,7 +177,7 @@ def start(run: Run, stage: Stage, post: Post, interval: str) -> subprocess.Popen
     }  # fmt: skip
     with (out / "daemon.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "gpuwatchd", "--config", str(configure(out, post)),
+            [sys.executable, "-m", "gpuwatchd", "--config", str(configure(out, post, more)),
              "--interval", interval],
             env=environ, stdout=log, stderr=log, cwd=Path(__file__).parents[2],
         )  # fmt: skip
