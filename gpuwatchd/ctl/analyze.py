@@ -94,11 +94,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         named = ", ".join(flags.gpu)
         raise GpuwatchdError(f"no GPU of these logs matches --gpu {named}", hint="leave it out")
     if flags.json:
-        output.emit_json(
-            envelope.answer(
-                "analyze", [_file_json(log, found) for log, found in results], source="files"
-            )
-        )
+        output.emit_json(_answer(results))
     else:
         out = output.Out(flags)
         for position, (log, found) in enumerate(results):
@@ -240,6 +236,19 @@ def _subject_json(found: SubjectResult) -> dict[str, Any]:
         "watches": [_event_json(event) for event in found.watches],
         "alerts": [_event_json(event) for event in found.alerts],
     }
+
+
+def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> dict[str, Any]:
+    said = envelope.answer("analyze", [_file_json(*one) for one in results], source="files")
+    if all(log.error is not None for log, _ in results):
+        first = results[0][0]
+        said["error"] = {
+            "kind": "LogFormatError",
+            "message": text.clean(f"{first.path}: {first.error}", limit=1024),
+            "hint": text.clean(first.hint, limit=1024),
+            "exit_code": BAD_INPUT,
+        }
+    return said
 
 
 def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:

@@ -116,6 +116,14 @@ def test_what_is_no_log_is_exit_5_with_one_line(
     code, answered = answer(capsys, str(file))
     assert code == 5
     assert answered["data"][0]["error"]
+    assert answered["error"]["exit_code"] == 5
+    assert str(file) in answered["error"]["message"]
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
+def test_an_endless_file_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "/dev/zero"]) == 5
+    assert "/dev/zero" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_exit_5(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,10 @@ class Stream:
             if not cut:
                 held = b"" if skipping else held + chunk
                 skipping = skipping or len(held) > MAX_LINE_BYTES
+                if skipping and self._line == 1 and self.bytes > 4 * MAX_LINE_BYTES:
+                    # Endless (a device, a file of zeros): waiting for its first line is no use.
+                    self.notes.append(f"no line ends in the first {self.bytes >> 20} MiB")
+                    return
                 continue
             if skipping:
                 held, chunk = TORN.encode() + b"\n", chunk[chunk.find(b"\n") + 1 :]
