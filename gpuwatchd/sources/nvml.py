@@ -17,7 +17,16 @@ import pynvml
 
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import Availability, Device, DeviceReading, Fault, Sample
-from gpuwatchd.sources.nvml_card import GLOBAL_CODES, GPU_IS_LOST, Card, placeholder, state_of
+from gpuwatchd.sources.nvml_card import (
+    ABSENT_CODES,
+    EMPTY_SLOT_CODES,
+    GLOBAL_CODES,
+    GPU_IS_LOST,
+    Card,
+    order,
+    placeholder,
+    state_of,
+)
 from gpuwatchd.sources.nvml_reader import Reader, code_of
 from gpuwatchd.sources.nvml_system import (
     all_asleep,
@@ -93,8 +102,7 @@ class NvmlSource:
         self._why = Availability(ok=False, reason="NVML has not been asked yet")
         self._module_version: str | None = None
         self.needs_restart = False
-        """True when the library file was replaced under us: only a new process can load the new
-        one."""
+        """True when the library file was replaced: only a new process can load the new one."""
 
     # ---- the protocol ---------------------------------------------------------------------------
 
@@ -299,13 +307,7 @@ class NvmlSource:
             found[uid] = card
             self._scan_slices(card, found)
         self._keep_missing(found, blocked)
-        self._cards = dict(sorted(found.items(), key=lambda item: self._order(item[1], found)))
-
-    @staticmethod
-    def _order(card: Card, cards: dict[str, Card]) -> tuple[int, int, int]:
-        parent = cards.get(card.device.parent_uid or "")
-        index = card.device.index or 0
-        return (parent.device.index or 0, 1, index) if parent else (index, 0, 0)
+        self._cards = dict(sorted(found.items(), key=lambda item: order(item[1], found)))
 
     def _adopt(self, handle: Any, uid: str, index: int, parent: Card | None = None) -> Card:
         card = self._cards.get(uid)
@@ -336,20 +338,23 @@ class NvmlSource:
         )
 
     def _scan_slices(self, card: Card, found: dict[str, Card]) -> None:
-        card.is_parent = False
+        known = {c.device.index: c for c in self._cards.values() if c.device.parent_uid == card.uid}
         try:
-            if not pynvml.nvmlDeviceGetMigMode(card.handle)[0]:
-                return
-            card.is_parent = True
-            most = pynvml.nvmlDeviceGetMaxMigDeviceCount(card.handle)
-        except NVMLError:
+            card.is_parent = bool(pynvml.nvmlDeviceGetMigMode(card.handle)[0])
+            most = pynvml.nvmlDeviceGetMaxMigDeviceCount(card.handle) if card.is_parent else 0
+        except NVMLError as error:
+            # Without an answer nothing has changed: instances are not gone because a call failed.
+            card.is_parent = card.is_parent and code_of(error) not in ABSENT_CODES
+            found.update({c.uid: c for c in known.values() if card.is_parent})
             return
         for position in range(most):
             try:
                 handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, position)
                 uid = clean(pynvml.nvmlDeviceGetUUID(handle))
-            except (NVMLError, UnicodeError):
-                continue  # an empty slot answers NOT_FOUND
+            except (NVMLError, UnicodeError) as error:
+                if position in known and code_of(error) not in EMPTY_SLOT_CODES:
+                    found[known[position].uid] = known[position]
+                continue
             found[uid] = self._adopt(handle, uid, position, card)
 
     def _keep_missing(self, found: dict[str, Card], blocked: list[tuple[int, int]]) -> None:

@@ -22,6 +22,9 @@ GONE_CODES: Final = frozenset({GPU_IS_LOST, 16})
 ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH: asking again is of no use."""
 
+EMPTY_SLOT_CODES: Final = frozenset({2, 6})
+"""INVALID_ARGUMENT, NOT_FOUND: there is no MIG instance at this place."""
+
 PROCESS_ENTRY_BYTES: Final = 24
 """Size of the largest structure that a process list consists of."""
 
@@ -120,6 +123,13 @@ class Card:
     def why(self) -> str:
         """Say in words what keeps this card from being read."""
         return _WORDS[self.state]
+
+
+def order(card: Card, cards: dict[str, Card]) -> tuple[int, int, int]:
+    """Return the key that sorts cards by index, each followed by its MIG instances."""
+    parent = cards.get(card.device.parent_uid or "")
+    index = card.device.index or 0
+    return (parent.device.index or 0, 1, index) if parent else (index, 0, 0)
 
 
 def placeholder(index: int, code: int) -> Card:
