@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,10 +133,9 @@ def test_sigterm_writes_everything_and_leaves_in_time(tmp_path: Path) -> None:
     assert state.stopped
     import sqlite3
 
-    rows = sqlite3.connect(tmp_path / "state" / "history.db").execute(
-        "SELECT count(*) FROM gpu_raw"
-    )
-    assert rows.fetchone()[0] > 3
+    with closing(sqlite3.connect(tmp_path / "state" / "history.db")) as base:
+        kept = base.execute("SELECT count(*) FROM gpu_raw").fetchone()[0]
+    assert kept > 3
 
 
 def test_a_second_daemon_names_the_first(tmp_path: Path) -> None:
