@@ -141,18 +141,7 @@ def evaluate(
     if finding.tier == "none":
         return _without_evidence(finding, alert, rules, now_s)
     if alert is None:
-        alert = Alert(
-            key=f"leak:{finding.subject.id}",
-            kind="leak",
-            subject=finding.subject,
-            state="pending",
-            severity=finding.severity,
-            finding=finding,
-            opened_at_s=now_s,
-            changed_at_s=now_s,
-            last_notice_at_s=told_at_s,
-            title=title,
-        )
+        alert = _begun(finding, now_s, title, told_at_s)
     strong = finding.tier == "alert"
     grown = msgspec.structs.replace(
         alert,
@@ -167,6 +156,21 @@ def evaluate(
         clear_since_s=None,
     )
     return _promote(grown, rules, now_s)
+
+
+def _begun(finding: Finding, now_s: float, title: str, told_at_s: float | None) -> Alert:
+    return Alert(
+        key=f"leak:{finding.subject.id}",
+        kind="leak",
+        subject=finding.subject,
+        state="pending",
+        severity=finding.severity,
+        finding=finding,
+        opened_at_s=now_s,
+        changed_at_s=now_s,
+        last_notice_at_s=told_at_s,
+        title=title,
+    )
 
 
 def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
@@ -239,9 +243,7 @@ def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s
     return Outcome(alert=_resolve(cleared, "it stopped growing", rules, now_s), changed=True)
 
 
-def ended(
-    alert: Alert, why: str, rules: Rules, *, now_s: float, quietly: bool = False
-) -> Outcome:
+def ended(alert: Alert, why: str, rules: Rules, *, now_s: float, quietly: bool = False) -> Outcome:
     """Return the alert after its subject has gone (the process ended, the memory came back).
 
     ``quietly`` tells nobody: another alert goes on in its place.

@@ -82,13 +82,6 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
     return finding.pattern, "green" if finding.pattern in _CALM else ""
 
 
-def verdict_words(finding: Finding) -> tuple[tuple[str, str], ...]:
-    """Return a judgement as styled parts of a line: the words, then the growth of a leak."""
-    if is_leak(finding):
-        return verdict(finding), (f" {growth(finding.rate_bytes_per_s)}", "")
-    return (verdict(finding),)
-
-
 def who(info: ProcessInfo) -> str:
     """Return "python[4711] of alice"."""
     owner = f" of {info.user}" if info.user else ""

@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 RETRY_S = (30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 GIVE_UP_S = 48 * 3600.0
-FALLBACK_ATTEMPTS = 2
 GRACE_S = 5.0
 """A channel's own timeout speaks first, because it can say what it waited for."""
 _REMEMBERED = 256
@@ -63,19 +62,6 @@ def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
     delay_s = RETRY_S[min(max(attempts, 1), len(RETRY_S)) - 1]
     age_s = max(0.0, now_s - created_at_s)
     return None if age_s + delay_s > GIVE_UP_S else now_s + delay_s
-
-
-def needs_next_channel(delivery: Delivery) -> bool:
-    """Say whether this result is the moment to use the next channel as well.
-
-    True exactly once in the life of a delivery: when it fails for good at the first try, or when
-    its second try fails (about half a minute later), whatever becomes of it afterwards.
-    """
-    if delivery.state == "sent":
-        return False
-    return delivery.attempts == FALLBACK_ATTEMPTS or (
-        delivery.attempts < FALLBACK_ATTEMPTS and delivery.state == "failed"
-    )
 
 
 class BrokenChannel:

@@ -305,7 +305,6 @@ class Intake:
             track = seen.processes.get(use.key)
             if track is None:
                 track = self._process_track(seen, use.key)
-            track.seen_s = now_s
             _ring(track).add(now_s, use.used_bytes)
         complete = seen.room.attributed_at_s == now_s
         if used is not None and complete and len(seen.others) > 1:

@@ -75,7 +75,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     alert: Alert | None = None
     told_at_s: float | None = None
     due_s: float = 0.0
-    seen_s: float = 0.0
     peak: float = -1.0
     """Highest value of the last window; what was calm and passes it is looked at sooner."""
     judged_s: float = float("-inf")
@@ -106,7 +105,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
         self.due_s += by_s
         self.judged_s += by_s
-        self.seen_s += by_s
         if self.told_at_s is not None:
             self.told_at_s += by_s
         if self.finding is not None:

@@ -16,7 +16,7 @@ from gpuwatchd import config
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability, Delivery, Message
 from gpuwatchd.notify import NOTIFIERS, outbox
-from gpuwatchd.notify.outbox import GIVE_UP_S, GRACE_S, Courier, needs_next_channel, retry_at
+from gpuwatchd.notify.outbox import GIVE_UP_S, GRACE_S, Courier, retry_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +138,6 @@ def test_a_permanent_failure_is_final(
     courier.submit(delivery(message))
     (failed,) = collect(courier, 1)
     assert (failed.state, failed.next_try_at_s) == ("failed", None)
-    assert needs_next_channel(failed)
 
 
 def test_a_bug_in_a_channel_is_a_transient_failure(
@@ -395,20 +394,6 @@ def test_a_message_is_tried_for_two_days() -> None:
         now_s = again
     assert 47 * 3600 < now_s <= 48 * 3600
     assert 50 <= tries <= 60
-
-
-def test_the_next_channel_is_used_exactly_once(message: Message) -> None:
-    one = delivery(message)
-
-    def after(attempts: int, state: str) -> bool:
-        return needs_next_channel(msgspec.structs.replace(one, attempts=attempts, state=state))
-
-    transient = [after(n, "pending") for n in range(1, 60)] + [after(60, "failed")]
-    assert transient.count(True) == 1
-    assert after(1, "failed")
-    assert [after(1, "pending"), after(2, "failed")].count(True) == 1
-    assert not after(1, "sent")
-    assert not after(2, "sent")
 
 
 def test_build_uses_the_configuration() -> None:
