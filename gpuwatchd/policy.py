@@ -146,6 +146,8 @@ def evaluate(
     grown = msgspec.structs.replace(
         alert,
         finding=finding,
+        # Nobody was told of a watch: what it is worth now counts, up or down.
+        severity=alert.severity if alert.state == "firing" else finding.severity,
         confirmations=alert.confirmations + 1,
         held_since_s=now_s if alert.held_since_s is None else alert.held_since_s,
         alert_confirmations=alert.alert_confirmations + 1 if strong else 0,

@@ -49,6 +49,13 @@ def test_a_watch_needs_evaluations_in_a_row_and_some_time() -> None:
     assert states(live([watchable] * 4)) == ["pending", "pending", "watch", "watch"]
 
 
+def test_a_watch_is_as_severe_as_its_newest_finding() -> None:
+    calm_one = finding(tier="watch", eta=SOON, severity="info")
+    bad_one = finding(tier="watch", eta=SOON, severity="warning")
+    steps = live([calm_one] * 4 + [bad_one] + [calm_one])
+    assert [a.severity for _, a, _ in steps if a is not None] == ["info"] * 4 + ["warning", "info"]
+
+
 def test_a_break_in_the_row_starts_anew() -> None:
     watchable = finding(tier="watch", eta=SOON)
     steps = live([watchable, watchable, calm(), watchable, watchable, watchable])
