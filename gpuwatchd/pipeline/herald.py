@@ -6,6 +6,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd import policy
 from gpuwatchd.model import Alert, Decision, Delivery
 from gpuwatchd.pipeline import messages
@@ -22,7 +24,18 @@ log = logging.getLogger("gpuwatchd")
 
 STALE_S = 600.0
 """Nobody is reminded of an alert whose subject has not been seen for this long."""
+STALE = "nothing has been heard of it for 10 minutes"
 _HOUR_S = 3600.0
+
+
+def _aged(track: Track, now_s: float) -> Alert | None:
+    """Mark a track's alert as stale, or take that back; return it when that is news."""
+    alert, newest = track.alert, track.window.last
+    fresh = newest is not None and now_s - newest[0] <= STALE_S
+    if alert is None or fresh == (alert.held_back != STALE):
+        return None
+    track.alert = msgspec.structs.replace(alert, held_back="" if fresh else STALE)
+    return track.alert
 
 
 class Herald:
@@ -84,17 +97,18 @@ class Herald:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
             if alert.state == "resolved":
                 self._owing[source, alert.key] = alert
-        told: dict[str, Track] = {}
-        candidates: list[Alert] = []
-        for track in tracks:
-            alert_ = track.alert
-            if alert_ is None or alert_.state == "pending":
-                continue
-            told[alert_.key] = track
-            newest = track.window.last
-            fresh = newest is not None and now_s - newest[0] <= STALE_S
-            if fresh or alert_.notices == 0:
-                candidates.append(alert_)
+        told = {
+            track.alert.key: track
+            for track in tracks
+            if track.alert is not None and track.alert.state != "pending"
+        }
+        aged = [marked for track in told.values() if (marked := _aged(track, now_s)) is not None]
+        candidates = [
+            track.alert
+            for track in told.values()
+            if track.alert is not None
+            and (track.alert.held_back != STALE or track.alert.notices == 0)
+        ]
         # One that is open again is not over.
         candidates += [
             alert
@@ -107,7 +121,7 @@ class Herald:
         deliveries, unmade = self._messages(booked, decisions, now_s)
         booked = [alert for alert in booked if alert.key not in unmade]
         self._book(source, booked, told)
-        newest_of = {(a.key, a.opened_at_s): a for a in (*changes, *booked)}
+        newest_of = {(a.key, a.opened_at_s): a for a in (*aged, *changes, *booked)}
         if self._history is not None and (newest_of or deliveries):
             deliveries = self._history.apply(list(newest_of.values()), deliveries)
         self._post.send(deliveries)

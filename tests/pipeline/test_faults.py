@@ -148,15 +148,23 @@ def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
 
     clock = [0.0]
     post = Postbox()
-    pipeline = Pipeline(
-        config=Config(), sources=[Script(play)], courier=post, mono=lambda: clock[0]
-    )
+    script = Script(play)
+    pipeline = Pipeline(config=Config(), sources=[script], courier=post, mono=lambda: clock[0])
     ticks = []
     for _ in range(2000):
         clock[0] += 5.0
         ticks += run(pipeline, 1)
     assert states(ticks) == ["watch", "firing"]
     assert [d.message.notice for d in post.taken] == ["firing"]
+    assert [a.held_back for a in ticks[100].alerts] == [""] * len(ticks[100].alerts)
+    assert [a.held_back for a in ticks[-1].alerts] == [
+        "nothing has been heard of it for 10 minutes"
+    ]
+    script.play = leaking
+    for _ in range(100):
+        clock[0] += 5.0
+        ticks += run(pipeline, 1)
+    assert [a.held_back for a in ticks[-1].alerts] == [""]
 
 
 def test_one_series_that_cannot_be_judged_hides_no_other(
