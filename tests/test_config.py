@@ -129,7 +129,7 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 def test_a_bad_flag_is_not_blamed_on_a_file(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("")
-    with pytest.raises(ConfigError, match="^command line: "):
+    with pytest.raises(ConfigError, match=r"^command line: "):
         config.load(file, environ={}, overrides={"daemon": {"interval": "5x"}})
 
 

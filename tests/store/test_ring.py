@@ -40,7 +40,7 @@ def test_points_as_far_apart_as_a_cell_are_all_kept(values: list[int]) -> None:
 def test_thinning_a_recording_keeps_the_same_extremes_as_a_ring(
     values: list[int], step_s: float
 ) -> None:
-    t_s = 1_000.0 + np.arange(len(values)) * step_s
+    t_s = np.asarray(1_000.0 + np.arange(len(values)) * step_s, dtype=np.float64)
     thin_t, thin_v = thin(t_s, np.array(values, float))
     ring_t, ring_v = filled(values, step_s).window()
     cells = np.unique((thin_t / CELL_S).astype(int))
