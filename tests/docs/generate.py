@@ -121,11 +121,12 @@ def configuration() -> str:
         "# Configuration",
         "",
         (
-            "TOML. Layers, lowest first: the defaults, `/etc/gpuwatchd/config.toml`, your file"
-            " (`gpuwatchctl config path`), `GPUWATCHD_SECTION_KEY` variables, flags. They are"
-            " merged key by key; lists are replaced. Durations are numbers of seconds or texts such as"
-            ' `"15m"`. `snake_case` spellings are accepted; an unknown key is refused and the'
-            " nearest one named. `gpuwatchctl config init` writes a file with every key."
+            "TOML. Layers, lowest first: the defaults, `/etc/gpuwatchd/config.toml`, your"
+            " file (`gpuwatchctl config path`), `GPUWATCHD_SECTION_KEY` variables, flags."
+            " They are merged key by key; lists are replaced. Durations are numbers of"
+            ' seconds or texts such as `"15m"`. `snake_case` spellings are accepted; an'
+            " unknown key is refused and the nearest one named. `gpuwatchctl config init`"
+            " writes a file with every key."
         ),
         "",
         *_section(config.Config, "", field_notes()),
