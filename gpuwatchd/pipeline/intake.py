@@ -36,6 +36,8 @@ class Seen(msgspec.Struct, kw_only=True):
     others: list[Track]
     """The device's own track, then that of its unattributed memory."""
     taken_s: float = 0.0
+    missing: set[ProcessKey] = msgspec.field(default_factory=set)
+    """Processes that the last list did not name any more."""
     faults: tuple[str, ...] = ()
     source: str = ""
 
@@ -323,9 +325,12 @@ class Intake:
             return []
         present = {use.key for use in reading.uses}
         changed: list[Alert] = []
-        for key in [key for key in seen.processes if key not in present]:
+        missing = {key for key in seen.processes if key not in present}
+        # One list without it may be a slip of the driver; two in a row are believed.
+        for key in missing & seen.missing:
             track = seen.processes.pop(key)
             changed += self._retire([track], "its process has ended", now_s)
+        seen.missing = missing & seen.processes.keys()
         for key, track in seen.processes.items():
             # A framework is known only after its libraries have been loaded.
             track.framework = self.infos[key].framework

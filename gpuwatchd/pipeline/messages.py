@@ -124,6 +124,10 @@ def _facts(alert: Alert, now_s: float) -> dict[str, str]:
         facts["Full at"] = units.clock(finding.judged_at_s + finding.eta.mid_s, now_s=now_s)
     if finding.framework:
         facts["Framework"] = finding.framework
+    if finding.blame and alert.state != "resolved":
+        facts["Who grew"] = ", ".join(
+            f"{one.name} {units.percent(one.share)}" for one in finding.blame[:3]
+        )
     if alert.state == "resolved":
         facts["Over"] = alert.ended or "it is over"
     return facts

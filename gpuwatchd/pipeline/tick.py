@@ -13,7 +13,7 @@ import msgspec
 from gpuwatchd import __version__
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
-from gpuwatchd.pipeline import handover
+from gpuwatchd.pipeline import blaming, handover
 from gpuwatchd.pipeline.clock import Clock, resumed
 from gpuwatchd.pipeline.herald import Herald
 from gpuwatchd.pipeline.intake import Intake
@@ -228,9 +228,16 @@ class Pipeline:
 
         def work() -> list[Alert]:
             changed = self.watcher.judge(due, now_s)
-            return handover.take_over(self.watcher, self.intake.devices, changed, now_s)
+            changed = handover.take_over(self.watcher, self.intake.devices, changed, now_s)
+            return [self._blame(alert) for alert in changed]
 
         return self._guard("detectors", work) or []
+
+    def _blame(self, alert: Alert) -> Alert:
+        seen = self.intake.devices.get(alert.subject.device_uid)
+        if seen is None:
+            return alert
+        return blaming.blamed(alert, seen, self.intake.infos, self.watcher.tracks)
 
     def _announce(self, label: str, changed: list[Alert], now_s: float) -> list[Decision]:
         tracks = self.intake.tracks(label)

@@ -292,6 +292,10 @@ class Watcher:
         track.due_s = now_s + track.pause_s
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
+        if track.alert is not None and finding.tier != "none" and track.alert.finding.blame:
+            # Asked for when the alert opened; it stays until its state changes.
+            blame = track.alert.finding.blame
+            finding = msgspec.structs.replace(finding, blame=blame)
         outcome = policy.evaluate(
             finding,
             track.alert,

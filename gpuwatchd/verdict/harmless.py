@@ -10,6 +10,7 @@ from gpuwatchd import units
 from gpuwatchd.detect.cycle import Cycle
 from gpuwatchd.detect.plateau import Plateau
 from gpuwatchd.detect.spike import GROWING, TOO_EARLY, Spike
+from gpuwatchd.frameworks import PREALLOCATES
 from gpuwatchd.model import Finding
 from gpuwatchd.robust import MIB
 from gpuwatchd.screen import POOL_SHARE
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from gpuwatchd.robust import View
     from gpuwatchd.verdict.growth import Growth
 
-PREALLOCATING = frozenset({"jax", "tensorflow", "vllm", "sglang"})
-"""Frameworks that take a pool at start and keep it."""
 FLAT_SHARE = 0.02
 NEWS_S = 1800.0
 """A jump is news for half an hour; then what matters is that memory has been flat since."""
 _CYCLE, _PLATEAU = Cycle(), Plateau()
+_POOLS = frozenset(name.lower() for name in PREALLOCATES)
 
 
 def collecting(view: View, settings: DetectionSection) -> str:
@@ -93,7 +93,7 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
     recent = view.mean[np.searchsorted(view.t_s, -120.0) :]
     flat = float(recent.max() - recent.min()) <= max(0.01 * total, 64.0 * MIB)
     name = (series.framework or "").lower()
-    known = name in PREALLOCATING and level >= POOL_SHARE * total
+    known = name in _POOLS and level >= POOL_SHARE * total
     jumped = (
         spike is not None
         and spike.facts["jump_bytes"] >= POOL_SHARE * total

@@ -36,6 +36,8 @@ def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
     assert fired.finding.rate_bytes_per_s == pytest.approx(40 * MIB, rel=0.05)
     assert "python train.py[4711] of alice" in post.taken[0].message.body
     assert post.taken[1].message.thread == post.taken[0].message.id
+    assert [(one.process, one.share) for one in fired.finding.blame] == [(KEY, 1.0)]
+    assert post.taken[0].message.facts["Who grew"] == "python train.py 100%"
     pipeline.close()
 
 
@@ -274,3 +276,14 @@ def test_what_draws_is_watched_at_most(framework: str, expected: str) -> None:
     shown = ticks[-1].state.devices[0].finding
     assert shown is not None
     assert shown.pattern == "gradual"
+
+
+def test_one_list_without_a_process_is_not_believed() -> None:
+    def play(tick: int) -> Sample:
+        if tick in {100, 120}:
+            return sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
+        return leaking(tick)
+
+    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 180)
+    assert "resolved" not in states(ticks)
+    assert states(ticks)[-1] == "firing"

@@ -1,0 +1,51 @@
+"""Whose growth explains the device's: asked when an alert opens, not at every look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.model import Alert, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.intake import Seen
+    from gpuwatchd.pipeline.tracks import Track
+
+
+def blamed(
+    alert: Alert,
+    seen: Seen,
+    infos: Mapping[ProcessKey, ProcessInfo],
+    tracks: Mapping[str, Track],
+) -> Alert:
+    """Return the alert with the shares of those who grew since its onset.
+
+    Parameters
+    ----------
+    alert
+        Of any subject of the device; its track takes over the answer.
+    seen
+        The device, with the tracks of its processes.
+    infos
+        What to call them.
+    tracks
+        All tracks by subject id.
+    """
+    from gpuwatchd import blame  # noqa: PLC0415 - numpy comes with it
+
+    finding = alert.finding
+    if alert.state not in {"watch", "firing"} or not seen.others or finding.onset_at_s is None:
+        return alert
+    shares = blame.share(
+        seen.others[0].series(),
+        {key: track.series() for key, track in seen.processes.items()},
+        since_s=finding.onset_at_s,
+        names={key: info.label for key in seen.processes if (info := infos.get(key)) is not None},
+    )
+    told = msgspec.structs.replace(alert, finding=msgspec.structs.replace(finding, blame=shares))
+    track = tracks.get(alert.subject.id)
+    if track is not None and track.alert is not None and track.alert.key == alert.key:
+        track.alert = told
+    return told
