@@ -67,6 +67,8 @@ def compose(alert: Alert, notice: NoticeKind, *, now_s: float) -> Message:
     what = _recovered(alert) if notice == "resolved" else growth_line(finding)
     target = finding.subject.process
     command = f"gpuwatchctl predict --pid {target.pid}" if target else "gpuwatchctl status"
+    if notice == "resolved":
+        command = "gpuwatchctl alerts --all"
     full_in = "" if notice == "resolved" else f"Full in {eta_words(finding.eta)}."
     body = f"{alert.title} {what}. {full_in}".strip()
     if finding.reason and notice != "resolved":

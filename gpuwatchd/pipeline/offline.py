@@ -18,8 +18,6 @@ from gpuwatchd.policy import FAST_S
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from gpuwatchd.config import Config
     from gpuwatchd.model import Alert, Device, Finding, FloatArray, ProcessInfo, Subject
     from gpuwatchd.sources.replay import LogFile, LogSeries
@@ -115,7 +113,7 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     track: Track
     recorded: Recorded
     source: LogSeries
-    known_at: npt.NDArray[np.int64]
+    known_at: list[int]
     end_s: float
     ended: bool = False
     final: Finding | None = None
@@ -140,15 +138,13 @@ class _Rooms:
         """Return bytes, None when the device's total is unknown."""
         device = self._devices.get(uid)
         if device is not None and device.track.room.total_bytes is not None:
-            used = device.recorded.value(int(device.known_at[position]))
+            used = device.recorded.value(device.known_at[position])
             return max(0.0, device.track.room.total_bytes - (used or 0.0))
         processes = self._processes.get(uid, [])
         total = next((p.track.room.total_bytes for p in processes), None)
         if total is None:
             return None
-        held = sum(
-            p.recorded.value(int(p.known_at[position])) or 0.0 for p in processes if not p.ended
-        )
+        held = sum(p.recorded.value(p.known_at[position]) or 0.0 for p in processes if not p.ended)
         return max(0.0, total - held)
 
 
@@ -211,7 +207,7 @@ def _replay(
         track=track,
         recorded=recorded,
         source=series,
-        known_at=np.searchsorted(recorded.t_s, instants, side="right"),
+        known_at=np.searchsorted(recorded.t_s, instants, side="right").tolist(),
         end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
     )
 
@@ -257,7 +253,7 @@ def _due(watcher: Watcher, replays: list[_Replay], position: int, instant: float
     """Move every window to the instant; return those to judge; end processes that have gone."""
     due = []
     for replay in replays:
-        known = int(replay.known_at[position])
+        known = replay.known_at[position]
         recorded = replay.recorded
         if known == 0 or replay.ended:
             continue

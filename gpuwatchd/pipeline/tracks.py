@@ -185,18 +185,17 @@ class Watcher:
 
     def due(self, track: Track, now_s: float) -> bool:
         """Say whether a track deserves a look now; must cost next to nothing."""
+        if now_s < track.due_s - track.pause_s + policy.FAST_S and now_s < track.due_s:
+            return False
         newest = track.window.last
         if newest is None or newest[0] <= track.judged_s:
             # The same data once more would confirm nothing.
             return False
         if now_s >= track.due_s:
             return True
-        last = track.window.last
-        quiet = track.finding is not None and track.finding.tier == "none"
-        if not quiet or last is None or last[1] <= track.peak + _STIR_BYTES:
-            return False
         # What was quiet passes everything seen so far: look sooner than the usual pace says.
-        return now_s >= track.due_s - track.pause_s + policy.FAST_S
+        quiet = track.finding is not None and track.finding.tier == "none"
+        return quiet and newest[1] > track.peak + _STIR_BYTES
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; return the alerts whose state changed.

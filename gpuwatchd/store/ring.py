@@ -104,13 +104,15 @@ class Ring:
             del self._v[: _TRIM_AT // 8]
 
     def _append(self, t_s: float, value: float) -> None:
-        ticks = round((t_s - self._base_s) / _TICK_S) if self._t else _FULL
+        times = self._t
+        ticks = round((t_s - self._base_s) / _TICK_S) if times else _FULL
         if ticks >= _FULL:
             self._rebase(t_s)
+            times = self._t
             ticks = round((t_s - self._base_s) / _TICK_S)
-        if self._t and ticks <= self._t[-1]:
+        if times and ticks <= times[-1]:
             return
-        self._t.append(ticks)
+        times.append(ticks)
         self._v.append(value)
 
     def _rebase(self, t_s: float) -> None:
