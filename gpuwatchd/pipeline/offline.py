@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.pipeline.intake import device_title, process_title
+from gpuwatchd.pipeline.state import worst
 from gpuwatchd.pipeline.tracks import Room, Track, Watcher
 from gpuwatchd.policy import FAST_S
 from gpuwatchd.store.ring import thin
@@ -175,7 +176,10 @@ def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
     rooms = _Rooms(replays)
     for position, instant in enumerate(instants):
         _step(watcher, judged, rooms, position, float(instant))
-    return [_result(replay) for replay in replays]
+    finals: dict[str, list[Finding | None]] = {}
+    for replay in replays:
+        finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
+    return [_result(replay, finals[replay.track.subject.device_uid]) for replay in replays]
 
 
 def _instants(recorded: list[Recorded]) -> FloatArray:
@@ -293,8 +297,16 @@ def _end(watcher: Watcher, replay: _Replay, instant: float) -> None:
         _note(replay, old, alert, instant)
 
 
-def _result(replay: _Replay) -> SubjectResult:
+def _final(replay: _Replay) -> Finding | None:
+    return replay.final if replay.ended else replay.track.shown()
+
+
+def _result(replay: _Replay, of_device: list[Finding | None]) -> SubjectResult:
     series = replay.source
+    finding = _final(replay)
+    if finding is None and replay.track.subject.process is None:
+        # A device that was judged through its processes is shown with the worst of them, as live.
+        finding = worst(of_device)
     return SubjectResult(
         subject=series.subject,
         device=series.device,
@@ -302,7 +314,7 @@ def _result(replay: _Replay) -> SubjectResult:
         samples=int(series.t_s.size),
         started_at_s=float(series.t_s[0]),
         ended_at_s=float(series.t_s[-1]),
-        finding=replay.final if replay.ended else replay.track.shown(),
+        finding=finding,
         watches=tuple(replay.watches),
         alerts=tuple(replay.alerts),
     )

@@ -106,6 +106,7 @@ def test_a_device_whose_processes_are_judged_is_not_judged_again() -> None:
     )}  # fmt: skip
     assert found[True].alerts
     assert found[False].alerts == ()
+    assert found[False].finding == found[True].finding
 
 
 def test_a_window_never_reaches_over_a_break() -> None:
