@@ -188,3 +188,18 @@ def test_what_a_shell_pipes_in_is_a_configuration() -> None:
         assert config.load(Path(f"/dev/fd/{hears}"), environ={}).config.daemon.interval == 7.0
     finally:
         os.close(hears)
+
+
+def test_directories_on_macos_are_those_of_the_library_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gpuwatchd.config import places
+
+    monkeypatch.setattr(places, "_on_macos", lambda: True)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    home = Path.home()
+    support = home / "Library" / "Application Support" / "gpuwatchd"
+    assert config.user_file({}) == support / "config.toml"
+    assert config.state_dir({}) == support
+    assert config.runtime_dir({}) == home / "Library/Caches/TemporaryItems/gpuwatchd"

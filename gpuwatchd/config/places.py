@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from platformdirs.macos import MacOS
 
 SYSTEM_FILE = Path("/etc/gpuwatchd/config.toml")
 
@@ -15,8 +18,8 @@ SYSTEM_FILE = Path("/etc/gpuwatchd/config.toml")
 def user_file(environ: Mapping[str, str] | None = None) -> Path:
     """Return where the user's configuration file is, whether it exists or not."""
     environ = os.environ if environ is None else environ
-    if os.uname().sysname == "Darwin":
-        return _library("Application Support") / "config.toml"
+    if _on_macos():
+        return Path(_macos().user_config_dir) / "config.toml"
     base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "gpuwatchd" / "config.toml"
 
@@ -26,8 +29,8 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     if environ.get("GPUWATCHD_STATE_DIR"):
         return Path(environ["GPUWATCHD_STATE_DIR"])
-    if os.uname().sysname == "Darwin":
-        return _library("Application Support")
+    if _on_macos():
+        return Path(_macos().user_state_dir)
     base = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "gpuwatchd"
 
@@ -41,8 +44,8 @@ def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     if environ.get("GPUWATCHD_RUNTIME_DIR"):
         return Path(environ["GPUWATCHD_RUNTIME_DIR"])
-    if os.uname().sysname == "Darwin":
-        return _library("Caches")
+    if _on_macos():
+        return Path(_macos().user_runtime_dir)
     base = environ.get("XDG_RUNTIME_DIR")
     if base:
         return Path(base) / "gpuwatchd"
@@ -51,6 +54,12 @@ def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     return usual / "gpuwatchd" if usual.is_dir() else state_dir(environ) / "run"
 
 
-def _library(folder: str) -> Path:
-    base = Path.home() / "Library" / folder
-    return base / "TemporaryItems" / "gpuwatchd" if folder == "Caches" else base / "gpuwatchd"
+def _on_macos() -> bool:
+    return sys.platform == "darwin"
+
+
+def _macos() -> MacOS:
+    # On Linux three variables say it all, and status must start quickly; hence only here.
+    from platformdirs.macos import MacOS  # noqa: PLC0415
+
+    return MacOS("gpuwatchd", appauthor=False)
