@@ -48,7 +48,7 @@ def _hook(kind: type, value: object) -> object:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return Size(value)
         raise ValueError('expected a size such as "24GiB" or a number of bytes')
-    raise NotImplementedError(kind)
+    raise TypeError(f"no way to read a {kind}")
 
 
 def _section(kind: Any) -> type[Section] | None:

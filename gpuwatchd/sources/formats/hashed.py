@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from gpuwatchd.sources.formats import fields
@@ -35,7 +36,7 @@ def names_of(line: str) -> list[str]:
     return names
 
 
-class HashedReader:
+class HashedReader(ABC):
     """Base of the two monitors."""
 
     name = ""
@@ -65,12 +66,12 @@ class HashedReader:
             self.row(stripped, first_line + number)
         return len(lines)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a default, not a gap
         """Nothing is held back."""
 
+    @abstractmethod
     def row(self, line: str, number: int) -> None:
         """Read one row."""
-        raise NotImplementedError
 
     @staticmethod
     def _is_units(line: str) -> bool:

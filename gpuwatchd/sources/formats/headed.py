@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from gpuwatchd.sources.formats.columns import layout_of
@@ -20,7 +21,7 @@ WHAT_TO_LOG = (
 )
 
 
-class HeadedReader:
+class HeadedReader(ABC):
     """Base of the readers of tables with a header; a format says how its header looks."""
 
     name = ""
@@ -30,9 +31,9 @@ class HeadedReader:
         self._table: RowTable | None = None
 
     @staticmethod
+    @abstractmethod
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether a header of this format stands here."""
-        raise NotImplementedError
 
     def make(self, layout: Layout, header: str) -> RowTable:
         """Return the table under a header."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def head_of(lines: Sequence[str], at: int) -> str:
     return head if first[:1] == "{" or "{" in head else ""
 
 
-class JsonReader:
+class JsonReader(ABC):
     """Base of the JSON formats: puts values together and hands each to ``value``."""
 
     name = ""
@@ -74,9 +75,9 @@ class JsonReader:
         if self._lines:
             self._torn()
 
+    @abstractmethod
     def value(self, value: dict[str, Any], line: int) -> None:
         """Read one object."""
-        raise NotImplementedError
 
     def _torn(self) -> None:
         self._reset()
