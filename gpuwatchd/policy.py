@@ -92,10 +92,11 @@ def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: i
     """
     left = finding.eta.mid_s if finding.eta is not None and finding.tier != "none" else None
     forming = alert is not None and alert.state == "pending"
+    if alert is not None and alert.state == "firing" and left is not None:
+        # It has been told; what can still change is how soon.
+        return _clip(left / 120.0, FAST_S, _LONGEST_PAUSE_S)
     if young or forming or (left is not None and left < _URGENT_S):
         return FAST_S
-    if alert is not None and alert.state == "firing" and left is not None:
-        return _clip(left / 120.0, SLOW_S, _LONGEST_PAUSE_S)
     if alert is None and finding.tier == "none":
         return min(SLOW_S * (1 + calm_looks // 15), _LONGEST_PAUSE_S)
     return SLOW_S

@@ -218,3 +218,31 @@ def test_evaluation_never_changes_what_it_was_given(state: str) -> None:
     policy.evaluate(calm(), before, RULES, now_s=10_000.0, title="t")
     policy.evaluate(finding(), before, RULES, now_s=10_000.0, title="t")
     assert msgspec.json.encode(before) == copy
+
+
+def eta(mid_s: float) -> EtaRange:
+    return EtaRange(low_s=mid_s / 2, mid_s=mid_s, high_s=None)
+
+
+@pytest.mark.parametrize(
+    ("one", "state", "calm_looks", "pause_s"),
+    [
+        (finding(eta=eta(600)), None, 0, 10.0),
+        (finding(eta=eta(50_000)), "pending", 0, 10.0),
+        (finding(eta=eta(50_000)), "watch", 0, 60.0),
+        (finding(eta=eta(600)), "firing", 0, 10.0),
+        (finding(eta=eta(3_600)), "firing", 0, 30.0),
+        (finding(eta=eta(500_000)), "firing", 0, 300.0),
+        (calm(), None, 0, 60.0),
+        (calm(), None, 30, 180.0),
+        (calm(), None, 10_000, 300.0),
+        (calm(), "firing", 0, 60.0),
+    ],
+)
+def test_the_pause_is_weighed_against_the_time_that_is_left(
+    one: Finding, state: str | None, calm_looks: int, pause_s: float
+) -> None:
+    known = None if state is None else alert(state=state)
+    assert policy.pause_s(one, known, young=False, calm_looks=calm_looks) == pause_s
+    if state != "firing":
+        assert policy.pause_s(one, known, young=True, calm_looks=calm_looks) == policy.FAST_S
