@@ -1,4 +1,7 @@
-"""The examples that documents of the trade give, and harmless series not to confuse with them."""
+"""The examples that documents of the trade give, and harmless series not to confuse with them.
+
+``python -m tests.scenarios.documented`` prints when each is watched and alerted by default.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.scenarios.replay import make
+from tests.scenarios.replay import make, replay
 
 if TYPE_CHECKING:
     from gpuwatchd.model import Series
@@ -90,3 +93,36 @@ def harmless() -> dict[str, Series]:
         ),
         "flat": series(t, np.full(t.size, 6e9)),
     }
+
+
+def main() -> None:
+    """Print when each example is watched and alerted, in minutes after its onset."""
+    leaks = {
+        "40 MiB/s on 80 GB": (fast(5.0), 600.0),
+        "50 MB/min, noise 8 MiB": (line(50.0, 8.0, 3.5), 0.0),
+        "50 MB/min, noise 50 MiB": (line(50.0, 50.0, 3.5), 0.0),
+        "12.4 MB/min, noise 8 MiB": (line(12.4, 8.0, 6.0), 0.0),
+        "12.4 MB/min, noise 50 MiB": (line(12.4, 50.0, 6.0), 0.0),
+        "3 MB/min, noise 50 MiB": (line(3.0, 50.0, 8.0), 0.0),
+        "500 MB per epoch of 10 min": (epoch_stairs(), 600.0),
+        "298 MB per reload, loaded": (reload_stairs(), 420.0),
+        "298 MB per reload, unloaded": (reload_sawtooth(), 420.0),
+        "rising peaks, 120 MB per 5 min": (rising_peaks(), 300.0),
+    }
+    print(f"{'example':32} {'watch':>7} {'alert':>7}  pattern")
+    for name, (whole, onset_s) in leaks.items():
+        life = replay(whole)
+        cells = [
+            "-" if at_s is None else f"{(at_s - onset_s) / 60:.1f}"
+            for at_s in (life.watch_s, life.alert_s)
+        ]
+        print(f"{name:32} {cells[0]:>7} {cells[1]:>7}  {life.pattern}")
+    for name, whole in harmless().items():
+        life = replay(whole)
+        print(
+            f"harmless: {name:22} {life.watches:4} watches {life.alerts:2} alerts  {life.pattern}"
+        )
+
+
+if __name__ == "__main__":
+    main()
