@@ -336,7 +336,7 @@ def _exit_code(
     if all(log.error is not None for log, _ in results):
         first = results[0][0]
         if tell:
-            hint = first.hint or "gpuwatchctl analyze --help lists what is needed"
+            hint = first.hint or "gpuwatchctl analyze --help lists the flags for unusual logs"
             for line in (f"gpuwatchctl: {first.path}: {first.error}", f"hint: {hint}"):
                 sys.stderr.write(f"{text.clean(line, limit=4096)}\n")
         return BAD_INPUT

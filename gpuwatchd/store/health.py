@@ -60,10 +60,12 @@ class Health:
                 return
         self.say("writing", database.cannot_write(self._directory, error))
 
-    def succeeded(self) -> None:
-        """Note that writing works."""
+    def succeeded(self, *, refused: int = 0) -> None:
+        """Note that writing works, and how many rows were left out because a value did not fit."""
         self._busy = 0
         self.say("writing", None)
+        if refused:
+            self.say("refused", f"{refused} rows were left out of the history: a value did not fit")
 
     def lost(self, count: int) -> None:
         """Note how many rows of samples fell out of memory unwritten."""
@@ -74,11 +76,6 @@ class Health:
             if count
             else None,
         )
-
-    def refused(self, count: int) -> None:
-        """Note how many rows were left out of a transaction."""
-        if count:
-            self.say("refused", f"{count} rows were left out of the history: a value did not fit")
 
     def has_space(self) -> bool:
         """Say whether the disk has room; it must stop writing before it is full.

@@ -361,8 +361,7 @@ class History:
             self._health.failed(error)
             return {}
         self._ledger.written(moved)
-        self._health.refused(refused)
-        self._health.succeeded()
+        self._health.succeeded(refused=refused)
         return moved
 
     def _subject(self, alert: Alert) -> None:
@@ -398,5 +397,4 @@ class History:
             return
         self._intake.written()
         self._health.lost(0)
-        self._health.refused(refused)
-        self._health.succeeded()
+        self._health.succeeded(refused=refused)
