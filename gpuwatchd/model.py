@@ -171,6 +171,34 @@ class Subject(Value, frozen=True, kw_only=True):
         return f"{self.device_uid}/unattributed" if self.unattributed else self.device_uid
 
 
+class Profile(Value, frozen=True, kw_only=True):
+    """What one earlier run of the same program did with its memory, in a few numbers.
+
+    A sibling of the same job that runs now, or the same hour of yesterday, is a profile too.
+    """
+
+    kind: Literal["run", "sibling", "yesterday"] = "run"
+    ended_at_s: float
+    run_s: float
+    """Length of the run, as far as it was seen."""
+    base_bytes: float
+    """Lowest value of minutes 2 to 6."""
+    hold_s: float
+    """Longest time that memory was held before it was given back, at the end."""
+    proven_bytes: float
+    """Highest level at which it then stood, under load, long enough to call it a stop."""
+    top_bytes: float
+    """Highest level that it retained."""
+    grown_bytes: tuple[float, ...] = ()
+    """Largest harmless growth within each of ``forecast.PROFILE_LOOKBACKS_S``; never falls."""
+    near_limit: bool = False
+    """It ended within 5 % of the limit."""
+    alerted: bool = False
+    """The ordinary score was at the level of an alert when it ended."""
+    word: Literal["normal", "leak"] | None = None
+    """What the user said of this run; worth more than five runs without a word."""
+
+
 class Series(Value, frozen=True, kw_only=True, eq=False):
     """Memory over time of one subject.
 
@@ -188,6 +216,12 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     framework: str | None = None
     util_pct: float | None = None
     """Mean GPU utilisation over the last minutes, where known."""
+    others_bytes_per_s: float = 0.0
+    """Growth of everybody else on the device: it takes from the same free memory."""
+    history: tuple[Profile, ...] = ()
+    """Earlier runs of the same program, newest last; siblings; yesterday."""
+    age_s: float | None = None
+    """Age of the process at the last sample, where known: the window may begin later."""
 
 
 class EtaRange(Value, frozen=True, kw_only=True):

@@ -11,322 +11,41 @@ model average with multinomial increments. docs/explanation/detection.md has the
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-
+from gpuwatchd.forecast.eta import eta
 from gpuwatchd.forecast.laws import BINS, LAWS
-from gpuwatchd.model import EtaRange
-from gpuwatchd.robust import MIB
+from gpuwatchd.forecast.weigh import (
+    HORIZON_S,
+    LEAK_PRIOR,
+    STOP_SCALE_S,
+    STOP_SHAPE,
+    Weights,
+    weigh,
+)
+from gpuwatchd.forecast.windows import (
+    HOLD_MARGIN,
+    HOLD_SHARE,
+    HOLDS,
+    LOOKBACKS_S,
+    NOISE_FACTOR,
+    Windows,
+    windows,
+)
 
-if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray
-    from gpuwatchd.robust import View
-
-LOOKBACKS_S = 30.0 * np.sqrt(2.0) ** np.arange(20)
-"""30 s to 6 h in steps of √2; the growth since the last low point is always added."""
-HOLD_SHARE = 0.25
-"""Releases smaller than this share of a window's growth do not delay it."""
-HOLD_MARGIN = 1.25
-"""Growth must be older than this many times the longest hold."""
-HOLDS = 2.0
-"""A window covers at least this many holds: a rise between two releases proves nothing."""
-STOP_SHAPE = 2.0
-STOP_SCALE_S = 2400.0
-LEAK_PRIOR = 0.1
-"""Share of ramps that never stop, before anything is known."""
-NOISE_FACTOR = 20.0
-"""Growth above this many standard deviations of the noise needs no smoothing."""
-HORIZON_S = 72 * 3600.0
-BLOCKS = 48
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Windows:
-    """Candidate windows (k,): growth of the retained floor that is older than what is let go."""
-
-    view: View
-    """What they were seen in."""
-    begin_s: FloatArray
-    """Seconds before now, <= 0."""
-    end_s: FloatArray
-    age_s: FloatArray
-    growth: FloatArray
-    """Bytes; at least the minimum asked for."""
-    shares: FloatArray
-    """(k, 16): share of the growth in each sixteenth of the window."""
-    lag_s: FloatArray
-    """How long the subject holds this much before it lets go."""
-    events: FloatArray
-    """Independent events seen, 1 to 60."""
-    excess: FloatArray
-    """Largest excess of the cumulative shares over the straight line."""
-    deficit: FloatArray
-    """Largest excess of the straight line over them."""
-    stall: FloatArray
-    """Time since the last rise over the longest pause between rises, 0 to 4."""
-    calm: FloatArray
-    """ln((growth + 4 MiB) / (drawdown + 4 MiB)), -3 to 4."""
-    returns: FloatArray
-    """How often half of the growth, or more, was given back at once."""
-
-    @property
-    def size(self) -> int:
-        """Number of windows."""
-        return int(self.growth.size)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
-    """What the laws say about each window."""
-
-    law: FloatArray
-    """(k, laws) posterior weight."""
-    reach_s: FloatArray
-    """(k, laws) seconds from now until the limit; infinite where it is never reached."""
-    reaches: FloatArray
-    """(k,) probability that the growth reaches the limit before it stops by itself."""
-    score: FloatArray
-    """(k,) log odds of the score."""
-
-
-def windows(view: View, minimum_growth: float) -> list[Windows]:
-    """Return the windows in which the floor grew by ``minimum_growth`` or more, if any.
-
-    Grouped by the view that they are seen in: windows whose growth does not stand far above the
-    noise are looked at in a coarser one, cells a 24th to a 96th of the window.
-
-    Cost: about 30 vectorised passes over at most 21 windows × 48 points, for each group.
-    """
-    t, floor = view.t_s, view.floor
-    if t.size < 4:
-        return []
-    noise = NOISE_FACTOR * view.noise_bytes
-    if float(floor[-1] - floor[0]) < minimum_growth and noise < minimum_growth:
-        return []
-    oldest = float(t[view.start])
-    shortest, longest = np.searchsorted(LOOKBACKS_S, (4.0 * view.step_s, -0.85 * oldest)).tolist()
-    look = np.append(LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest])
-    quiet = noise <= minimum_growth
-    groups = [(view, look)] if quiet else _groups(view, look, noise)
-    out = [_candidates(one, looks, minimum_growth) for one, looks in groups]
-    return [found for found in out if found is not None]
-
-
-def _knees(view: View) -> list[float]:
-    """Return how long ago the floor was furthest below its chord: where a late leak began."""
-    out = []
-    for begin in (view.start, view.t_s.size - view.t_s.size // 4):
-        t, x = view.t_s[begin:], view.floor[begin:]
-        if t.size >= 8 and x[-1] > x[0]:
-            slope = (x[-1] - x[0]) / (t[-1] - t[0])
-            knee = int((x - slope * t).argmin())
-            if 0 < knee < t.size - 4:
-                out.append(-float(t[knee]))
-    return out
-
-
-def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, FloatArray]]:
-    """Return which look-backs are looked at in which view."""
-    growth = view.floor[-1] - np.interp(-look, view.t_s, view.floor)
-    fine = growth >= noise
-    groups = [(view, look[fine])] if fine.any() else []
-    # A noisy lowest point says nothing about the age of the growth: the whole view counts.
-    rest = LOOKBACKS_S[: int(np.searchsorted(LOOKBACKS_S, 0.85 * view.span_s))]
-    rest = np.append(rest[rest > (look[fine].max() if fine.any() else 0.0)], view.span_s)
-    rest = np.append(rest, look[~fine])
-    level = np.floor(np.log(np.maximum(rest / (24.0 * view.step_s), 1.0)) / math.log(4.0) + 1e-9)
-    for exponent in sorted(set(level.tolist())):
-        factor = 4 ** int(exponent)
-        if view.t_s.size >= 4 * factor:
-            coarse = view.coarser(factor) if factor > 1 else view
-            groups.append((coarse, rest[level == exponent]))
-    return groups
-
-
-def _candidates(view: View, look: FloatArray, minimum_growth: float) -> Windows | None:
-    t, floor = view.t_s, view.floor
-    if float(floor[-1] - floor[0]) < minimum_growth:
-        return None
-    least = 4.0 * view.step_s
-    oldest = float(t[view.start])
-    look = np.minimum(look, -oldest)
-    growth = floor[-1] - np.interp(-look, t, floor)
-    lag = view.holds.longest_s(HOLD_SHARE * growth)
-    if not lag.any():
-        end, begin = -lag, -look
-        good = (growth >= minimum_growth) & (look >= least)
-    else:
-        for _ in range(2):
-            end, begin, growth = _shifted(view, look, lag)
-            lag = np.maximum(lag, view.holds.longest_s(HOLD_SHARE * growth))
-        end, begin, growth = _shifted(view, look, lag)
-        # The delay must follow from this growth, not from a smaller one before the shift.
-        justified = view.holds.longest_s(HOLD_SHARE * growth) >= 0.5 * lag
-        long_enough = end - begin >= np.maximum(np.maximum(0.5 * look, HOLDS * lag), least)
-        good = (growth >= minimum_growth) & long_enough & justified
-    if not good.any():
-        return None
-    return _describe(view, begin[good], end[good], lag[good])
-
-
-def _shifted(
-    view: View, look: FloatArray, lag: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return end, begin and growth of windows that end before what may still be let go."""
-    end = -HOLD_MARGIN * lag
-    begin = np.maximum(end - look, float(view.t_s[view.start]))
-    growth = np.interp(end, view.t_s, view.floor) - np.interp(begin, view.t_s, view.floor)
-    return end, begin, np.maximum(growth, 0.0)
-
-
-def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -> Windows:
-    t, floor = view.t_s, view.floor
-    age = end - begin
-    edges = begin[:, None] + age[:, None] * _UNIT
-    level = np.interp(edges.ravel(), t, floor).reshape(edges.shape)
-    delta = np.diff(level, axis=1)
-    growth = level[:, -1] - level[:, 0]
-    shares = delta / growth[:, None]
-    over = np.cumsum(shares, axis=1) - _UNIT[1:]
-    rises = np.diff(floor)
-    first = np.minimum(np.searchsorted(t, begin), t.size - 1)
-    last = np.maximum(np.searchsorted(t, end, side="right") - 1, first)
-    squares = np.concatenate(([0.0], np.cumsum(rises * rises)))
-    seen = np.maximum(floor[last] - floor[first], 1.0)
-    jump = (squares[last] - squares[first]) / seen
-    bend = np.square(np.diff(delta, axis=1)).sum(axis=1) / 30.0 / (growth / BINS)
-    unit = np.maximum(np.maximum(jump, bend), 2.0 * MIB)
-    return Windows(
-        view=view,
-        begin_s=begin, end_s=end, age_s=age, growth=growth, shares=shares, lag_s=lag,
-        events=np.clip(growth / unit, 1.0, 60.0),
-        excess=np.maximum(over.max(axis=1), 0.0),
-        deficit=np.maximum(-over.min(axis=1), 0.0),
-        stall=_stall(t, rises, begin, end),
-        calm=_calm(view, age, lag, growth),
-        returns=view.holds.times(0.5 * growth),
-    )  # fmt: skip
-
-
-_UNIT = np.linspace(0.0, 1.0, BINS + 1)
-_NOTHING = -1e30
-"""Below every mean: a block without samples is never the highest."""
-
-
-def _stall(t: FloatArray, rises: FloatArray, begin: FloatArray, end: FloatArray) -> FloatArray:
-    at = t[1:][rises > 0.0]
-    if at.size < 2:
-        return np.full(begin.size, 4.0)
-    pauses = np.diff(at)
-    first = np.searchsorted(at, begin)
-    last = np.searchsorted(at, end, side="right") - 1
-    out = np.full(begin.size, 4.0)
-    for k, (a, b) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        if b > a:
-            since = float(end[k] - at[b])
-            out[k] = min(4.0, since / float(pauses[a:b].max()))
-    return out
-
-
-def _calm(view: View, age: FloatArray, lag: FloatArray, growth: FloatArray) -> FloatArray:
-    """Growth against the largest drawdown of block means over six times the window."""
-    block = np.maximum(np.maximum(age / 8.0, lag), view.step_s)
-    count = np.minimum(np.floor(np.minimum(6.0 * age, view.span_s) / block), BLOCKS)
-    edges = -block[:, None] * np.arange(BLOCKS, -1, -1)
-    edges[:, -1] = 1.0
-    at = np.searchsorted(view.t_s, edges.ravel(), side="left").reshape(edges.shape)
-    number = np.diff(at, axis=1)
-    total = np.diff(view.sums[at], axis=1)
-    used = (np.arange(BLOCKS, 0, -1) <= count[:, None]) & (number > 0)
-    mean = np.where(used, total / np.maximum(number, 1), _NOTHING)
-    top = np.maximum.accumulate(mean, axis=1)
-    fall = np.where(used, top - mean, 0.0).max(axis=1)
-    calm = np.log((growth + 4.0 * MIB) / (fall + 4.0 * MIB))
-    return np.where(count >= 3, np.clip(calm, -3.0, 4.0), 2.0)
-
-
-def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) -> Weights:
-    """Return what the laws say about each window.
-
-    With p the probability that the limit is reached before the growth stops by itself, A the age,
-    k₊ and k₋ excess and deficit (less 1/2n for n >= 4 events), s the stall and d the calm::
-
-        1.0 + 0.2 clip(ln(A / 40 min), -1.5, 0) + 0.8 ln(p / (1 - p)) - 4.5 k₊ - 4.5 k₋
-            - 0.7 max(s - 1, 0) + 0.25 d - [given back twice or more] max(1.5 - d, 0)
-
-    is the score in log odds; 0.80 is the level of an alert, 0.60 that of a watch.
-
-    Parameters
-    ----------
-    found
-        Windows from :func:`windows`.
-    headroom
-        (k,) bytes from the recent peak to the limit.
-    horizon_s
-        A limit that is further away than this is not reached.
-    """
-    support = found.events[:, None] * (found.shares @ LAWS.log_odds) + LAWS.log_prior
-    support -= support.max(axis=1, keepdims=True)
-    law = np.exp(support)
-    law /= law.sum(axis=1, keepdims=True)
-    ratio = np.maximum(headroom, 0.0) / found.growth
-    reach = found.age_s[:, None] * (LAWS.reach(ratio) - 1.0) + found.end_s[:, None]
-    reach = np.maximum(reach, 0.0)
-    age = found.age_s
-    survive = (1.0 + age / STOP_SCALE_S) ** -STOP_SHAPE
-    leak = LEAK_PRIOR / (LEAK_PRIOR + (1.0 - LEAK_PRIOR) * survive)
-    old = (STOP_SCALE_S + age)[:, None]
-    in_time = (old / (old + reach)) ** STOP_SHAPE
-    chance = np.where(reach < horizon_s, leak[:, None] + (1.0 - leak[:, None]) * in_time, 0.0)
-    p = np.clip((law * chance).sum(axis=1), 0.001, 0.999)
-    # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
-    slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
-    # The shorter the growth, the more a benign ramp looks like it: the same evidence weighs less.
-    young = np.clip(np.log(age / STOP_SCALE_S), -1.5, 0.0)
-    # What was given back again and again will be given back again (last term).
-    score = (
-        1.0
-        + 0.2 * young
-        + 0.8 * np.log(p / (1.0 - p))
-        - 4.5 * np.maximum(found.excess - slack, 0.0)
-        - 4.5 * np.maximum(found.deficit - slack, 0.0)
-        - 0.7 * np.maximum(found.stall - 1.0, 0.0)
-        + 0.25 * found.calm
-        - np.where(found.returns >= 2.0, np.maximum(1.5 - found.calm, 0.0), 0.0)
-    )
-    return Weights(law=law, reach_s=reach, reaches=p, score=score)
-
-
-_SPREAD = np.array([-1.6449, -0.8416, -0.3853, 0.0, 0.3853, 0.8416, 1.6449])
-"""Seven equally likely points of the normal law, roughly."""
-
-
-def eta(
-    found: Windows, weights: Weights, index: int, *, line_s: float, horizon_s: float = HORIZON_S
-) -> EtaRange:
-    """Return the time to the limit for one window: middle from the line, ends from the laws.
-
-    Parameters
-    ----------
-    line_s
-        Seconds that the straight line needs; the middle.
-    horizon_s
-        Laws that need longer do not count.
-    """
-    reach, weight = weights.reach_s[index], weights.law[index]
-    good = (reach < horizon_s) & (weight > 1e-4)
-    spread = math.sqrt(1.0 / float(found.events[index]) + 0.08**2)
-    if good.any():
-        points = np.log(np.maximum(reach[good], 1.0))[:, None] + spread * _SPREAD
-        order = np.argsort(points, axis=None)
-        total = np.cumsum(np.repeat(weight[good], _SPREAD.size)[order])
-        at = np.searchsorted(total, [0.1 * total[-1], 0.9 * total[-1]])
-        low, high = np.exp(points.ravel()[order][np.minimum(at, total.size - 1)]).tolist()
-    else:
-        low, high = line_s * math.exp(-1.2816 * spread), line_s * math.exp(1.2816 * spread)
-    low = min(low, line_s * math.exp(-1.2816 * 0.05))
-    high = max(high, line_s * math.exp(1.2816 * 0.05))
-    return EtaRange(low_s=low, mid_s=line_s, high_s=high)
+__all__ = [
+    "BINS",
+    "HOLDS",
+    "HOLD_MARGIN",
+    "HOLD_SHARE",
+    "HORIZON_S",
+    "LAWS",
+    "LEAK_PRIOR",
+    "LOOKBACKS_S",
+    "NOISE_FACTOR",
+    "STOP_SCALE_S",
+    "STOP_SHAPE",
+    "Weights",
+    "Windows",
+    "eta",
+    "weigh",
+    "windows",
+]

@@ -3,55 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd import forecast, robust, units
-from gpuwatchd.detect.cycle import Cycle
-from gpuwatchd.detect.step import Step
-from gpuwatchd.detect.trend import Trend
+from gpuwatchd import units
 from gpuwatchd.model import Finding
 from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT
+from gpuwatchd.verdict.naming import line, name, p_value_since
+from gpuwatchd.verdict.timing import eta_of
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
-    from gpuwatchd.model import EtaRange, Pattern, Series, Severity, Signal, Tier
+    from gpuwatchd.model import EtaRange, Series, Severity, Tier
     from gpuwatchd.robust import View
     from gpuwatchd.verdict.growth import Growth
+    from gpuwatchd.verdict.naming import Named
 
 WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT - math.log(0.6 / 0.4)))
 """The formula's watch level 0.60 on the scale of ``confidence``."""
 LEAST_SAMPLES = 5
 LEAST_EVENTS = 2.5
 """One jump, or two, prove nothing: a load, a larger batch."""
-_TREND, _STEP, _CYCLE = Trend(), Step(), Cycle()
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
-
-
-class Named(NamedTuple):
-    """The pattern of a growth, the detector's signal behind it, and its rate in bytes/s."""
-
-    pattern: Pattern
-    signal: Signal | None
-    signals: tuple[Signal, ...]
-    rate: float
-
-
-def _name(view: View, growth: Growth) -> Named:
-    """Name the pattern: swings first, then stairs, then a slope."""
-    trend = _TREND.look_at(growth.found.view, growth.onset_s)
-    step, cycle = _STEP.look_at(view), _CYCLE.look_at(view)
-    signals = tuple(signal for signal in (trend, step, cycle) if signal is not None)
-    if cycle is not None and cycle.pattern == "cyclic":
-        return Named("cyclic", cycle, signals, cycle.rate_bytes_per_s)
-    if step is not None and step.confidence >= 0.25 and step.facts["stall"] <= 2.5:
-        return Named("step", step, signals, step.rate_bytes_per_s)
-    if trend is not None:
-        return Named("gradual", trend, signals, trend.rate_bytes_per_s)
-    slope, _, _ = _line(growth.found.view, growth.onset_s)
-    return Named("gradual", None, signals, slope)
 
 
 def leak(series: Series, view: View, settings: DetectionSection, growth: Growth) -> Finding | None:
@@ -61,7 +36,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
     gradual ones, ``minimum-samples`` and ``minimum-duration`` for the alert but not the watch,
     ``eta-horizon`` beyond which it is information.
     """
-    named = _name(view, growth)
+    named = name(view, growth)
     rate = named.rate
     if rate <= 0.0 or rate < settings.min_slope_mb_per_sec * 1e6:
         return None
@@ -69,18 +44,18 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         # The first trough or riser that counts is older than the window that scores best.
         onset_s = min(growth.onset_s, named.signal.since_s - view.now_s)
         growth = growth._replace(onset_s=onset_s)
-    _, _, r_squared = _line(view, growth.onset_s)
+    _, _, r_squared = line(view, growth.onset_s)
     if named.pattern == "gradual" and r_squared < settings.min_r_squared:
         return None
     tier = _tier(view, settings, growth, named)
     if tier == "none":
         return None
-    eta = _eta(growth, rate, settings)
+    eta = eta_of(series, growth, rate, settings)
     severity = _severity(tier, eta, growth, settings)
     if eta is not None and eta.mid_s > settings.eta_horizon:
         tier, severity = "watch", "info"
     trend = next((one for one in named.signals if one.detector == "trend"), None)
-    p_value = trend.facts["p_value"] if trend is not None else _p_value(view, growth.onset_s)
+    p_value = trend.facts["p_value"] if trend is not None else p_value_since(view, growth.onset_s)
     return Finding(
         id=series.subject.id,
         subject=series.subject,
@@ -132,36 +107,11 @@ def _worth_watching(growth: Growth, named: Named) -> bool:
     return growth.plain
 
 
-def _line(view: View, onset_s: float) -> tuple[float, float, float]:
-    first = min(int(np.searchsorted(view.t_s, onset_s - 1e-6)), view.t_s.size - 2)
-    return robust.least_squares(view.t_s[first:], view.mean[first:])
-
-
-def _p_value(view: View, onset_s: float) -> float | None:
-    first = int(np.searchsorted(view.t_s, onset_s - 1e-6))
-    if view.t_s.size - first < 16:
-        return None
-    return robust.batch_means_p(view.t_s[first:], view.mean[first:])[1]
-
-
 def _grown(growth: Growth) -> float:
     seen = growth.found.view
     end = float(growth.found.end_s[growth.best])
     low, high = np.interp([growth.onset_s, end], seen.t_s, seen.floor).tolist()
     return max(high - low, float(growth.found.growth[growth.best]))
-
-
-def _eta(growth: Growth, rate: float, settings: DetectionSection) -> EtaRange | None:
-    if growth.headroom is None or rate <= 0.0:
-        return None
-    line_s = max(growth.headroom, 0.0) / rate
-    return forecast.eta(
-        growth.found,
-        growth.weights,
-        growth.best,
-        line_s=line_s,
-        horizon_s=max(forecast.HORIZON_S, float(settings.eta_horizon)),
-    )
 
 
 def _severity(
