@@ -1,0 +1,104 @@
+"""The score of a window: a few terms of evidence, and what each of them weighs.
+
+The weights are those of :mod:`gpuwatchd.forecast.coefficients`, a file of plain numbers that
+``make train`` writes. A term is oriented so that more of it speaks for a leak.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwatchd.forecast.coefficients import COEFFICIENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.forecast.windows import Windows
+    from gpuwatchd.model import FloatArray
+
+YOUNG_S = 2400.0
+"""Growth younger than this is judged with reserve."""
+HOUR_S = 3600.0
+TERMS = (
+    "one",
+    "reach",
+    "excess",
+    "deficit",
+    "stall",
+    "calm",
+    "returned",
+    "young",
+    "old",
+    "consumed",
+    "unbounded",
+    "before",
+    "events",
+    "speed",
+    "hold",
+    "noise",
+)
+"""Names of the columns of :func:`terms`."""
+
+
+def terms(found: Windows, headroom: FloatArray, p: FloatArray, unbounded: FloatArray) -> FloatArray:
+    """Return the evidence (k, terms) of each window.
+
+    Parameters
+    ----------
+    found
+        Windows (k,).
+    headroom
+        (k,) bytes from the recent peak to the limit.
+    p
+        (k,) probability that the growth reaches the limit before it stops by itself.
+    unbounded
+        (k,) posterior weight of the laws that reach the limit at all.
+    """
+    age, growth = found.age_s, found.growth
+    room = np.maximum(headroom, 0.0)
+    # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
+    slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
+    aged = np.log(age / YOUNG_S)
+    whole = age * (growth + room) / growth
+    before = np.maximum(found.view.span_s + found.begin_s, 0.0)
+    out = np.empty((age.size, len(TERMS)))
+    out[:, 0] = 1.0
+    out[:, 1] = np.log(p / (1.0 - p))
+    out[:, 2] = -np.maximum(found.excess - slack, 0.0)
+    out[:, 3] = -np.maximum(found.deficit - slack, 0.0)
+    out[:, 4] = -np.maximum(found.stall - 1.0, 0.0)
+    out[:, 5] = found.calm
+    # What was given back again and again will be given back again.
+    out[:, 6] = -np.where(found.returns >= 2.0, np.maximum(1.5 - found.calm, 0.0), 0.0)
+    out[:, 7] = np.clip(aged, -1.5, 0.0)
+    out[:, 8] = np.clip(aged, 0.0, 2.5)
+    out[:, 9] = growth / (growth + room)
+    out[:, 10] = unbounded
+    out[:, 11] = np.clip(np.log1p(before / age), 0.0, 3.0)
+    out[:, 12] = np.log(found.events)
+    out[:, 13] = np.clip(np.log(whole / HOUR_S), -3.0, 3.0)
+    out[:, 14] = -np.log1p(found.lag_s / age)
+    out[:, 15] = -np.log1p(4.0 * found.view.noise_bytes / growth)
+    return out
+
+
+class Score:
+    """Weights of the terms; replaceable as a whole, so that folds can be compared."""
+
+    def __init__(self, coefficients: Mapping[str, float]) -> None:
+        self.use(coefficients)
+
+    def use(self, coefficients: Mapping[str, float]) -> None:
+        """Take these weights from now on; a term that is not named weighs nothing."""
+        self.coefficients = dict(coefficients)
+        self.weights: FloatArray = np.array([coefficients.get(name, 0.0) for name in TERMS])
+
+    def __call__(self, evidence: FloatArray) -> FloatArray:
+        """Return the log odds (k,) of the evidence (k, terms)."""
+        out: FloatArray = evidence @ self.weights
+        return out
+
+
+SCORE = Score(COEFFICIENTS)
