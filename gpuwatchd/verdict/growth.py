@@ -37,8 +37,20 @@ class Growth(NamedTuple):
     """Whether some window shows steady growth that is plain to see, though it may still end."""
 
 
-def find(series: Series, view: View, least: float) -> Growth | None:
-    """Return the growth of ``least`` bytes or more that scores best; None without any."""
+class Candidates(NamedTuple):
+    """Every growth that may be the one."""
+
+    groups: list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]
+    """Windows, headroom (k,) in bytes or None without a limit, and what the laws say."""
+    plain: bool
+    steady_s: float
+    """Length of the longest rise that is steady under the noise, 0 without one."""
+    youngest_s: float
+    """Windows younger than this do not count."""
+
+
+def candidates(series: Series, view: View, least: float) -> Candidates | None:
+    """Return the windows that grew by ``least`` bytes or more; None without any."""
     groups = forecast.windows(view, least)
     if not groups:
         return None
@@ -49,14 +61,22 @@ def find(series: Series, view: View, least: float) -> Growth | None:
     weighed = [(found, *_weigh(series, view, found)) for found in groups]
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = max(float(found.age_s.max()) for found in groups)
-    youngest_s = min(0.5 * steady_s, oldest)
+    return Candidates(weighed, plain, steady_s, min(0.5 * steady_s, oldest))
+
+
+def find(series: Series, view: View, least: float) -> Growth | None:
+    """Return the growth of ``least`` bytes or more that scores best; None without any."""
+    every = candidates(series, view, least)
+    if every is None:
+        return None
     scored = []
-    for k, (found, _, weights) in enumerate(weighed):
-        scores = np.where(found.age_s >= youngest_s, weights.score, -np.inf)
+    for k, (found, _, weights) in enumerate(every.groups):
+        scores = np.where(found.age_s >= every.youngest_s, weights.score, -np.inf)
         scored.append((float(scores.max()), k, int(scores.argmax())))
     score, k, best = max(scored)
-    found, headroom, weights = weighed[k]
+    found, headroom, weights = every.groups[k]
     onset_s = _onset(found.view, found, best)
+    steady_s = every.steady_s
     return Growth(
         found=found,
         weights=weights,
@@ -64,7 +84,7 @@ def find(series: Series, view: View, least: float) -> Growth | None:
         confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
         onset_s=onset_s if onset_s <= -0.5 * steady_s else -steady_s,
         headroom=float(headroom[best]) if headroom is not None else None,
-        plain=plain or steady_s > 0.0,
+        plain=every.plain or steady_s > 0.0,
     )
 
 
