@@ -168,8 +168,9 @@ def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
         for s in chosen
     ]
     instants = _instants(recorded)
+    growing: dict[str, dict[str, float]] = {series.subject.device_uid: {} for series in chosen}
     replays = [
-        _replay(watcher, series, window, instants)
+        _replay(watcher, series, window, instants, growing[series.subject.device_uid])
         for series, window in zip(chosen, recorded, strict=True)
     ]
     judged = _judged(replays)
@@ -189,7 +190,11 @@ def _instants(recorded: list[Recorded]) -> FloatArray:
 
 
 def _replay(
-    watcher: Watcher, series: LogSeries, recorded: Recorded, instants: FloatArray
+    watcher: Watcher,
+    series: LogSeries,
+    recorded: Recorded,
+    instants: FloatArray,
+    growing: dict[str, float],
 ) -> _Replay:
     device, process = series.device, series.process
     total = series.total_bytes or device.memory_total_bytes
@@ -201,7 +206,7 @@ def _replay(
         subject=series.subject,
         device=device,
         window=recorded,
-        room=Room(total_bytes=None if total is None else float(total)),
+        room=Room(total_bytes=None if total is None else float(total), growing=growing),
         title=title,
         framework=process.framework if process is not None else None,
     )

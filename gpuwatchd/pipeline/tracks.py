@@ -60,6 +60,33 @@ class Room(msgspec.Struct, kw_only=True):
     util_pct: float | None = None
     attributed_at_s: float | None = None
     """When every process of the device was last known with its memory."""
+    growing: dict[str, float] = {}
+    """Subject id -> bytes/s at which it is being seen to leak: all take from the same room."""
+
+    def limit(self, newest: float | None, *, whole: bool) -> float | None:
+        """Return where a subject that holds ``newest`` bytes runs out; None when unknown.
+
+        What it holds and what is free, at this instant: neither the driver's reserve nor, where
+        memory is shared with the host, what other programs hold is ever free.
+        """
+        held = self.used_bytes if whole and self.used_bytes is not None else newest
+        if self.free_bytes is None or held is None:
+            return self.total_bytes if whole else None
+        return held + self.free_bytes
+
+    def others(self, subject: Subject) -> float:
+        """Return the bytes/s at which everybody else is being seen to leak; never negative."""
+        mine = subject.id
+        return sum(rate for key, rate in self.growing.items() if key != mine)
+
+    def note(self, finding: Finding) -> None:
+        """Remember the rate of a leak, for its neighbours; forget it when it is none."""
+        subject = finding.subject
+        part = subject.process is not None or subject.unattributed
+        if part and finding.tier != "none" and finding.rate_bytes_per_s:
+            self.growing[subject.id] = max(0.0, finding.rate_bytes_per_s)
+        else:
+            self.growing.pop(subject.id, None)
 
 
 class Track(msgspec.Struct, kw_only=True, eq=False):
@@ -87,15 +114,14 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     def series(self) -> Series:
         """Return the window as the detectors want it."""
         t_s, values = self.window.window()
-        limit = self.room.total_bytes
-        if self.subject.process is not None or self.subject.unattributed:
-            free = self.room.free_bytes
-            limit = None if free is None or not values.size else float(values[-1]) + free
+        whole = self.subject.process is None and not self.subject.unattributed
+        newest = float(values[-1]) if values.size else None
         return Series(
             subject=self.subject,
             t_s=t_s,
             used_bytes=values,
-            limit_bytes=limit,
+            limit_bytes=self.room.limit(newest, whole=whole),
+            others_bytes_per_s=0.0 if whole else self.room.others(self.subject),
             total_bytes=self.room.total_bytes,
             framework=self.framework,
             util_pct=self.room.util_pct,
@@ -304,6 +330,7 @@ class Watcher:
             told_at_s=track.told_at_s,
         )
         track.finding = finding
+        track.room.note(finding)
         return self._settle(track, outcome)
 
     def end(self, track: Track, why: str, now_s: float, *, quietly: bool = False) -> Alert | None:
@@ -311,6 +338,7 @@ class Watcher:
 
         ``quietly`` tells nobody: another alert goes on in its place.
         """
+        track.room.growing.pop(track.subject.id, None)
         if track.alert is None:
             return None
         return self._settle(
