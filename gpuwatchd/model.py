@@ -225,7 +225,10 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
 
 
 class EtaRange(Value, frozen=True, kw_only=True):
-    """Seconds until out of memory: 10, 50 and 90 per cent quantiles. None is open-ended."""
+    """Seconds until out of memory: 5, 50 and 95 per cent quantiles, a 90 % interval.
+
+    ``high_s`` None is open-ended: the growth may level off before it gets there.
+    """
 
     low_s: float
     mid_s: float
@@ -281,6 +284,8 @@ class Finding(Value, frozen=True, kw_only=True):
     framework: str | None = None
     growth_bytes: float | None = None
     limit_bytes: float | None = None
+    levels_off_bytes: float | None = None
+    """Level at which slowing growth is expected to end, where that is below the limit."""
     samples: int = 0
     signals: tuple[Signal, ...] = ()
     advice: tuple[str, ...] = ()
