@@ -24,8 +24,8 @@ def noise(x: FloatArray) -> float:
     """
     if x.size < 5:
         return 0.0
-    second = np.abs(x[2:] - 2.0 * x[1:-1] + x[:-2])
-    second = second[:: -(-second.size // NOISE_POINTS)]
+    every = -(-(x.size - 2) // NOISE_POINTS)
+    second = np.abs(x[2::every] - 2.0 * x[1:-1:every] + x[:-2:every])
     second.sort()
     # 0.6745 sd is the median of |N|; the second difference has variance 6.
     return float(second[second.size // 2]) / (0.6745 * math.sqrt(6.0))

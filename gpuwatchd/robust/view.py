@@ -5,6 +5,7 @@ The **retained floor** m(t) = min of x over [t, now] is what was never given bac
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ import numpy as np
 from gpuwatchd.robust.estimators import noise
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from gpuwatchd.model import FloatArray, Series
 
 GRID_S = 10.0
@@ -27,6 +30,8 @@ STACK_POINTS = 240
 """Points at which holding times are worked out; more precision buys nothing."""
 STEADY_T = 9.0
 """With 14 degrees of freedom, one chance in ten million: many windows are looked at."""
+FEW = 6
+"""Grid cells of at most this many samples are worked out sample by sample."""
 RECENT = 4.0
 """A hold that ended longer ago than this many times its length says nothing about now."""
 MIB = float(1 << 20)
@@ -184,11 +189,22 @@ def _grid(
         return x, x, x, t
     cell = np.floor(t * (-1.0 / step) + 1e-9)
     edge = np.concatenate(([0], np.flatnonzero(cell[1:] != cell[:-1]) + 1))
-    count = np.diff(np.append(edge, t.size))
-    low = np.minimum.reduceat(x, edge)
-    high = np.maximum.reduceat(x, edge)
-    mean = np.add.reduceat(x, edge) / count
-    return low, mean, high, t[edge + count - 1]
+    last = np.append(edge[1:], t.size) - 1
+    most = int((last - edge).max())
+    if most >= FEW:
+        low = np.minimum.reduceat(x, edge)
+        high = np.maximum.reduceat(x, edge)
+        return low, np.add.reduceat(x, edge) / (last - edge + 1), high, t[last]
+    # Cells of a few samples, the usual case: a pass per sample costs less than one per cell.
+    low = high = first = x[edge]
+    rest = np.zeros(edge.size)
+    for k in range(1, most + 1):
+        at = edge + k
+        inside = at <= last
+        more = x[np.minimum(at, last)]
+        low, high = np.minimum(low, more), np.maximum(high, more)
+        rest += np.where(inside, more, 0.0)
+    return low, (first + rest) / (last - edge + 1), high, t[last]
 
 
 def last_gap(t_s: FloatArray) -> int:
@@ -199,7 +215,7 @@ def last_gap(t_s: FloatArray) -> int:
     """
     if t_s.size < 2:
         return 0
-    pauses = np.diff(t_s)
+    pauses = t_s[1:] - t_s[:-1]
     if float(pauses.max()) <= GAP_S:
         return 0
     limit = max(GAP_S, 3.0 * float(np.quantile(pauses, 0.95)))
@@ -214,35 +230,44 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     Holds that ended long ago compared with their length are left out: the subject has changed.
     """
     n = low.size
-    if n < 2 or bool((low[1:] >= low[:-1]).all()):
-        nothing = np.empty(0)
+    nothing = np.empty(0)
+    if n < 2:
+        return Holds(amount=nothing, held_s=nothing, falls=nothing)
+    falls = low[:-1] - low[1:]
+    if not falls.max() > 0.0:
         return Holds(amount=nothing, held_s=nothing, falls=nothing)
     block = -(-n // STACK_POINTS)
     if block > 1:
         edge = np.arange(n % block, n, block)
-        values, times = np.minimum.reduceat(low, edge).tolist(), t_s[edge + block - 1].tolist()
-    else:
-        values, times = low.tolist(), t_s.tolist()
-    level: list[float] = []
-    since: list[float] = []
-    released: list[float] = []
-    held: list[float] = []
-    falls: list[float] = []
-    for at, value in zip(times, values, strict=True):
-        if level and level[-1] > value:
-            falls.append(level[-1] - value)
-        while level and level[-1] > value:
-            age = at - since.pop()
-            above = level.pop()
-            if -at <= RECENT * age + GAP_S:
-                released.append(above - value)
-                held.append(age)
-        level.append(value)
-        since.append(at)
-    order = np.argsort(-np.asarray(released)) if released else np.empty(0, dtype=np.intp)
-    amount = np.asarray(released)[order]
-    longest = np.maximum.accumulate(np.asarray(held)[order])
-    return Holds(amount=amount, held_s=longest, falls=np.sort(np.asarray(falls)))
+        low, t_s = np.minimum.reduceat(low, edge), t_s[edge + block - 1]
+        falls = low[:-1] - low[1:]
+    until = _next_lower(low.tolist())
+    begin = np.flatnonzero(until < low.size)
+    end = until[begin]
+    age = t_s[end] - t_s[begin]
+    lately = -t_s[end] <= RECENT * age + GAP_S
+    begin, end, age = begin[lately], end[lately], age[lately]
+    released = low[begin] - low[end]
+    order = np.argsort(-released)
+    falls = falls[falls > 0.0]
+    falls.sort()
+    return Holds(amount=released[order], held_s=np.maximum.accumulate(age[order]), falls=falls)
+
+
+def _next_lower(values: list[float]) -> npt.NDArray[np.intp]:
+    """Return for each value the index of the first lower one after it, or the length (n,).
+
+    From the back, leaping over what is known to be no lower: each index is passed once or twice.
+    """
+    n = len(values)
+    values.append(-math.inf)
+    after = [n] * n
+    for i in range(n - 1, -1, -1):
+        value, j = values[i], i + 1
+        while values[j] >= value:
+            j = after[j]
+        after[i] = j
+    return np.array(after, dtype=np.intp)
 
 
 def steady_rise(view: View, look_s: FloatArray, least: float) -> float:
@@ -256,30 +281,41 @@ def steady_rise(view: View, look_s: FloatArray, least: float) -> float:
     look = look_s[(look_s <= view.span_s) & (look_s >= 32.0 * view.step_s)]
     if not look.size:
         return 0.0
-    edges = -look[:, None] * np.linspace(3.0, 0.0, 49)
+    edges = look[:, None] * _EDGES_48
     edges[:, -1] = 1.0
-    at = np.searchsorted(view.t_s, edges.ravel()).reshape(edges.shape)
-    number = np.diff(at, axis=1)
-    filled = number > 0
-    means = np.diff(view.sums[at], axis=1) / np.maximum(number, 1)
+    at = view.t_s.searchsorted(edges)
+    number = at[:, 1:] - at[:, :-1]
+    sums = view.sums[at]
+    means = (sums[:, 1:] - sums[:, :-1]) / np.maximum(number, 1)
     here = means[:, 32:]
     slope = here @ _SLOPE_16
-    rest = here - here.mean(axis=1, keepdims=True) - slope[:, None] * _TIMES_16
-    variance = np.maximum((rest * rest).sum(axis=1), 1.0) / 14.0
-    error = np.sqrt(variance * float(_SLOPE_16 @ _SLOPE_16))
+    rest = here - np.add.reduce(here, axis=1, keepdims=True) / 16 - slope[:, None] * _TIMES_16
+    variance = np.maximum(np.add.reduce(rest * rest, axis=1), 1.0) / 14.0
+    error = np.sqrt(variance * _SPREAD_16)
     growth = 15.0 * slope
-    start, middle, end = (here[:, part].mean(axis=1) for part in _THIRDS)
+    good = (growth >= least) & (slope > STEADY_T * error) & (number[:, 32:] > 0).all(axis=1)
+    if not good.any():
+        return 0.0
+    look, means, slope, growth, number = (
+        part[good] for part in (look, means, slope, growth, number)
+    )
+    here = means[:, 32:]
+    start, middle, end = (
+        np.add.reduce(here[:, part], axis=1) / (part.stop - part.start) for part in _THIRDS
+    )
     whole = np.maximum(end - start, 1.0)
     even = np.minimum(middle - start, end - middle) >= whole / 3.0
-    live = here[:, 12:].mean(axis=1) - here[:, 8:12].mean(axis=1) >= 1.2 * slope
+    late = np.add.reduce(here[:, 12:], axis=1) / 4 - np.add.reduce(here[:, 8:12], axis=1) / 4
+    filled = number > 0
     before = np.where(filled, means, _NOTHING)
     fall = np.where(filled, np.maximum.accumulate(before, axis=1) - before, 0.0).max(axis=1)
-    good = filled[:, 32:].all(axis=1) & (growth >= least) & (slope > STEADY_T * error)
-    sure = look[good & even & live & (fall < growth / 3.0)]
+    sure = look[even & (late >= 1.2 * slope) & (fall < growth / 3.0)]
     return float(sure.max()) if sure.size else 0.0
 
 
+_EDGES_48 = -np.linspace(3.0, 0.0, 49)
 _THIRDS = (slice(0, 5), slice(5, 11), slice(11, 16))
 _TIMES_16 = np.arange(16.0) - 7.5
 _SLOPE_16 = _TIMES_16 / float(_TIMES_16 @ _TIMES_16)
+_SPREAD_16 = float(_SLOPE_16 @ _SLOPE_16)
 _NOTHING = -1e30
