@@ -158,24 +158,26 @@ def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -
     age = end - begin
     edges = begin[:, None] + age[:, None] * _UNIT
     level = np.interp(edges.ravel(), t, floor).reshape(edges.shape)
-    delta = np.diff(level, axis=1)
+    delta = level[:, 1:] - level[:, :-1]
     growth = level[:, -1] - level[:, 0]
     shares = delta / growth[:, None]
-    over = np.cumsum(shares, axis=1) - _UNIT[1:]
-    rises = np.diff(floor)
-    first = np.minimum(np.searchsorted(t, begin), t.size - 1)
-    last = np.maximum(np.searchsorted(t, end, side="right") - 1, first)
-    squares = np.concatenate(([0.0], np.cumsum(rises * rises)))
+    over = shares.cumsum(axis=1) - _UNIT[1:]
+    rises = floor[1:] - floor[:-1]
+    first = np.minimum(t.searchsorted(begin), t.size - 1)
+    last = np.maximum(t.searchsorted(end, side="right") - 1, first)
+    squares = np.zeros(t.size)
+    np.cumsum(rises * rises, out=squares[1:])
     seen = np.maximum(floor[last] - floor[first], 1.0)
     jump = (squares[last] - squares[first]) / seen
-    bend = np.square(np.diff(delta, axis=1)).sum(axis=1) / 30.0 / (growth / BINS)
+    turn = delta[:, 1:] - delta[:, :-1]
+    bend = np.add.reduce(turn * turn, axis=1) / 30.0 / (growth / BINS)
     unit = np.maximum(np.maximum(jump, bend), 2.0 * MIB)
     return Windows(
         view=view,
         begin_s=begin, end_s=end, age_s=age, growth=growth, shares=shares, lag_s=lag,
-        events=np.clip(growth / unit, 1.0, 60.0),
-        excess=np.maximum(over.max(axis=1), 0.0),
-        deficit=np.maximum(-over.min(axis=1), 0.0),
+        events=np.minimum(np.maximum(growth / unit, 1.0), 60.0),
+        excess=np.maximum(np.maximum.reduce(over, axis=1), 0.0),
+        deficit=np.maximum(-np.minimum.reduce(over, axis=1), 0.0),
         stall=_stall(t, rises, begin, end),
         calm=_calm(view, age, lag, growth),
         returns=view.holds.times(0.5 * growth),
@@ -183,22 +185,28 @@ def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -
 
 
 _UNIT = np.linspace(0.0, 1.0, BINS + 1)
+_BACK = -np.arange(BLOCKS, -1.0, -1.0)
+_NUMBER = np.arange(BLOCKS, 0, -1)
 _NOTHING = -1e30
 """Below every mean: a block without samples is never the highest."""
 
 
 def _stall(t: FloatArray, rises: FloatArray, begin: FloatArray, end: FloatArray) -> FloatArray:
     at = t[1:][rises > 0.0]
-    if at.size < 2:
-        return np.full(begin.size, 4.0)
-    pauses = np.diff(at)
-    first = np.searchsorted(at, begin)
-    last = np.searchsorted(at, end, side="right") - 1
     out = np.full(begin.size, 4.0)
-    for k, (a, b) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        if b > a:
-            since = float(end[k] - at[b])
-            out[k] = min(4.0, since / float(pauses[a:b].max()))
+    if at.size < 2:
+        return out
+    pauses = at[1:] - at[:-1]
+    first = at.searchsorted(begin)
+    last = at.searchsorted(end, side="right") - 1
+    rose = np.flatnonzero(last > first)
+    if rose.size:
+        first, last = first[rose], last[rose]
+        # Longest pause of each window: every other stretch of the maxima between these edges.
+        edge = np.column_stack((first, np.minimum(last, pauses.size - 1))).ravel()
+        longest = np.maximum.reduceat(pauses, edge)[::2]
+        longest = np.where(last == pauses.size, np.maximum(longest, pauses[-1]), longest)
+        out[rose] = np.minimum(4.0, (end[rose] - at[last]) / longest)
     return out
 
 
@@ -206,14 +214,15 @@ def _calm(view: View, age: FloatArray, lag: FloatArray, growth: FloatArray) -> F
     """Growth against the largest drawdown of block means over six times the window."""
     block = np.maximum(np.maximum(age / 8.0, lag), view.step_s)
     count = np.minimum(np.floor(np.minimum(6.0 * age, view.span_s) / block), BLOCKS)
-    edges = -block[:, None] * np.arange(BLOCKS, -1, -1)
+    edges = block[:, None] * _BACK
     edges[:, -1] = 1.0
-    at = np.searchsorted(view.t_s, edges.ravel(), side="left").reshape(edges.shape)
-    number = np.diff(at, axis=1)
-    total = np.diff(view.sums[at], axis=1)
-    used = (np.arange(BLOCKS, 0, -1) <= count[:, None]) & (number > 0)
+    at = view.t_s.searchsorted(edges)
+    number = at[:, 1:] - at[:, :-1]
+    sums = view.sums[at]
+    total = sums[:, 1:] - sums[:, :-1]
+    used = (_NUMBER <= count[:, None]) & (number > 0)
     mean = np.where(used, total / np.maximum(number, 1), _NOTHING)
     top = np.maximum.accumulate(mean, axis=1)
-    fall = np.where(used, top - mean, 0.0).max(axis=1)
+    fall = np.maximum.reduce(np.where(used, top - mean, 0.0), axis=1)
     calm = np.log((growth + 4.0 * MIB) / (fall + 4.0 * MIB))
-    return np.where(count >= 3, np.clip(calm, -3.0, 4.0), 2.0)
+    return np.where(count >= 3, np.minimum(np.maximum(calm, -3.0), 4.0), 2.0)
