@@ -1,21 +1,25 @@
-"""Replays a series at its own clock through screen, judge and policy, as the pipeline does."""
+"""Replays a series at its own clock through the very watcher that the daemon judges with."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpuwatchd import policy, screen, verdict
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.model import Alert, Finding, Pattern, Series, Subject
+from gpuwatchd.config import Config, DetectionSection
+from gpuwatchd.model import Device, Series, Subject
+from gpuwatchd.pipeline.offline import Recorded
+from gpuwatchd.pipeline.tracks import Room, Track, Watcher
+from gpuwatchd.policy import FAST_S
 
-SLOW_S = 60.0
-FIRST_S = 30.0
-STIR_BYTES = 8.0 * 2**20
-"""The pipeline looks again at once when a subject rises by this much above what it last saw."""
+if TYPE_CHECKING:
+    from gpuwatchd.model import Alert, Finding, Pattern, Tier
+
+DEFAULTS = DetectionSection()
 
 
 @dataclass(kw_only=True)
@@ -29,25 +33,34 @@ class Life:
     watch: Finding | None = None
     alert: Finding | None = None
     last: Finding | None = None
+    """The last judgement that the detectors made."""
     pattern: Pattern = "unknown"
     """What the last evaluation, or the screen before it, said."""
     evaluations: int = 0
+    spent_s: float = 0.0
+    """Processor time of the evaluations."""
     etas: list[tuple[float, float, float, float | None]] = field(default_factory=list)
-    """(at, low, mid, high) of every firing evaluation."""
-    patterns: list[tuple[float, Pattern, str]] = field(default_factory=list)
-    """(at, pattern, tier) of every evaluation."""
+    """(at, low, mid, high) of every evaluation while the alert fires."""
+    patterns: list[tuple[float, Pattern, Tier]] = field(default_factory=list)
+    """(at, pattern, tier) of every evaluation by the detectors."""
+
+
+class KnownTrack(Track, kw_only=True, eq=False):
+    """A track whose limit and history are those of a series that was made up beforehand."""
+
+    whole: Series
+
+    def series(self) -> Series:
+        """Return what is known by now."""
+        known = super().series()
+        whole = self.whole
+        limit = whole.limit_bytes
+        return msgspec.structs.replace(known, limit_bytes=limit, history=whole.history)
 
 
 def series_at(whole: Series, end: int) -> Series:
     """Return what was known after ``end`` samples. ``limit_bytes`` stays."""
-    return Series(
-        subject=whole.subject,
-        t_s=whole.t_s[:end],
-        used_bytes=whole.used_bytes[:end],
-        limit_bytes=whole.limit_bytes,
-        total_bytes=whole.total_bytes,
-        framework=whole.framework,
-    )
+    return msgspec.structs.replace(whole, t_s=whole.t_s[:end], used_bytes=whole.used_bytes[:end])
 
 
 def make(
@@ -67,6 +80,33 @@ def make(
     )
 
 
+def device_of(whole: Series) -> Device:
+    """Return the device that a made-up series was read from."""
+    total = whole.total_bytes
+    return Device(
+        uid=whole.subject.device_uid, vendor="test", index=0, name="test",
+        memory_total_bytes=None if total is None else int(total),
+    )  # fmt: skip
+
+
+def track_of(whole: Series, recorded: Recorded) -> Track:
+    """Return the track of a series that nobody has looked at yet."""
+    return KnownTrack(
+        subject=whole.subject,
+        device=device_of(whole),
+        window=recorded,
+        room=Room(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
+        title="test",
+        framework=whole.framework,
+        whole=whole,
+    )
+
+
+def instants_of(t_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return when there is something new to judge, as the pipeline has it: every ten seconds."""
+    return np.unique(np.ceil(t_s / FAST_S)) * FAST_S
+
+
 def replay(
     whole: Series,
     settings: DetectionSection | None = None,
@@ -74,77 +114,71 @@ def replay(
     until_s: float | None = None,
     stop_at_alert: bool = False,
 ) -> Life:
-    """Return the life of the subject's alert under default policy."""
-    settings = settings or DetectionSection()
-    rules = policy.Rules()
+    """Return the life of the subject's alert under default policy.
+
+    Parameters
+    ----------
+    whole
+        The series from its first to its last sample; nothing is judged before its time.
+    settings
+        By default those of the daemon.
+    until_s
+        Seconds after the first sample at which to stop.
+    stop_at_alert
+        Whether what comes after the first alert is of no interest.
+    """
+    settings = settings or DEFAULTS
+    recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
+    watcher = Watcher(Config(detection=settings))
+    track = track_of(whole, recorded)
     life = Life()
-    t = whole.t_s
-    start = float(t[0])
-    stop = float(t[-1]) if until_s is None else start + until_s
-    alert: Alert | None = None
-    due = start + FIRST_S
-    calm_looks = 0
-    index = 0
-    while index < t.size and t[index] <= stop:
-        if t[index] < due:
-            index = int(np.searchsorted(t, due))
+    start = float(whole.t_s[0])
+    instants = instants_of(recorded.t_s)
+    if until_s is not None:
+        instants = instants[instants <= start + until_s]
+    known = np.searchsorted(recorded.t_s, instants, side="right").tolist()
+    for now, count in zip(instants.tolist(), known, strict=True):
+        recorded.known = count
+        if not watcher.due(track, now):
             continue
-        now = float(t[index])
-        series = series_at(whole, index + 1)
-        pattern = screen.first_look([series], settings)[0]
-        finding = verdict.judge(series, settings) if pattern is None else None
-        life.evaluations += 1
-        at = now - start
-        life.pattern = finding.pattern if finding is not None else pattern or "unknown"
-        if finding is not None:
-            life.last = finding
-            life.patterns.append((at, finding.pattern, finding.tier))
-            alert = _step(life, finding, alert, rules, now, at)
-            if stop_at_alert and life.alerts:
-                break
-        elif alert is not None and alert.state == "pending":
-            alert = None
-        calm_looks = 0 if finding is not None and finding.tier != "none" else calm_looks + 1
-        pause = SLOW_S
-        if finding is not None:
-            young = finding.samples < 2 * settings.minimum_samples
-            pause = policy.pause_s(finding, alert, young=young, calm_looks=calm_looks)
-        due = now + pause
-        index += 1
-        if pause > policy.FAST_S and calm_looks:
-            due = _stirred(whole, index, now, due)
+        before, judged = track.alert, track.judged_s
+        began = time.process_time()
+        changed = watcher.judge([track], now)
+        life.spent_s += time.process_time() - began
+        if track.judged_s > judged:
+            _note(life, track, before, changed, now - start)
+        if stop_at_alert and life.alerts:
+            break
     return life
 
 
-def _stirred(whole: Series, index: int, now: float, due: float) -> float:
-    """Return the earlier instant at which a rise makes the pipeline look sooner."""
-    begin = int(np.searchsorted(whole.t_s, now + policy.FAST_S))
-    end = int(np.searchsorted(whole.t_s, due))
-    if begin >= end:
-        return due
-    seen = float(whole.used_bytes[index - 1])
-    high = np.flatnonzero(whole.used_bytes[begin:end] > seen + STIR_BYTES)
-    return float(whole.t_s[begin + high[0]]) if high.size else due
+def _note(life: Life, track: Track, before: Alert | None, changed: list[Alert], at: float) -> None:
+    life.evaluations += 1
+    finding = track.finding
+    if finding is None:
+        return
+    life.pattern = finding.pattern
+    if finding.signals or finding.confidence > 0.0:
+        life.last = finding
+    life.patterns.append((at, finding.pattern, finding.tier))
+    alert = track.alert
+    if alert is None:
+        return
+    was = before.state if before is not None else None
+    if changed and alert.state == "watch" and was != "watch":
+        _watched(life, finding, at)
+    if alert.state != "firing":
+        return
+    if was != "firing":
+        _watched(life, finding, at, again=False)
+        life.alerts += 1
+        if life.alert_s is None:
+            life.alert_s, life.alert = at, finding
+    if finding.eta is not None and finding.tier != "none":
+        life.etas.append((at, finding.eta.low_s, finding.eta.mid_s, finding.eta.high_s))
 
 
-def _step(
-    life: Life, finding: Finding, alert: Alert | None, rules: policy.Rules, now: float, at: float
-) -> Alert | None:
-    before = alert.state if alert is not None else None
-    outcome = policy.evaluate(finding, alert, rules, now_s=now, title="test")
-    alert = outcome.alert
-    state = alert.state if alert is not None else None
-    if state == "watch" and before != "watch" and outcome.changed:
-        life.watches += 1
-        if life.watch_s is None:
-            life.watch_s, life.watch = at, finding
-    if state == "firing":
-        if before != "firing":
-            life.alerts += 1
-            if life.watch_s is None:
-                life.watch_s, life.watch = at, finding
-            if life.alert_s is None:
-                life.alert_s, life.alert = at, finding
-        if finding.eta is not None and finding.tier != "none":
-            life.etas.append((at, finding.eta.low_s, finding.eta.mid_s, finding.eta.high_s))
-    return None if state == "resolved" else alert
+def _watched(life: Life, finding: Finding, at: float, *, again: bool = True) -> None:
+    life.watches += again
+    if life.watch_s is None:
+        life.watch_s, life.watch = at, finding
