@@ -28,6 +28,7 @@ from gpuwatchd.forecast.windows import (
     LOOKBACKS_S,
     NOISE_FACTOR,
     Windows,
+    joined,
     windows,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "Weights",
     "Windows",
     "eta",
+    "joined",
     "weigh",
     "windows",
 ]

@@ -62,7 +62,6 @@ def terms(found: Windows, headroom: FloatArray, p: FloatArray, unbounded: FloatA
     slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
     aged = np.log(age / YOUNG_S)
     whole = age * (growth + room) / growth
-    before = np.maximum(found.view.span_s + found.begin_s, 0.0)
     out = np.empty((age.size, len(TERMS)))
     out[:, 0] = 1.0
     out[:, 1] = np.log(p / (1.0 - p))
@@ -76,11 +75,11 @@ def terms(found: Windows, headroom: FloatArray, p: FloatArray, unbounded: FloatA
     out[:, 8] = np.clip(aged, 0.0, 2.5)
     out[:, 9] = growth / (growth + room)
     out[:, 10] = unbounded
-    out[:, 11] = np.clip(np.log1p(before / age), 0.0, 3.0)
+    out[:, 11] = np.clip(np.log1p(found.before_s / age), 0.0, 3.0)
     out[:, 12] = np.log(found.events)
     out[:, 13] = np.clip(np.log(whole / HOUR_S), -3.0, 3.0)
     out[:, 14] = -np.log1p(found.lag_s / age)
-    out[:, 15] = -np.log1p(4.0 * found.view.noise_bytes / growth)
+    out[:, 15] = -np.log1p(4.0 * found.noise_bytes / growth)
     return out
 
 

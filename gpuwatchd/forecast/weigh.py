@@ -36,6 +36,16 @@ class Weights:
     evidence: FloatArray
     """(k, terms) what the score was made from."""
 
+    def part(self, first: int, last: int) -> Weights:
+        """Return what is said about the windows from ``first`` to before ``last``."""
+        return Weights(
+            law=self.law[first:last],
+            reach_s=self.reach_s[first:last],
+            reaches=self.reaches[first:last],
+            score=self.score[first:last],
+            evidence=self.evidence[first:last],
+        )
+
 
 def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) -> Weights:
     """Return what the laws say about each window.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,8 @@ from gpuwatchd.forecast.laws import BINS
 from gpuwatchd.robust import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuwatchd.model import FloatArray
     from gpuwatchd.robust import View
 
@@ -56,6 +58,10 @@ class Windows:
     """ln((growth + 4 MiB) / (drawdown + 4 MiB)), -3 to 4."""
     returns: FloatArray
     """How often half of the growth, or more, was given back at once."""
+    before_s: FloatArray
+    """For how long the subject was seen before the window began."""
+    noise_bytes: FloatArray
+    """Standard deviation of the noise where the window was seen."""
 
     @property
     def size(self) -> int:
@@ -84,6 +90,15 @@ def windows(view: View, minimum_growth: float) -> list[Windows]:
     groups = [(view, look)] if quiet else _groups(view, look, noise)
     out = [_candidates(one, looks, minimum_growth) for one, looks in groups]
     return [found for found in out if found is not None]
+
+
+def joined(groups: Sequence[Windows]) -> Windows:
+    """Return the windows of all groups as one, with the view of the first."""
+    if len(groups) == 1:
+        return groups[0]
+    names = (field.name for field in fields(Windows) if field.name != "view")
+    columns = {name: np.concatenate([getattr(one, name) for one in groups]) for name in names}
+    return Windows(view=groups[0].view, **columns)
 
 
 def _knees(view: View) -> list[float]:
@@ -181,6 +196,8 @@ def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -
         stall=_stall(t, rises, begin, end),
         calm=_calm(view, age, lag, growth),
         returns=view.holds.times(0.5 * growth),
+        before_s=np.maximum(view.span_s + begin, 0.0),
+        noise_bytes=np.full(begin.size, view.noise_bytes),
     )  # fmt: skip
 
 
@@ -220,7 +237,7 @@ def _calm(view: View, age: FloatArray, lag: FloatArray, growth: FloatArray) -> F
     number = at[:, 1:] - at[:, :-1]
     sums = view.sums[at]
     total = sums[:, 1:] - sums[:, :-1]
-    used = (_NUMBER <= count[:, None]) & (number > 0)
+    used = (count[:, None] >= _NUMBER) & (number > 0)
     mean = np.where(used, total / np.maximum(number, 1), _NOTHING)
     top = np.maximum.accumulate(mean, axis=1)
     fall = np.maximum.reduce(np.where(used, top - mean, 0.0), axis=1)

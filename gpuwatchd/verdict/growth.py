@@ -58,7 +58,7 @@ def candidates(series: Series, view: View, least: float) -> Candidates | None:
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    weighed = [(found, *_weigh(series, view, found)) for found in groups]
+    weighed = _weigh(series, view, groups)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = max(float(found.age_s.max()) for found in groups)
     return Candidates(weighed, plain, steady_s, min(0.5 * steady_s, oldest))
@@ -89,18 +89,35 @@ def find(series: Series, view: View, least: float) -> Growth | None:
 
 
 def _weigh(
-    series: Series, view: View, found: forecast.Windows
-) -> tuple[FloatArray | None, forecast.Weights]:
-    """Return headroom (k,) in bytes, None without a limit, and what the laws say."""
+    series: Series, view: View, groups: list[forecast.Windows]
+) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
+    """Return each group with headroom (k,) in bytes, None without a limit, and what the laws say.
+
+    All groups are weighed at once: most of the cost is by call, not by window.
+    """
+    whole = forecast.joined(groups)
+    headroom = _headroom(series, view, whole)
+    # Without a limit nothing is known about the time that is left; the level stands in for room.
+    room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
+    weights = forecast.weigh(whole, room)
+    out, first = [], 0
+    for found in groups:
+        last = first + found.size
+        known = None if headroom is None else headroom[first:last]
+        out.append((found, known, weights.part(first, last)))
+        first = last
+    return out
+
+
+def _headroom(series: Series, view: View, found: forecast.Windows) -> FloatArray | None:
+    """Return bytes (k,) from the recent peak to the limit; None without a limit."""
     if series.limit_bytes is None:
-        # Nothing is known about the time that is left; the level itself stands in for the room.
-        return None, forecast.weigh(found, np.full(found.size, float(view.mean[-1])))
+        return None
     # What a subject needed lately at its peak it will need again before it runs out.
     recent = np.maximum(forecast.HOLD_MARGIN * found.lag_s, PEAK_SHARE * found.age_s)
-    reach = np.searchsorted(view.t_s, -np.maximum(recent, 60.0))
+    reach = view.t_s.searchsorted(-np.maximum(recent, 60.0))
     tops = np.maximum.accumulate(view.high[::-1])[::-1]
-    headroom = series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
-    return headroom, forecast.weigh(found, headroom)
+    return series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
 
 
 def _plain(found: forecast.Windows) -> bool:
