@@ -191,6 +191,10 @@ class Profile(Value, frozen=True, kw_only=True):
     """Highest level that it retained."""
     grown_bytes: tuple[float, ...] = ()
     """Largest harmless growth within each of ``forecast.PROFILE_LOOKBACKS_S``; never falls."""
+    rose_bytes: tuple[float, ...] = ()
+    """The same of any growth: what is normal once the user says so."""
+    late_bytes: tuple[float, ...] = ()
+    """Largest harmless growth after each of ``forecast.PROFILE_AGES_S``, as far as it lived."""
     near_limit: bool = False
     """It ended within 5 % of the limit."""
     alerted: bool = False

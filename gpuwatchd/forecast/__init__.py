@@ -13,6 +13,13 @@ from __future__ import annotations
 
 from gpuwatchd.forecast.eta import eta
 from gpuwatchd.forecast.laws import BINS, LAWS
+from gpuwatchd.forecast.personal import Personal, personal
+from gpuwatchd.forecast.profile import (
+    PROFILE_AGES_S,
+    PROFILE_LOOKBACKS_S,
+    profile,
+    yesterday,
+)
 from gpuwatchd.forecast.weigh import (
     HORIZON_S,
     LEAK_PRIOR,
@@ -42,12 +49,18 @@ __all__ = [
     "LEAK_PRIOR",
     "LOOKBACKS_S",
     "NOISE_FACTOR",
+    "PROFILE_AGES_S",
+    "PROFILE_LOOKBACKS_S",
     "STOP_SCALE_S",
     "STOP_SHAPE",
+    "Personal",
     "Weights",
     "Windows",
     "eta",
     "joined",
+    "personal",
+    "profile",
     "weigh",
     "windows",
+    "yesterday",
 ]

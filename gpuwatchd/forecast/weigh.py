@@ -11,6 +11,7 @@ from gpuwatchd.forecast.laws import LAWS
 from gpuwatchd.forecast.score import SCORE, terms
 
 if TYPE_CHECKING:
+    from gpuwatchd.forecast.personal import Personal
     from gpuwatchd.forecast.windows import Windows
     from gpuwatchd.model import FloatArray
 
@@ -47,7 +48,12 @@ class Weights:
         )
 
 
-def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) -> Weights:
+def weigh(
+    found: Windows,
+    headroom: FloatArray,
+    horizon_s: float = HORIZON_S,
+    personal: Personal | None = None,
+) -> Weights:
     """Return what the laws say about each window.
 
     The score (:mod:`gpuwatchd.forecast.score`) is in log odds; 0.80 is the level of an alert, 0.60
@@ -61,6 +67,8 @@ def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) ->
         (k,) bytes from the recent peak to the limit.
     horizon_s
         A limit that is further away than this is not reached.
+    personal
+        What earlier runs of the same program say about stopping; else all programs' prior.
     """
     support = found.events[:, None] * (found.shares @ LAWS.log_odds) + LAWS.log_prior
     support -= support.max(axis=1, keepdims=True)
@@ -70,11 +78,15 @@ def weigh(found: Windows, headroom: FloatArray, horizon_s: float = HORIZON_S) ->
     reach = found.age_s[:, None] * (LAWS.reach(ratio) - 1.0) + found.end_s[:, None]
     reach = np.maximum(reach, 0.0)
     age = found.age_s
-    survive = (1.0 + age / STOP_SCALE_S) ** -STOP_SHAPE
-    leak = LEAK_PRIOR / (LEAK_PRIOR + (1.0 - LEAK_PRIOR) * survive)
-    old = (STOP_SCALE_S + age)[:, None]
-    in_time = (old / (old + reach)) ** STOP_SHAPE
-    chance = np.where(reach < horizon_s, leak[:, None] + (1.0 - leak[:, None]) * in_time, 0.0)
+    if personal is not None:
+        chance = personal.chance(found, headroom, reach)
+    else:
+        survive = (1.0 + age / STOP_SCALE_S) ** -STOP_SHAPE
+        leak = LEAK_PRIOR / (LEAK_PRIOR + (1.0 - LEAK_PRIOR) * survive)
+        old = (STOP_SCALE_S + age)[:, None]
+        in_time = (old / (old + reach)) ** STOP_SHAPE
+        chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
+    chance = np.where(reach < horizon_s, chance, 0.0)
     p = np.clip((law * chance).sum(axis=1), 0.001, 0.999)
     evidence = terms(found, headroom, p, (law * (reach < horizon_s)).sum(axis=1))
     score = SCORE(evidence)

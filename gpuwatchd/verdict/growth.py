@@ -35,6 +35,8 @@ class Growth(NamedTuple):
     """Bytes from the recent peak to the limit."""
     plain: bool
     """Whether some window shows steady growth that is plain to see, though it may still end."""
+    expected: bool
+    """Whether this growth is what earlier runs of the same program proved to be normal."""
 
 
 class Candidates(NamedTuple):
@@ -47,6 +49,8 @@ class Candidates(NamedTuple):
     """Length of the longest rise that is steady under the noise, 0 without one."""
     youngest_s: float
     """Windows younger than this do not count."""
+    personal: forecast.Personal | None
+    """What earlier runs of the same program say."""
 
 
 def candidates(series: Series, view: View, least: float) -> Candidates | None:
@@ -54,14 +58,15 @@ def candidates(series: Series, view: View, least: float) -> Candidates | None:
     groups = forecast.windows(view, least)
     if not groups:
         return None
-    plain = any(_plain(found) for found in groups)
+    personal = forecast.personal(series, view)
+    plain = any(_plain(found, personal) for found in groups)
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    weighed = _weigh(series, view, groups)
+    weighed = _weigh(series, view, groups, personal)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = max(float(found.age_s.max()) for found in groups)
-    return Candidates(weighed, plain, steady_s, min(0.5 * steady_s, oldest))
+    return Candidates(weighed, plain, steady_s, min(0.5 * steady_s, oldest), personal)
 
 
 def find(series: Series, view: View, least: float) -> Growth | None:
@@ -77,6 +82,7 @@ def find(series: Series, view: View, least: float) -> Growth | None:
     found, headroom, weights = every.groups[k]
     onset_s = _onset(found.view, found, best)
     steady_s = every.steady_s
+    expected = every.personal is not None and bool(every.personal.expects(found, headroom)[best])
     return Growth(
         found=found,
         weights=weights,
@@ -84,12 +90,16 @@ def find(series: Series, view: View, least: float) -> Growth | None:
         confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
         onset_s=onset_s if onset_s <= -0.5 * steady_s else -steady_s,
         headroom=float(headroom[best]) if headroom is not None else None,
-        plain=every.plain or steady_s > 0.0,
+        plain=every.plain or (steady_s > 0.0 and not expected),
+        expected=expected,
     )
 
 
 def _weigh(
-    series: Series, view: View, groups: list[forecast.Windows]
+    series: Series,
+    view: View,
+    groups: list[forecast.Windows],
+    personal: forecast.Personal | None,
 ) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
     """Return each group with headroom (k,) in bytes, None without a limit, and what the laws say.
 
@@ -99,7 +109,7 @@ def _weigh(
     headroom = _headroom(series, view, whole)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
     room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
-    weights = forecast.weigh(whole, room)
+    weights = forecast.weigh(whole, room, personal=personal)
     out, first = [], 0
     for found in groups:
         last = first + found.size
@@ -120,11 +130,16 @@ def _headroom(series: Series, view: View, found: forecast.Windows) -> FloatArray
     return series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
 
 
-def _plain(found: forecast.Windows) -> bool:
-    """Say whether one window is steady growth well above noise and drawdowns, going on now."""
+def _plain(found: forecast.Windows, personal: forecast.Personal | None) -> bool:
+    """Say whether one window is steady growth well above noise and drawdowns, going on now.
+
+    What earlier runs of the same program proved to be normal does not count.
+    """
+    known = False if personal is None else personal.expects(found)
     return bool(
         np.any(
-            ((found.shares > 0.01).sum(axis=1) >= 10)
+            np.logical_not(known)
+            & ((found.shares > 0.01).sum(axis=1) >= 10)
             & (found.excess <= 0.1)
             & (found.deficit <= 0.17)
             & (found.stall <= 1.5)

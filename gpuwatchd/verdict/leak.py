@@ -92,7 +92,7 @@ def _tier(view: View, settings: DetectionSection, growth: Growth, named: Named) 
     if confidence >= settings.confidence_threshold and enough:
         return "alert"
     level = min(WATCH_CONFIDENCE, settings.confidence_threshold)
-    if confidence >= level or _worth_watching(growth, named):
+    if not growth.expected and (confidence >= level or _worth_watching(growth, named)):
         return "watch"
     return "none"
 

@@ -1,0 +1,264 @@
+"""The stop prior of one program: where its earlier runs stopped is normal, growth beyond is new.
+
+Without history the growth of a benign ramp is taken to stop as a Lomax law says. A program that
+has run before says it better: each earlier run gives a chance that a run like it gets to the
+present level, with the present growth, at the present age; and the chance to get from there to the
+limit. Siblings of the same job and the same hour of yesterday are earlier runs in the same sense.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuwatchd.forecast.profile import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, TOLERANCE
+from gpuwatchd.forecast.weigh import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
+from gpuwatchd.forecast.windows import HOLD_MARGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from gpuwatchd.forecast.windows import Windows
+    from gpuwatchd.model import FloatArray, Profile, Series
+    from gpuwatchd.robust import View
+
+ORDINARY = 0.05
+"""κ: how many earlier runs the ordinary stop prior counts for."""
+SPREAD = 0.25
+"""σ: how much runs of one program differ, as a standard deviation of the logarithm."""
+DOUBT = 1.0
+"""β: weight of the ordinary prior of a leak against suspicious earlier runs."""
+WORD_RUNS = 5.0
+"""The user's word counts for as many runs."""
+SIBLING_RUNS = 3.0
+"""All siblings together count for at most as many runs: they see the same event."""
+SLOWER = 1.5
+"""A run may take this much longer for the same growth."""
+LAST_RESORT = 0.08
+"""With less than this share of the memory left, history silences nothing."""
+EXPECTED = 0.2
+"""Growth that an earlier run reaches with this chance is what is expected of the program."""
+_LOG_LOOKBACKS = np.log(PROFILE_LOOKBACKS_S)
+
+
+class _Past(NamedTuple):
+    """One earlier run, on the scale of the present one."""
+
+    weight: float
+    stopped: bool
+    climbing: bool
+    """A sibling that has not stopped: it counts only where the present run has left it."""
+    height: float
+    """Proven growth above its base, bytes."""
+    above: float
+    """How far the present run is above that base, bytes."""
+    room: float
+    """From that base to the limit, bytes."""
+    grown: FloatArray
+    """Largest normal growth per look-back."""
+    late: FloatArray
+    """The same per age at which it begins; empty when ages mean nothing."""
+    run_s: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Personal:
+    """What history says about the growth of one subject at one instant."""
+
+    past: tuple[_Past, ...]
+    suspects: float
+    """λ: earlier runs that may have leaked; a run of which the user said so counts for five."""
+    age_s: float
+    scale: float
+    limit: float
+
+    def chance(self, found: Windows, headroom: FloatArray, reach_s: FloatArray) -> FloatArray:
+        """Return the chance (k, laws) that growth goes on until the limit.
+
+        Parameters
+        ----------
+        found
+            Windows (k,).
+        headroom
+            (k,) bytes from the recent peak to the limit.
+        reach_s
+            (k, laws) seconds until the limit, by each law.
+
+        Notes
+        -----
+        With v the chance of each run to get here, l to get to the limit, and S0 the ordinary
+        survival: S = (κ S0(A) + Σ v) / (κ + Σ d), S_R = (κ S0(A + R) + Σ l) / (κ + Σ d), where
+        d = 1 for a run that stopped, d = v for one that knows nothing beyond its proven level;
+        g = min(1, S_R / S); π = (0.1 β + λ) / (β + λ); ω = π / (π + (1 - π) S); ω + (1 - ω) g.
+        λ fades where a run that did stop has been: there it explains nothing.
+        """
+        here, further = self._chances(found)
+        weight = np.array([one.weight for one in self.past])
+        stopped = np.array([one.stopped for one in self.past])
+        climbing = np.array([one.climbing for one in self.past])
+        # A sibling that is level with this run, or ahead, knows no more than this run does.
+        left = np.where(climbing, np.maximum(1.0 - here / EXPECTED, 0.0), 1.0) * weight
+        seen = ORDINARY + (np.where(stopped | climbing, 1.0, here) * left).sum(axis=1)
+        age = found.age_s
+        before = (1.0 + age / STOP_SCALE_S) ** -STOP_SHAPE
+        after = (1.0 + (age[:, None] + reach_s) / STOP_SCALE_S) ** -STOP_SHAPE
+        survive = (ORDINARY * before + (here * left).sum(axis=1)) / seen
+        reached = (ORDINARY * after + (further * left).sum(axis=1)[:, None]) / seen[:, None]
+        in_time = np.minimum(1.0, reached / survive[:, None])
+        known = np.max(here, axis=1, where=stopped & ~climbing, initial=0.0)
+        suspects = self.suspects * np.maximum(1.0 - known / EXPECTED, 0.0)
+        prior = (LEAK_PRIOR * DOUBT + suspects) / (DOUBT + suspects)
+        leak = (prior / (prior + (1.0 - prior) * survive))[:, None]
+        chance: FloatArray = leak + (1.0 - leak) * in_time
+        late = headroom < LAST_RESORT * self.scale
+        if late.any():
+            leak = (LEAK_PRIOR / (LEAK_PRIOR + (1.0 - LEAK_PRIOR) * before))[:, None]
+            usual = leak + (1.0 - leak) * after / before[:, None]
+            chance = np.where(late[:, None], np.maximum(chance, usual), chance)
+        return chance
+
+    def expects(self, found: Windows, headroom: FloatArray | None = None) -> npt.NDArray[np.bool_]:
+        """Say of each window (k,) whether its growth is what earlier runs proved to be normal."""
+        here, _ = self._chances(found)
+        known = np.array([not one.climbing and one.weight > 0.0 for one in self.past])
+        normal = np.max(here, axis=1, where=known, initial=0.0) >= EXPECTED
+        if headroom is not None:
+            normal &= headroom >= LAST_RESORT * self.scale
+        out: npt.NDArray[np.bool_] = normal
+        return out
+
+    def _chances(self, found: Windows) -> tuple[FloatArray, FloatArray]:
+        """Return the chance (k, runs) of each earlier run to get here, and on to the limit."""
+        small = TOLERANCE * self.scale
+        above = np.log(np.array([(one.above + small) / (one.height + small) for one in self.past]))
+        room = np.log(np.array([(one.room + small) / (one.height + small) for one in self.past]))
+        growth = np.log(found.growth + small)
+        look = np.log(found.age_s)
+        begun = self.age_s + found.begin_s
+        excess = np.empty((found.size, len(self.past)))
+        for k, one in enumerate(self.past):
+            normal = np.interp(look, _LOG_LOOKBACKS, one.grown)
+            if one.late.size:
+                rank = np.searchsorted(PROFILE_AGES_S, begun / SLOWER, side="right") - 1
+                known = (rank >= 0) & (begun < one.run_s)
+                then = one.late[np.clip(rank, 0, one.late.size - 1)]
+                normal = np.where(known, np.minimum(normal, then), normal)
+            excess[:, k] = growth - np.log(normal + small)
+        here = _tail(np.maximum(excess, above) / SPREAD)
+        return here, np.minimum(here, _tail(room / SPREAD))
+
+
+def personal(series: Series, view: View) -> Personal | None:
+    """Return what the history of a series says about it now; None without history.
+
+    Parameters
+    ----------
+    series
+        Everything known about the subject; ``history`` holds its earlier runs.
+    view
+        What :func:`gpuwatchd.robust.prepare` made of it.
+    """
+    if not series.history or not view.t_s.size:
+        return None
+    t, x = series.t_s, series.used_bytes
+    span = float(t[-1] - t[0])
+    age = max(series.age_s or span, span)
+    limit = series.limit_bytes or series.total_bytes or float(view.high.max())
+    scale = series.total_bytes or limit
+    early = x[: int(np.searchsorted(t, t[-1] - age + 360.0))]
+    settled = x[int(np.searchsorted(t, t[-1] - age + 120.0)) : early.size]
+    base = float(settled.min()) if settled.size else float(early.min()) if early.size else None
+    swing = np.array([max(0.05 * float(view.low.max() - view.low.min()), TOLERANCE * scale)])
+    hold = max(float(view.holds.longest_s(swing)[0]), *(one.hold_s for one in series.history), 0.0)
+    recent = np.searchsorted(view.t_s, -max(HOLD_MARGIN * hold, view.step_s))
+    level = float(view.low[min(int(recent), view.low.size - 1) :].min())
+    siblings = sum(one.kind == "sibling" for one in series.history)
+    now = _Now(level, base, limit, scale)
+    past = [
+        _past(one, now, min(1.0, SIBLING_RUNS / max(siblings, 1)))
+        for one in series.history
+        if one.word != "leak" and (one.kind != "sibling" or one.run_s >= 0.8 * age)
+    ]
+    return Personal(
+        past=tuple(past), suspects=_suspects(series.history, scale), age_s=age, scale=scale,
+        limit=limit,
+    )  # fmt: skip
+
+
+class _Now(NamedTuple):
+    """The present run: where it is, where it began; bytes."""
+
+    level: float
+    base: float | None
+    """None when its beginning was not seen."""
+    limit: float
+    scale: float
+
+
+def _past(one: Profile, now: _Now, share: float) -> _Past:
+    """Return an earlier run on the scale of the present one; ``share`` is what a sibling weighs."""
+    small = TOLERANCE * now.scale
+    larger = 1.0
+    if now.base is not None and one.kind != "yesterday":
+        # A bigger batch, a bigger model: everything is larger.
+        larger = min(max((now.base + small) / (one.base_bytes + small), 1.0), 2.0)
+    begin = larger * one.base_bytes
+    normal = one.word == "normal"
+    climbing = one.kind == "sibling" and not stopped(one, now.scale)
+    top = one.top_bytes if normal or climbing else one.proven_bytes
+    grown = np.asarray(one.rose_bytes if normal else one.grown_bytes, dtype=np.float64)
+    if climbing or not grown.size:
+        grown = np.full(PROFILE_LOOKBACKS_S.size, max(top - one.base_bytes, 0.0))
+    weight = share if one.kind == "sibling" else 1.0
+    ages = () if normal or one.kind != "run" else one.late_bytes
+    return _Past(
+        weight=WORD_RUNS if normal else weight,
+        stopped=stopped(one, now.scale),
+        climbing=climbing,
+        height=larger * max(top - one.base_bytes, 0.0),
+        above=max(now.level - begin, 0.0),
+        room=max(now.limit - begin, 0.0),
+        grown=larger * grown,
+        late=larger * np.asarray(ages, dtype=np.float64),
+        run_s=one.run_s,
+    )
+
+
+def stopped(one: Profile, scale: float) -> bool:
+    """Say whether a run was seen to stop at its highest level."""
+    return one.word == "normal" or one.top_bytes <= one.proven_bytes + TOLERANCE * scale
+
+
+def _suspects(history: Sequence[Profile], scale: float) -> float:
+    """Return how many earlier runs may have leaked.
+
+    Those that were still climbing, ended near the limit or alerting, and grew beyond what any
+    other run has shown to be normal: an unfinished climb is explained by a run that shows its end.
+    """
+    runs = [one for one in history if one.kind == "run"]
+    out = 0.0
+    for one in runs:
+        if one.word is not None:
+            out += WORD_RUNS if one.word == "leak" else 0.0
+            continue
+        if stopped(one, scale) and not one.near_limit and not one.alerted:
+            continue
+        others = [
+            (other.top_bytes if other.word == "normal" else other.proven_bytes) - other.base_bytes
+            for other in runs
+            if other is not one and other.word != "leak" and stopped(other, scale)
+        ]
+        if one.top_bytes - one.base_bytes > (1.0 + SPREAD) * max([*others, TOLERANCE * scale]):
+            out += 1.0
+    return out
+
+
+def _tail(z: FloatArray) -> FloatArray:
+    """Return the upper tail of the normal law, to 2e-4 (Bowling and others, 2009)."""
+    bounded = np.clip(z, -8.0, 8.0)
+    out: FloatArray = 1.0 / (1.0 + np.exp(bounded * (1.5976 + 0.07056 * bounded * bounded)))
+    return out
