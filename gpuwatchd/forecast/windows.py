@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -87,9 +87,9 @@ def windows(view: View, minimum_growth: float) -> list[Windows]:
     shortest, longest = np.searchsorted(LOOKBACKS_S, (4.0 * view.step_s, -0.85 * oldest)).tolist()
     look = np.append(LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest])
     quiet = noise <= minimum_growth
-    groups = [(view, look)] if quiet else _groups(view, look, noise)
-    out = [_candidates(one, looks, minimum_growth) for one, looks in groups]
-    return [found for found in out if found is not None]
+    groups = [(view, [look])] if quiet else _groups(view, look, noise)
+    spans = [span for one, looks in groups for span in _spans(one, looks, minimum_growth)]
+    return _described(spans) if spans else []
 
 
 def joined(groups: Sequence[Windows]) -> Windows:
@@ -114,31 +114,45 @@ def _knees(view: View) -> list[float]:
     return out
 
 
-def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, FloatArray]]:
+def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, list[FloatArray]]]:
     """Return which look-backs are looked at in which view."""
     growth = view.floor[-1] - np.interp(-look, view.t_s, view.floor)
     fine = growth >= noise
-    groups = [(view, look[fine])] if fine.any() else []
+    any_fine = bool(fine.any())
     # A noisy lowest point says nothing about the age of the growth: the whole view counts.
-    rest = LOOKBACKS_S[: int(np.searchsorted(LOOKBACKS_S, 0.85 * view.span_s))]
-    rest = np.append(rest[rest > (look[fine].max() if fine.any() else 0.0)], view.span_s)
-    rest = np.append(rest, look[~fine])
+    rest = LOOKBACKS_S[: int(LOOKBACKS_S.searchsorted(0.85 * view.span_s))]
+    rest = rest[rest > (look[fine].max() if any_fine else 0.0)]
+    rest = np.concatenate((rest, [view.span_s], look[~fine]))
     level = np.floor(np.log(np.maximum(rest / (24.0 * view.step_s), 1.0)) / math.log(4.0) + 1e-9)
+    own = [look[fine]] if any_fine else []
+    groups: list[tuple[View, list[FloatArray]]] = []
     for exponent in sorted(set(level.tolist())):
         factor = 4 ** int(exponent)
         if view.t_s.size >= 4 * factor:
-            coarse = view.coarser(factor) if factor > 1 else view
-            groups.append((coarse, rest[level == exponent]))
-    return groups
+            if factor == 1:
+                own.append(rest[level == exponent])
+            else:
+                groups.append((view.coarser(factor), [rest[level == exponent]]))
+    return [(view, own), *groups] if own else groups
 
 
-def _candidates(view: View, look: FloatArray, minimum_growth: float) -> Windows | None:
+class _Span(NamedTuple):
+    """Windows (k,) of one group, not yet described."""
+
+    view: View
+    begin: FloatArray
+    end: FloatArray
+    lag: FloatArray
+
+
+def _spans(view: View, looks: list[FloatArray], minimum_growth: float) -> list[_Span]:
+    """Return those of each group that are windows; groups without any are left out."""
     t, floor = view.t_s, view.floor
     if float(floor[-1] - floor[0]) < minimum_growth:
-        return None
+        return []
     least = 4.0 * view.step_s
     oldest = float(t[view.start])
-    look = np.minimum(look, -oldest)
+    look = np.minimum(looks[0] if len(looks) == 1 else np.concatenate(looks), -oldest)
     growth = floor[-1] - np.interp(-look, t, floor)
     lag = view.holds.longest_s(HOLD_SHARE * growth)
     if not lag.any():
@@ -154,8 +168,16 @@ def _candidates(view: View, look: FloatArray, minimum_growth: float) -> Windows 
         long_enough = end - begin >= np.maximum(np.maximum(0.5 * look, HOLDS * lag), least)
         good = (growth >= minimum_growth) & long_enough & justified
     if not good.any():
-        return None
-    return _describe(view, begin[good], end[good], lag[good])
+        return []
+    if len(looks) == 1:
+        return [_Span(view, begin[good], end[good], lag[good])]
+    out, first = [], 0
+    for part in looks:
+        own = np.flatnonzero(good[first : first + part.size]) + first
+        if own.size:
+            out.append(_Span(view, begin[own], end[own], lag[own]))
+        first += part.size
+    return out
 
 
 def _shifted(
@@ -168,36 +190,71 @@ def _shifted(
     return end, begin, np.maximum(growth, 0.0)
 
 
-def _describe(view: View, begin: FloatArray, end: FloatArray, lag: FloatArray) -> Windows:
-    t, floor = view.t_s, view.floor
-    age = end - begin
-    edges = begin[:, None] + age[:, None] * _UNIT
-    level = np.interp(edges.ravel(), t, floor).reshape(edges.shape)
+def _described(spans: list[_Span]) -> list[Windows]:
+    """Return the windows of all groups with what is seen in them.
+
+    What needs no view is worked out for all groups at once: the cost is by pass, not by window.
+    """
+    seen = [_seen(span) for span in spans]
+    columns = seen[0] if len(seen) == 1 else tuple(map(np.concatenate, zip(*seen, strict=True)))
+    begin, end, lag, level, jump, stall, total, number, count, returns, noise, span_s = columns
     delta = level[:, 1:] - level[:, :-1]
     growth = level[:, -1] - level[:, 0]
     shares = delta / growth[:, None]
     over = shares.cumsum(axis=1) - _UNIT[1:]
-    rises = floor[1:] - floor[:-1]
-    first = np.minimum(t.searchsorted(begin), t.size - 1)
-    last = np.maximum(t.searchsorted(end, side="right") - 1, first)
-    squares = np.zeros(t.size)
-    np.cumsum(rises * rises, out=squares[1:])
-    seen = np.maximum(floor[last] - floor[first], 1.0)
-    jump = (squares[last] - squares[first]) / seen
     turn = delta[:, 1:] - delta[:, :-1]
     bend = np.add.reduce(turn * turn, axis=1) / 30.0 / (growth / BINS)
     unit = np.maximum(np.maximum(jump, bend), 2.0 * MIB)
-    return Windows(
-        view=view,
-        begin_s=begin, end_s=end, age_s=age, growth=growth, shares=shares, lag_s=lag,
-        events=np.minimum(np.maximum(growth / unit, 1.0), 60.0),
-        excess=np.maximum(np.maximum.reduce(over, axis=1), 0.0),
-        deficit=np.maximum(-np.minimum.reduce(over, axis=1), 0.0),
-        stall=_stall(t, rises, begin, end),
-        calm=_calm(view, age, lag, growth),
-        returns=view.holds.times(0.5 * growth),
-        before_s=np.maximum(view.span_s + begin, 0.0),
-        noise_bytes=np.full(begin.size, view.noise_bytes),
+    events = np.minimum(np.maximum(growth / unit, 1.0), 60.0)
+    excess = np.maximum(np.maximum.reduce(over, axis=1), 0.0)
+    deficit = np.maximum(-np.minimum.reduce(over, axis=1), 0.0)
+    calm = _calm(total, number, count, growth)
+    before = np.maximum(span_s + begin, 0.0)
+    age = end - begin
+    out, first = [], 0
+    for span in spans:
+        here = slice(first, first + span.begin.size)
+        first = here.stop
+        out.append(
+            Windows(
+                view=span.view, begin_s=begin[here], end_s=end[here], age_s=age[here],
+                growth=growth[here], shares=shares[here], lag_s=lag[here], events=events[here],
+                excess=excess[here], deficit=deficit[here], stall=stall[here], calm=calm[here],
+                returns=returns[here], before_s=before[here], noise_bytes=noise[here],
+            )
+        )  # fmt: skip
+    return out
+
+
+def _seen(span: _Span) -> tuple[FloatArray, ...]:
+    """Return what must be looked up in the view, for each window of a group.
+
+    Begin, end and lag; level (k, 17) at the edges of the sixteenths; size-weighted jump; stall;
+    sums and numbers (k, 48) of the blocks before now, how many of these count; returns; noise;
+    length of the view.
+    """
+    view, begin, end, lag = span
+    t, floor = view.t_s, view.floor
+    age = end - begin
+    edges = begin[:, None] + age[:, None] * _UNIT
+    level = np.interp(edges.ravel(), t, floor).reshape(edges.shape)
+    growth = level[:, -1] - level[:, 0]
+    first = np.minimum(t.searchsorted(begin), t.size - 1)
+    last = np.maximum(t.searchsorted(end, side="right") - 1, first)
+    rise = np.maximum(floor[last] - floor[first], 1.0)
+    squares = view.squares
+    jump = (squares[last] - squares[first]) / rise
+    block = np.maximum(np.maximum(age / 8.0, lag), view.step_s)
+    count = np.minimum(np.floor(np.minimum(6.0 * age, view.span_s) / block), BLOCKS)
+    edges = block[:, None] * _BACK
+    edges[:, -1] = 1.0
+    at = t.searchsorted(edges)
+    sums = view.sums[at]
+    return (
+        begin, end, lag, level, jump, _stall(view.risen_s, begin, end),
+        sums[:, 1:] - sums[:, :-1], at[:, 1:] - at[:, :-1], count,
+        view.holds.times(0.5 * growth), np.full(begin.size, view.noise_bytes),
+        np.full(begin.size, view.span_s),
     )  # fmt: skip
 
 
@@ -208,8 +265,8 @@ _NOTHING = -1e30
 """Below every mean: a block without samples is never the highest."""
 
 
-def _stall(t: FloatArray, rises: FloatArray, begin: FloatArray, end: FloatArray) -> FloatArray:
-    at = t[1:][rises > 0.0]
+def _stall(at: FloatArray, begin: FloatArray, end: FloatArray) -> FloatArray:
+    """Return the time since the last of the rises ``at`` over the longest pause between two."""
     out = np.full(begin.size, 4.0)
     if at.size < 2:
         return out
@@ -227,16 +284,10 @@ def _stall(t: FloatArray, rises: FloatArray, begin: FloatArray, end: FloatArray)
     return out
 
 
-def _calm(view: View, age: FloatArray, lag: FloatArray, growth: FloatArray) -> FloatArray:
-    """Growth against the largest drawdown of block means over six times the window."""
-    block = np.maximum(np.maximum(age / 8.0, lag), view.step_s)
-    count = np.minimum(np.floor(np.minimum(6.0 * age, view.span_s) / block), BLOCKS)
-    edges = block[:, None] * _BACK
-    edges[:, -1] = 1.0
-    at = view.t_s.searchsorted(edges)
-    number = at[:, 1:] - at[:, :-1]
-    sums = view.sums[at]
-    total = sums[:, 1:] - sums[:, :-1]
+def _calm(
+    total: FloatArray, number: FloatArray, count: FloatArray, growth: FloatArray
+) -> FloatArray:
+    """Return growth against the largest drawdown of block means over six times the window."""
     used = (count[:, None] >= _NUMBER) & (number > 0)
     mean = np.where(used, total / np.maximum(number, 1), _NOTHING)
     top = np.maximum.accumulate(mean, axis=1)

@@ -85,6 +85,19 @@ class View:
         return holds(self.t_s, self.low)
 
     @cached_property
+    def squares(self) -> FloatArray:
+        """Cumulative sum of the squared rises of the floor (n,), for size-weighted steps."""
+        out = np.zeros(self.floor.size)
+        rises = self.floor[1:] - self.floor[:-1]
+        np.cumsum(rises * rises, out=out[1:])
+        return out
+
+    @cached_property
+    def risen_s(self) -> FloatArray:
+        """Instants (m,) at which the floor had risen."""
+        return self.t_s[1:][self.floor[1:] > self.floor[:-1]]
+
+    @cached_property
     def sums(self) -> FloatArray:
         """Cumulative sum of ``mean`` above its first value (n+1,), for means over blocks."""
         out = np.empty(self.mean.size + 1)
