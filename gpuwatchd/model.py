@@ -86,6 +86,8 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
     framework: str | None = None
     framework_sure: bool = False
     """False when the framework is guessed from the command line only."""
+    program: str | None = None
+    """Key of what it runs (see :mod:`gpuwatchd.programs`); None: it may be anything next time."""
 
     @property
     def label(self) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 import psutil
 
 from gpuwatchd import frameworks
+from gpuwatchd.host import program
 from gpuwatchd.model import ProcessInfo, ProcessKey
 from gpuwatchd.text import clean, mask_argv
 
@@ -33,13 +35,13 @@ def identify(pid: int) -> ProcessInfo | None:
     try:
         process = psutil.Process(pid)
         started = float(process.create_time())
-        facts = process.as_dict(["name", "username", "cmdline", "ppid", "status"])
+        facts = process.as_dict(["name", "username", "cmdline", "ppid", "status", "exe", "cwd"])
     except (psutil.Error, OSError, OverflowError):
         return None
     argv = facts["cmdline"] or []
     name = facts["name"] or f"pid {pid}"
     framework, sure = frameworks.recognise(argv, (), name)
-    return ProcessInfo(
+    info = ProcessInfo(
         key=ProcessKey(pid=pid, started_at_s=started),
         name=clean(name),
         user=clean(facts["username"]) if facts["username"] else None,
@@ -49,6 +51,8 @@ def identify(pid: int) -> ProcessInfo | None:
         framework=framework,
         framework_sure=sure,
     )
+    key = program.key(info, argv, executable=facts["exe"] or None, folder=facts["cwd"] or None)
+    return msgspec.structs.replace(info, program=key)
 
 
 def rss_bytes() -> int:

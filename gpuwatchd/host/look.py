@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd import frameworks
+from gpuwatchd.host import program
 from gpuwatchd.host.files import (
     Stat,
     cgroup_names,
@@ -310,19 +311,17 @@ class Host:
         folder = self._proc / str(pid)
         raw = read_some(folder / "cmdline", _ARGV_BYTES).rstrip(b"\0")
         argv = [word.decode("utf-8", "surrogateescape") for word in raw.split(b"\0")] if raw else []
-        name = full_name(stat.name, argv)
         container, job = cgroup_names(read_bytes(folder / "cgroup"))
         maps = read_some(folder / "maps", _MAPS_BYTES) if closer else b""
         threads = self._threads(pid) if closer and not maps else ()
-        framework, sure = frameworks.recognise(
-            argv, libraries_in(maps), stat.name.decode("utf-8", "replace"), threads
-        )
-        started_at_s = None
-        if self._booted_at_s is not None:
-            started_at_s = self._booted_at_s + stat.starttime / self._ticks_per_s
-        return ProcessInfo(
+        libraries = libraries_in(maps)
+        title = stat.name.decode("utf-8", "replace")
+        framework, sure = frameworks.recognise(argv, libraries, title, threads)
+        booted_s, age_s = self._booted_at_s, stat.starttime / self._ticks_per_s
+        started_at_s = None if booted_s is None else booted_s + age_s
+        info = ProcessInfo(
             key=ProcessKey(pid=pid, started_at_s=started_at_s),
-            name=clean(name),
+            name=clean(full_name(stat.name, argv)),
             user=self._user(folder),
             argv=mask_argv(argv),
             parent_pid=stat.parent_pid,
@@ -332,6 +331,7 @@ class Host:
             framework=framework,
             framework_sure=sure,
         )
+        return program.keyed(info, str(folder), argv, libraries)
 
     def _look_closer(self, found: dict[int, ProcessInfo], mono_s: float) -> None:
         """Read the memory maps of those that have waited longest, and who they are by now."""
