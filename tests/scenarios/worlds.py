@@ -1,39 +1,47 @@
-"""Labelled series: families of leaks and of harmless behaviour, parameters drawn at random.
+"""Labelled runs: families of leaks and of harmless behaviour, parameters drawn at random.
 
 Deterministic: an item is a function of (family, seed). ``TUNING`` families were looked at while
-thresholds were chosen; ``HELD_OUT`` families were not. The split is fixed here, by family.
+thresholds were chosen; ``VALIDATION`` families were not. The split is fixed here, by family.
 """
 
 from __future__ import annotations
 
+import inspect
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios import benign, leaks
+from tests.scenarios import benign, families_benign, families_leaks, leaks
+from tests.scenarios.lab_memory import draw, guest, in_segments, seen
 from tests.scenarios.replay import make
-from tests.scenarios.world import GIB, HOUR, MIB, Truth, World
+from tests.scenarios.views import EPOCH_S, Run, View, views_of
+from tests.scenarios.world import HOUR, MIB, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
 
     from gpuwatchd.model import Series
-    from tests.scenarios.world import Shape
+    from tests.scenarios.world import Array, Shape, Truth, World
 
-CARDS_GIB = (8, 12, 16, 24, 40, 48, 80)
-INTERVALS_S = (1.0, 2.0, 5.0, 5.0, 10.0, 30.0)
+    Family = Callable[[World], Shape]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One labelled series."""
+    """One labelled run, as the device and as each process shows it."""
 
     family: str
     seed: int
     series: Series
+    """The device, until it is full or the record ends."""
     truth: Truth
+    processes: Mapping[str, View]
+    """Every process that was sampled, by name, oldest first."""
+    run: Run
+    """What is behind both, on to the moment of out-of-memory."""
 
     @property
     def length_s(self) -> float:
@@ -41,86 +49,96 @@ class Item:
         return float(self.series.t_s[-1] - self.series.t_s[0])
 
 
-LEAKS: dict[str, Callable[[World], Shape]] = {
-    f.__name__: f
-    for f in (
-        leaks.linear_fast,
-        leaks.linear_slow,
-        leaks.segments,
-        leaks.staircase,
-        leaks.bursts,
-        leaks.cyclic_floor,
-        leaks.residue,
-        leaks.late_onset,
-        leaks.warmup_then_leak,
-        leaks.noisy,
-        leaks.accelerating,
-        leaks.rare_2mib,
-        leaks.model_reload,
-        leaks.leaker_neighbours,
-        leaks.restarts,
-    )
-}
-BENIGN: dict[str, Callable[[World], Shape]] = {
-    f.__name__: f
-    for f in (
-        benign.flat,
-        benign.exp_warmup,
-        benign.log_warmup,
-        benign.hyperbolic_warmup,
-        benign.cache_linear_stop,
-        benign.model_load,
-        benign.high_water,
-        benign.sawtooth_regular,
-        benign.sawtooth_late_gc,
-        benign.eval_spikes,
-        benign.curriculum,
-        benign.pipeline_phases,
-        benign.serving_ar,
-        benign.diurnal,
-        benign.model_swap,
-        benign.neighbours,
-        benign.prealloc,
-        benign.wander,
-        benign.dev_day,
-        benign.frag_saturate,
-    )
-}
+def _families(*modules: ModuleType) -> dict[str, Family]:
+    """Return the families of these files, in the order of their lines."""
+    return {
+        name: function
+        for module in modules
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__
+    }
+
+
+LEAKS: dict[str, Family] = _families(leaks, families_leaks)
+BENIGN: dict[str, Family] = _families(benign, families_benign)
 FAMILIES = LEAKS | BENIGN
 TUNING: frozenset[str] = frozenset({
     "linear_slow", "segments", "staircase", "cyclic_floor", "late_onset", "noisy", "restarts",
+    "outside_allocator", "request_leak", "orphans", "gc_falls_behind", "leak_beside_pool",
+    "work_bound", "notebook_cells",
     "flat", "exp_warmup", "cache_linear_stop", "sawtooth_regular", "eval_spikes", "serving_ar",
     "dev_day", "neighbours", "high_water", "model_load",
+    "sawtooth_jittered", "checkpoint_spikes", "kv_cache", "jit_buckets", "replay_buffer",
+    "unfreeze_steps", "idle_unload", "job_array", "bfc_doubling",
 })  # fmt: skip
-HELD_OUT: frozenset[str] = frozenset(FAMILIES) - TUNING
+VALIDATION: frozenset[str] = frozenset({
+    "linear_fast", "bursts", "residue", "warmup_then_leak", "accelerating", "rare_2mib",
+    "model_reload", "leaker_neighbours",
+    "jit_cache_unbounded", "failed_loads", "episodes", "worker_pool", "fragmentation_creep",
+    "two_leaks", "conversations",
+    "log_warmup", "hyperbolic_warmup", "sawtooth_late_gc", "curriculum", "pipeline_phases",
+    "diurnal", "model_swap", "prealloc", "wander", "frag_saturate",
+    "sequence_curriculum", "lru_cache_churn", "compile_bursts", "autoscaled_replicas",
+    "sorted_by_length", "desktop_session", "largest_sample", "staged_warmup", "rolling_update",
+})  # fmt: skip
+HELD_OUT = VALIDATION
 TUNING_SEEDS = range(1000, 2000)
 HELD_OUT_SEEDS = range(1000)
+FULLEST = 0.985
+"""Harmless items never pass this share of the card."""
 
 
 def build(family: str, seed: int, *, longest_h: float = 8.0) -> Item:
     """Return one item. Leaks end at the limit or after ``longest_h`` hours, whichever is first."""
     rng = np.random.default_rng([zlib.crc32(family.encode()), seed])
-    total = float(rng.choice(CARDS_GIB)) * GIB
-    interval = float(rng.choice(INTERVALS_S))
-    length = longest_h * HOUR if family in LEAKS else rng.uniform(0.5, 1.0) * longest_h * HOUR
-    t = np.arange(0.0, length, interval)
-    t = t + rng.uniform(0.0, 0.05 * interval, t.size)
-    noise = float(rng.choice([0.0, 2.0, 8.0, 30.0])) * MIB
-    world = World(
-        rng=rng, total=total, t=t, base=total * float(rng.uniform(0.1, 0.5)), noise=noise,
-        interval=interval,
+    leaking = family in LEAKS
+    length = longest_h * HOUR if leaking else float(rng.uniform(0.5, 1.0)) * longest_h * HOUR
+    w = draw(rng, length, tail=leaking)
+    x, truth = FAMILIES[family](w)
+    first = in_segments(x, w.white() * (x > 0), w.quantum)
+    device = w.overhead + first + (0.0 if w.loose is None else _blocks(w.loose))
+    for part in w.parts:
+        _add(device, part)
+    if rng.random() < 0.1:
+        known = len(w.parts)
+        # A card that is about to be full has no room for guests.
+        guest(w, 0.2 * (w.total - float(device[0] if leaking else device.max())))
+        for part in w.parts[known:]:
+            _add(device, part)
+    record = int(np.searchsorted(w.t, length))
+    full = np.flatnonzero(device > w.total)
+    if leaking and full.size:
+        truth = replace(truth, oom_s=float(w.t[full[0]]))
+    end = max(min(int(full[0]) if full.size else record, record), 40)
+    device = np.minimum(device, w.total if leaking else FULLEST * w.total)
+    keep = np.flatnonzero(seen(rng, w.t[:end], w.interval))
+    run = Run(
+        t=w.t, device=device, total=w.total, parts=(*_main(w, x, first), *w.parts),
+        kept=keep, truth=truth,
     )  # fmt: skip
-    x, truth = FAMILIES[family](world)
-    x = x + world.white()
-    quantum = float(rng.choice([2.0, 2.0, 20.0])) * MIB
-    x = np.maximum(np.round(x / quantum) * quantum, 0.0)
-    full = np.flatnonzero(x >= total - quantum)
-    end = int(full[0]) if full.size else t.size
-    if truth.oom_s is not None and end < t.size:
-        truth = Truth(
-            leak=truth.leak, patterns=truth.patterns, onset_s=truth.onset_s,
-            rate_bytes_per_s=truth.rate_bytes_per_s, oom_s=float(t[end]),
-        )  # fmt: skip
-    end = max(end, 40)
-    series = make(t[:end] + 1.7e9, np.minimum(x[:end], total), total)
-    return Item(family=family, seed=seed, series=series, truth=truth)
+    series = make(w.t[keep] + EPOCH_S, device[keep], w.total)
+    return Item(
+        family=family, seed=seed, series=series, truth=truth, processes=views_of(run), run=run
+    )
+
+
+def _blocks(held: Array) -> Array:
+    blocks: Array = np.ceil(held / (2 * MIB)) * 2 * MIB
+    return blocks
+
+
+def _add(device: Array, part: Part) -> None:
+    """Add a part to what the device holds."""
+    device[part.first : part.first + part.held.size] += _blocks(part.held)
+
+
+def _main(w: World, x: Array, first: Array) -> tuple[Part, ...]:
+    """Return the first process as a part; none where the family has added all by itself."""
+    if not x.any():
+        return ()
+    return (
+        Part(
+            name=w.name, first=0, held=first, begin_s=-600.0, end_s=np.inf,
+            leaker=w.leaker, onset_s=0.0, framework=w.framework,
+        ),
+    )  # fmt: skip
