@@ -17,7 +17,9 @@ from gpuwatchd.pipeline.tracks import Room, Track, Watcher
 from gpuwatchd.policy import FAST_S
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert, Finding, Pattern, Tier
+    from collections.abc import Callable
+
+    from gpuwatchd.model import Alert, Finding, Pattern, Profile, Tier
 
 DEFAULTS = DetectionSection()
 
@@ -49,13 +51,18 @@ class KnownTrack(Track, kw_only=True, eq=False):
     """A track whose limit and history are those of a series that was made up beforehand."""
 
     whole: Series
+    history: Callable[[float], tuple[Profile, ...]] | None = None
 
     def series(self) -> Series:
         """Return what is known by now."""
         known = super().series()
-        whole = self.whole
-        limit = whole.limit_bytes
-        return msgspec.structs.replace(known, limit_bytes=limit, history=whole.history)
+        whole, now = self.whole, float(known.t_s[-1]) if known.t_s.size else 0.0
+        known = msgspec.structs.replace(known, limit_bytes=whole.limit_bytes)
+        past = whole.history if self.history is None else self.history(now)
+        if not past or not known.t_s.size:
+            return known
+        age_s = now - float(whole.t_s[0]) + (whole.age_s or 0.0)
+        return msgspec.structs.replace(known, history=past, age_s=age_s)
 
 
 def series_at(whole: Series, end: int) -> Series:
@@ -89,7 +96,7 @@ def device_of(whole: Series) -> Device:
     )  # fmt: skip
 
 
-def track_of(whole: Series, recorded: Recorded) -> Track:
+def track_of(whole: Series, recorded: Recorded) -> KnownTrack:
     """Return the track of a series that nobody has looked at yet."""
     return KnownTrack(
         subject=whole.subject,
@@ -113,6 +120,7 @@ def replay(
     *,
     until_s: float | None = None,
     stop_at_alert: bool = False,
+    history: Callable[[float], tuple[Profile, ...]] | None = None,
 ) -> Life:
     """Return the life of the subject's alert under default policy.
 
@@ -126,11 +134,15 @@ def replay(
         Seconds after the first sample at which to stop.
     stop_at_alert
         Whether what comes after the first alert is of no interest.
+    history
+        What is known of other runs at an instant, where that changes (siblings, yesterday);
+        otherwise the history of ``whole``. The ``age_s`` of ``whole`` is that of its first sample.
     """
     settings = settings or DEFAULTS
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
     watcher = Watcher(Config(detection=settings))
     track = track_of(whole, recorded)
+    track.history = history
     life = Life()
     start = float(whole.t_s[0])
     instants = instants_of(recorded.t_s)
