@@ -19,6 +19,7 @@ NOISE_FACTOR = 6.0
 LEAST_CELLS = 6
 MOST_BEND = 0.3
 """Largest distance of the floor from its chord, as a share of the growth."""
+_SIXTEENTHS = np.linspace(0.0, 1.0, 17)
 
 
 class Trend:
@@ -60,16 +61,16 @@ class Trend:
         """
         if view.t_s.size < LEAST_CELLS:
             return None
-        first = view.start if begin_s is None else int(np.searchsorted(view.t_s, begin_s - 1e-6))
+        first = view.start if begin_s is None else int(view.t_s.searchsorted(begin_s - 1e-6))
         t, floor = view.t_s[first:], view.floor[first:]
         if t.size < LEAST_CELLS:
             return None
         growth = float(floor[-1] - floor[0])
         if growth < max(LEAST_GROWTH, NOISE_FACTOR * view.noise_bytes):
             return None
-        shape = np.interp(np.linspace(t[0], t[-1], 17), t, floor)
+        shape = np.interp(t[0] + (t[-1] - t[0]) * _SIXTEENTHS, t, floor)
         share = (shape - shape[0]) / growth
-        bend = float(np.abs(share - np.linspace(0.0, 1.0, 17)).max())
+        bend = float(np.abs(share - _SIXTEENTHS).max())
         if bend > MOST_BEND:
             return None
         slope, _, r_squared = robust.least_squares(t, view.mean[first:])

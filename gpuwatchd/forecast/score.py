@@ -71,13 +71,13 @@ def terms(found: Windows, headroom: FloatArray, p: FloatArray, unbounded: FloatA
     out[:, 5] = found.calm
     # What was given back again and again will be given back again.
     out[:, 6] = -np.where(found.returns >= 2.0, np.maximum(1.5 - found.calm, 0.0), 0.0)
-    out[:, 7] = np.clip(aged, -1.5, 0.0)
-    out[:, 8] = np.clip(aged, 0.0, 2.5)
+    out[:, 7] = np.minimum(np.maximum(aged, -1.5), 0.0)
+    out[:, 8] = np.minimum(np.maximum(aged, 0.0), 2.5)
     out[:, 9] = growth / (growth + room)
     out[:, 10] = unbounded
-    out[:, 11] = np.clip(np.log1p(found.before_s / age), 0.0, 3.0)
+    out[:, 11] = np.minimum(np.log1p(found.before_s / age), 3.0)
     out[:, 12] = np.log(found.events)
-    out[:, 13] = np.clip(np.log(whole / HOUR_S), -3.0, 3.0)
+    out[:, 13] = np.minimum(np.maximum(np.log(whole / HOUR_S), -3.0), 3.0)
     out[:, 14] = -np.log1p(found.lag_s / age)
     out[:, 15] = -np.log1p(4.0 * found.noise_bytes / growth)
     return out

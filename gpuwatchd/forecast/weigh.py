@@ -87,7 +87,7 @@ def weigh(
         in_time = (old / (old + reach)) ** STOP_SHAPE
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
     chance = np.where(reach < horizon_s, chance, 0.0)
-    p = np.clip((law * chance).sum(axis=1), 0.001, 0.999)
+    p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
     evidence = terms(found, headroom, p, (law * (reach < horizon_s)).sum(axis=1))
     score = SCORE(evidence)
     return Weights(law=law, reach_s=reach, reaches=p, score=score, evidence=evidence)

@@ -69,6 +69,9 @@ class Windows:
         return int(self.growth.size)
 
 
+_COLUMNS = tuple(field.name for field in fields(Windows) if field.name != "view")
+
+
 def windows(view: View, minimum_growth: float) -> list[Windows]:
     """Return the windows in which the floor grew by ``minimum_growth`` or more, if any.
 
@@ -84,8 +87,8 @@ def windows(view: View, minimum_growth: float) -> list[Windows]:
     if float(floor[-1] - floor[0]) < minimum_growth and noise < minimum_growth:
         return []
     oldest = float(t[view.start])
-    shortest, longest = np.searchsorted(LOOKBACKS_S, (4.0 * view.step_s, -0.85 * oldest)).tolist()
-    look = np.append(LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest])
+    shortest, longest = LOOKBACKS_S.searchsorted((4.0 * view.step_s, -0.85 * oldest)).tolist()
+    look = np.concatenate((LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest]))
     quiet = noise <= minimum_growth
     groups = [(view, [look])] if quiet else _groups(view, look, noise)
     spans = [span for one, looks in groups for span in _spans(one, looks, minimum_growth)]
@@ -96,8 +99,7 @@ def joined(groups: Sequence[Windows]) -> Windows:
     """Return the windows of all groups as one, with the view of the first."""
     if len(groups) == 1:
         return groups[0]
-    names = (field.name for field in fields(Windows) if field.name != "view")
-    columns = {name: np.concatenate([getattr(one, name) for one in groups]) for name in names}
+    columns = {name: np.concatenate([getattr(one, name) for one in groups]) for name in _COLUMNS}
     return Windows(view=groups[0].view, **columns)
 
 

@@ -49,7 +49,7 @@ def least_squares(t: FloatArray, x: FloatArray) -> tuple[float, float, float]:
     """
     if t.size < 2:
         return 0.0, float(x[-1]) if x.size else 0.0, 0.0
-    t_mean, x_mean = float(t.mean()), float(x.mean())
+    t_mean, x_mean = float(np.add.reduce(t)) / t.size, float(np.add.reduce(x)) / x.size
     dt, dx = t - t_mean, x - x_mean
     tt, xx, tx = float(dt @ dt), float(dx @ dx), float(dt @ dx)
     if tt <= 0.0:
@@ -99,12 +99,15 @@ def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float
     """
     if x.size < 2 * batches:
         return 0.0, 1.0
-    edge = np.searchsorted(t, np.linspace(t[0], t[-1], batches + 1)[:-1])
-    if np.any(np.diff(edge) <= 0):
+    number = np.arange(batches, dtype=np.float64)
+    edge = t.searchsorted(number * ((t[-1] - t[0]) / batches) + t[0])
+    count = np.empty_like(edge)
+    count[:-1], count[-1] = edge[1:] - edge[:-1], x.size - edge[-1]
+    if (count[:-1] <= 0).any():
         return 0.0, 1.0
-    means = np.add.reduceat(x, edge) / np.diff(np.append(edge, x.size))
-    slope, at_zero, _ = least_squares(np.arange(batches, dtype=np.float64), means)
-    rest = means - at_zero - slope * np.arange(batches)
+    means = np.add.reduceat(x, edge) / count
+    slope, at_zero, _ = least_squares(number, means)
+    rest = means - at_zero - slope * number
     freedom = batches - 2
     sd = math.sqrt(float(rest @ rest) / freedom)
     if sd <= 1e-9 * max(1.0, abs(slope)):

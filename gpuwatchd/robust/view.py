@@ -140,15 +140,18 @@ class Holds:
 
     def times(self, amount: FloatArray) -> FloatArray:
         """Return how often at least ``amount`` bytes were given back at once."""
-        out: FloatArray = (self.falls.size - np.searchsorted(self.falls, amount)).astype(np.float64)
+        out: FloatArray = (self.falls.size - self.falls.searchsorted(amount)).astype(np.float64)
         return out
 
     def longest_s(self, amount: FloatArray) -> FloatArray:
         """Return the longest hold of at least ``amount`` bytes (0 where nothing was let go)."""
-        if not self.amount.size:
-            return np.zeros_like(amount)
-        rank = np.searchsorted(-self.amount, -amount, side="right")
-        return np.where(rank > 0, self.held_s[np.maximum(rank, 1) - 1], 0.0)
+        rising, held_s = self._table
+        return held_s[rising.searchsorted(-amount, side="right")]
+
+    @cached_property
+    def _table(self) -> tuple[FloatArray, FloatArray]:
+        """Amounts (k,) with their sign changed, so that they rise; holds (k+1,) from 0 on."""
+        return -self.amount, np.concatenate(([0.0], self.held_s))
 
 
 def prepare(series: Series, window_s: float = LONGEST_S) -> View:
