@@ -6,6 +6,7 @@ are slices of arrays instead of rings; everything else is shared with the live p
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,16 @@ from gpuwatchd.policy import FAST_S
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    import numpy.typing as npt
+
     from gpuwatchd.config import Config
     from gpuwatchd.model import Alert, Device, Finding, FloatArray, ProcessInfo, Subject
     from gpuwatchd.sources.replay import LogFile, LogSeries
 
 _ENDED_AFTER_INTERVALS = 10
+_TELL_EVERY = 64
 _COVERED_SHARE = 0.5
 """Where listed processes hold at least this share of a device, they are judged instead of it."""
 
@@ -114,12 +120,29 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     track: Track
     recorded: Recorded
     source: LogSeries
-    known_at: list[int]
+    begins: int
+    """Position of the first instant at which something of it is known."""
+    known_at: npt.NDArray[np.int32]
+    """How many points are known at that instant and at those after it, until all are."""
     end_s: float
     ended: bool = False
     final: Finding | None = None
     watches: list[Event] = []
     alerts: list[Event] = []
+
+    def known(self, position: int) -> int:
+        """Return how many points are known at an instant."""
+        passed = position - self.begins
+        if passed < 0:
+            return 0
+        return int(self.known_at[min(passed, self.known_at.size - 1)])
+
+    def over(self, position: int) -> bool:
+        """Say whether there is nothing left to do: it has ended, or all of it has been judged."""
+        if self.ended or self.track.subject.process is not None:
+            return self.ended
+        whole = position - self.begins >= self.known_at.size - 1
+        return whole and self.recorded.judged == self.recorded.known
 
 
 class _Rooms:
@@ -139,17 +162,23 @@ class _Rooms:
         """Return bytes, None when the device's total is unknown."""
         device = self._devices.get(uid)
         if device is not None and device.track.room.total_bytes is not None:
-            used = device.recorded.value(device.known_at[position])
+            used = device.recorded.value(device.known(position))
             return max(0.0, device.track.room.total_bytes - (used or 0.0))
         processes = self._processes.get(uid, [])
         total = next((p.track.room.total_bytes for p in processes), None)
         if total is None:
             return None
-        held = sum(p.recorded.value(p.known_at[position]) or 0.0 for p in processes if not p.ended)
+        held = sum(p.recorded.value(p.known(position)) or 0.0 for p in processes if not p.ended)
         return max(0.0, total - held)
 
 
-def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
+def analyze(
+    log: LogFile,
+    config: Config,
+    *,
+    only: Container[str] | None = None,
+    passed: Callable[[float], None] | None = None,
+) -> list[SubjectResult]:
     """Return what the daemon would have said, live, of each subject of a log.
 
     Parameters
@@ -158,6 +187,10 @@ def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
         As :func:`gpuwatchd.sources.replay.read_log` returns it.
     config
         Settings; by default those of the daemon.
+    only
+        Ids of the subjects to judge; the others are there for the room that they leave.
+    passed
+        Told now and then which share of the log has been played.
     """
     watcher = Watcher(config)
     chosen = [series for series in log.series if series.t_s.size]
@@ -174,13 +207,33 @@ def analyze(log: LogFile, config: Config) -> list[SubjectResult]:
         for series, window in zip(chosen, recorded, strict=True)
     ]
     judged = _judged(replays)
-    rooms = _Rooms(replays)
-    for position, instant in enumerate(instants):
-        _step(watcher, judged, rooms, position, float(instant))
+    if only is not None:
+        judged = [replay for replay in judged if replay.track.subject.id in only]
+    _play(watcher, judged, _Rooms(replays), instants, passed)
     finals: dict[str, list[Finding | None]] = {}
     for replay in replays:
         finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
     return [_result(replay, finals[replay.track.subject.device_uid]) for replay in replays]
+
+
+def _play(
+    watcher: Watcher,
+    replays: list[_Replay],
+    rooms: _Rooms,
+    instants: FloatArray,
+    passed: Callable[[float], None] | None,
+) -> None:
+    """Go through the instants; at each, only those that live then are looked at."""
+    waiting = sorted(range(len(replays)), key=lambda k: replays[k].begins, reverse=True)
+    present: list[int] = []
+    for position, instant in enumerate(instants.tolist()):
+        while waiting and replays[waiting[-1]].begins <= position:
+            bisect.insort(present, waiting.pop())
+        _step(watcher, [replays[k] for k in present], rooms, position, instant)
+        if position % _TELL_EVERY == 0:
+            present = [k for k in present if not replays[k].over(position)]
+            if passed is not None:
+                passed(position / instants.size)
 
 
 def _instants(recorded: list[Recorded]) -> FloatArray:
@@ -212,11 +265,14 @@ def _replay(
     )
     watcher.tracks[series.subject.id] = track
     interval_s = float(np.median(np.diff(series.t_s))) if series.t_s.size > 1 else 0.0
+    begins = int(instants.searchsorted(recorded.t_s[0]))
+    ends = int(instants.searchsorted(recorded.t_s[-1])) + 1
     return _Replay(
         track=track,
         recorded=recorded,
         source=series,
-        known_at=np.searchsorted(recorded.t_s, instants, side="right").tolist(),
+        begins=begins,
+        known_at=recorded.t_s.searchsorted(instants[begins:ends], side="right").astype(np.int32),
         end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
     )
 
@@ -262,7 +318,7 @@ def _due(watcher: Watcher, replays: list[_Replay], position: int, instant: float
     """Move every window to the instant; return those to judge; end processes that have gone."""
     due = []
     for replay in replays:
-        known = replay.known_at[position]
+        known = replay.known(position)
         recorded = replay.recorded
         if known == 0 or replay.ended:
             continue
