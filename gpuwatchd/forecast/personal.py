@@ -98,8 +98,8 @@ class Personal:
         """
         here, further = self._chances(found)
         weight = np.array([one.weight for one in self.past])
-        stopped = np.array([one.stopped for one in self.past])
-        climbing = np.array([one.climbing for one in self.past])
+        stopped = np.array([one.stopped for one in self.past], dtype=np.bool_)
+        climbing = np.array([one.climbing for one in self.past], dtype=np.bool_)
         # A sibling that is level with this run, or ahead, knows no more than this run does.
         left = np.where(climbing, np.maximum(1.0 - here / EXPECTED, 0.0), 1.0) * weight
         seen = ORDINARY + (np.where(stopped | climbing, 1.0, here) * left).sum(axis=1)
@@ -124,7 +124,7 @@ class Personal:
     def expects(self, found: Windows, headroom: FloatArray | None = None) -> npt.NDArray[np.bool_]:
         """Say of each window (k,) whether its growth is what earlier runs proved to be normal."""
         here, _ = self._chances(found)
-        known = np.array([not one.climbing and one.weight > 0.0 for one in self.past])
+        known = np.array([not one.climbing for one in self.past], dtype=np.bool_)
         normal = np.max(here, axis=1, where=known, initial=0.0) >= EXPECTED
         if headroom is not None:
             normal &= headroom >= LAST_RESORT * self.scale

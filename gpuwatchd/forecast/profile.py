@@ -120,7 +120,7 @@ def profile(
     proven = _proven(run, clock, last)
     limit = run.limit
     recent = run.low[run.age_s > run.age_s[-1] - 600.0]
-    grown, rose, late = _growth(run, proven, slice(0, run.low.size))
+    grown, rose = _growth(run, proven, slice(0, run.low.size))
     return Profile(
         kind=kind,
         ended_at_s=ended_at_s,
@@ -131,7 +131,7 @@ def profile(
         top_bytes=max(top, proven),
         grown_bytes=grown,
         rose_bytes=rose,
-        late_bytes=late,
+        late_bytes=_late(run, proven),
         near_limit=bool(recent.max() > NEAR_LIMIT * limit),
         alerted=alerted,
     )
@@ -163,7 +163,7 @@ def yesterday(series: Series, *, now_s: float) -> Profile | None:
     level = np.maximum.accumulate(run.floor[same])
     back = level[run.given_back[same] <= base + 0.5 * (level - base)]
     proven = float(back.max()) if back.size else base
-    grown, rose, _ = _growth(run, -np.inf, same)
+    grown, rose = _growth(run, -np.inf, same)
     return Profile(
         kind="yesterday",
         ended_at_s=now_s - DAY_S + AFTER_S,
@@ -246,31 +246,36 @@ def _proven(run: _Run, clock: FloatArray, last: int) -> float:
     return float(run.level[min(early, last - 1)])
 
 
-def _growth(
-    run: _Run, proven: float, ends: slice
-) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Return the largest harmless growth, any growth, per look-back; harmless growth per age."""
+def _growth(run: _Run, proven: float, ends: slice) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the largest harmless growth, and any growth, within each look-back."""
     low, age = run.low, run.age_s
     lowest = _Lowest(low)
     at = np.arange(low.size)[ends]
     value, later = low[ends], run.lowest_later[ends]
     below = value <= proven + TOLERANCE * run.scale
-    grown, rose, late = [], [], []
+    grown, rose = [], []
     for look in PROFILE_LOOKBACKS_S.tolist():
         begin = np.searchsorted(age, age[ends] - look - 1e-6)
         growth = value - lowest(begin, at)
         harmless = below | (later <= value - 0.5 * growth)
         grown.append(float(np.max(growth, where=harmless, initial=0.0)))
         rose.append(float(growth.max()))
+    return _rising(grown), _rising(rose)
+
+
+def _late(run: _Run, proven: float) -> tuple[float, ...]:
+    """Return the largest harmless growth that begins after each age, as far as the run lived."""
+    out = []
     for since in PROFILE_AGES_S.tolist():
-        first = int(np.searchsorted(age, since))
-        if first >= ends.stop - 1:
+        first = int(np.searchsorted(run.age_s, since))
+        low = run.low[first:]
+        if low.size < 2:
             break
-        growth = low[first : ends.stop] - np.minimum.accumulate(low[first : ends.stop])
-        part = slice(first - ends.start, None)
-        harmless = below[part] | (later[part] <= value[part] - 0.5 * growth)
-        late.append(float(np.max(growth, where=harmless, initial=0.0)))
-    return _rising(grown), _rising(rose), tuple(late)
+        growth = low - np.minimum.accumulate(low)
+        harmless = low <= proven + TOLERANCE * run.scale
+        harmless |= run.lowest_later[first:] <= low - 0.5 * growth
+        out.append(float(np.max(growth, where=harmless, initial=0.0)))
+    return tuple(out)
 
 
 def _rising(values: list[float]) -> tuple[float, ...]:
