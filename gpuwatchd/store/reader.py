@@ -9,9 +9,8 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpuwatchd.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
 from gpuwatchd.model import ProcessKey, Value
-from gpuwatchd.store import queries, rows, schema
+from gpuwatchd.store import entry, profiles, queries, rows, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo
+    from gpuwatchd.store.profiles import Run
+    from gpuwatchd.store.words import Word
 
 _T = TypeVar("_T")
 _MINUTE_S = 60
@@ -27,7 +28,6 @@ RAW_SPAN_S = 6 * 3600.0
 """Longest span that is read from raw rows."""
 MINUTE_SPAN_S = 14 * 86400.0
 """Longest span that is read from one-minute rows."""
-_BUSY_S = 5.0
 
 
 class DeviceRow(Value, frozen=True, kw_only=True):
@@ -103,40 +103,19 @@ class Reader:
         StoreBusy
             Another program holds it locked.
         """
-        path = directory / schema.FILE_NAME
+        path = entry.find(directory)
         try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise StoreError(
-                f"{path}: no history: {error.strerror}",
-                hint="is the daemon running? gpuwatchctl doctor tells",
-            ) from error
-        if size == 0:
-            raise _damaged(path, "the file is empty")
-        try:
-            return cls._judged(path, "mode=ro")
+            return cls(entry.connect(path, "mode=ro"), path)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
-                raise _translated(path, error) from error
+                raise entry.translated(path, error) from error
         except sqlite3.Error as error:
-            raise _translated(path, error) from error
+            raise entry.translated(path, error) from error
         try:
             # In a directory that is read-only the files beside it cannot be made.
-            return cls._judged(path, "immutable=1")
+            return cls(entry.connect(path, "immutable=1"), path)
         except sqlite3.Error as error:
-            raise _translated(path, error) from error
-
-    @classmethod
-    def _judged(cls, path: Path, how: str) -> Reader:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=_BUSY_S
-        )
-        try:
-            _judge(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return cls(connection, path)
+            raise entry.translated(path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -241,6 +220,16 @@ class Reader:
             lambda: rows.load_deliveries(self._connection, "alert_key = ?", (alert_key,))[0]
         )
 
+    def runs(self, key: str | None = None) -> list[Run]:
+        """Return what is known of earlier runs of a program (None: of all), oldest first."""
+        where, values = ("TRUE", ()) if key is None else ("r.key = ?", (key,))
+        return self._guarded(lambda: profiles.load_runs(self._connection, where, values))
+
+    def words(self, *, all_of_them: bool = False) -> list[Word]:
+        """Return what the user said of alerts, oldest first; also what was taken back, if asked."""
+        where = "TRUE" if all_of_them else "undone_ts_ms IS NULL"
+        return self._guarded(lambda: words.load_words(self._connection, where))
+
     def events(self, since_s: float = 0.0) -> list[Event]:
         """Return what happened since then, oldest first."""
         found = self._ask(
@@ -275,7 +264,7 @@ class Reader:
         try:
             return work()
         except sqlite3.Error as error:
-            raise _translated(self._path, error) from error
+            raise entry.translated(self._path, error) from error
 
     def _ask(self, query: str, values: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
         return self._guarded(lambda: self._connection.execute(query, values).fetchall())
@@ -338,26 +327,6 @@ class Reader:
         return int(found[0][0]) if found else 0
 
 
-def _judge(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse what is not a history of this version."""
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if mark != schema.APPLICATION_ID:
-        raise _damaged(path, "not a history of gpuwatchd")
-    if version > schema.VERSION:
-        raise StoreNewer(
-            f"{path} was written by a later version of gpuwatchd (format {version}, this version "
-            f"knows {schema.VERSION})",
-            hint="upgrade gpuwatchd",
-        )
-    if version < schema.VERSION:
-        raise StoreError(
-            f"{path} is of an older format ({version}, this version needs {schema.VERSION})",
-            hint="start the daemon once: it brings the history up to date",
-        )
-    connection.execute("SELECT count(*) FROM meta").fetchone()
-
-
 def _device_row(row: tuple[Any, ...], width_s: float) -> DeviceRow:
     return DeviceRow(
         at_s=row[0] / 1000,
@@ -375,21 +344,3 @@ def _device_row(row: tuple[Any, ...], width_s: float) -> DeviceRow:
 
 def _ms(at_s: float) -> int:
     return round(at_s * 1000)
-
-
-def _damaged(path: Path, why: str) -> StoreDamaged:
-    return StoreDamaged(
-        f"{path} is damaged: {why}",
-        hint=f"the daemon sets it aside by itself; to rescue rows: sqlite3 {path} .recover",
-    )
-
-
-def _translated(path: Path, error: sqlite3.Error) -> StoreError:
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
-        return _damaged(path, str(error))
-    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return StoreBusy(f"{path} is locked by another program", hint="try again in a moment")
-    return StoreError(
-        f"{path} cannot be read: {error}", hint="check the owner and mode of the file"
-    )

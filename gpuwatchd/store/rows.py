@@ -75,8 +75,8 @@ def save_process(
     """Insert or refresh a process and return its row; ``seen_ms`` is first and last."""
     row: int = connection.execute(
         "INSERT INTO process(boot_id, pid, started_ts_ms, started_at_s, user, name, args,"
-        " parent_pid, framework, framework_sure, job, container, first_ts_ms, last_ts_ms)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+        " parent_pid, framework, framework_sure, job, container, program, first_ts_ms, last_ts_ms)"
+        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
         " ON CONFLICT(boot_id, pid, ifnull(started_ts_ms, -1)) DO UPDATE SET"
         " user = coalesce(excluded.user, user),"
         " name = CASE excluded.name WHEN '' THEN name ELSE excluded.name END,"
@@ -85,6 +85,7 @@ def save_process(
         " framework = coalesce(excluded.framework, framework),"
         " framework_sure = max(framework_sure, excluded.framework_sure),"
         " job = coalesce(excluded.job, job), container = coalesce(excluded.container, container),"
+        " program = coalesce(excluded.program, program),"
         " last_ts_ms = max(last_ts_ms, excluded.last_ts_ms) RETURNING id",
         (
             boot_id,
@@ -99,6 +100,7 @@ def save_process(
             int(info.framework_sure),
             info.job,
             info.container,
+            info.program,
             *seen_ms,
         ),
     ).fetchone()[0]
@@ -290,7 +292,7 @@ def load_devices(connection: sqlite3.Connection) -> list[Device]:
 
 PROCESS_COLUMNS = (
     "p.pid, p.started_at_s, p.user, p.name, p.args, p.parent_pid, p.framework, p.framework_sure,"
-    " p.job, p.container"
+    " p.job, p.container, p.program"
 )
 
 
@@ -306,4 +308,5 @@ def process_info(row: tuple[Any, ...]) -> ProcessInfo:
         framework_sure=bool(row[7]),
         job=row[8],
         container=row[9],
+        program=row[10],
     )

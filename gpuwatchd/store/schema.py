@@ -84,7 +84,28 @@ CREATE VIEW open_alerts AS SELECT datetime(opened_ts_ms / 1000, 'unixepoch') AS 
   FROM alert WHERE resolved_ts_ms IS NULL
 """
 
-STEPS: tuple[str, ...] = (_VERSION_1,)
+# What earlier runs of a program did, and what the user said of alerts. A profile is kept whole, as
+# JSON, in ``profile``; its other columns are for people with an SQL prompt. ``feedback`` is set for
+# what a run had done when the user spoke.
+_VERSION_2 = """
+ALTER TABLE process ADD COLUMN program TEXT;
+CREATE TABLE feedback(id INTEGER PRIMARY KEY, alert_key TEXT NOT NULL,
+  opened_ts_ms INTEGER NOT NULL, gpu_uuid TEXT NOT NULL, pid INTEGER, started_at_s REAL,
+  unattributed INTEGER NOT NULL, title TEXT NOT NULL, word TEXT NOT NULL, why TEXT, who TEXT,
+  given_ts_ms INTEGER NOT NULL, undone_ts_ms INTEGER) STRICT;
+CREATE INDEX feedback_alert ON feedback(alert_key);
+CREATE TABLE profile(id INTEGER PRIMARY KEY, key TEXT NOT NULL, gpu INTEGER NOT NULL
+  REFERENCES gpu(id), pid INTEGER, started_at_s REAL, feedback INTEGER, label TEXT NOT NULL,
+  begun_ts_ms INTEGER NOT NULL, ended_ts_ms INTEGER NOT NULL, base_bytes INTEGER NOT NULL,
+  proven_bytes INTEGER NOT NULL, top_bytes INTEGER NOT NULL, profile TEXT NOT NULL) STRICT;
+CREATE UNIQUE INDEX profile_run ON profile(key, gpu, ifnull(pid, -1), ifnull(started_at_s, -1),
+  ifnull(feedback, 0));
+CREATE VIEW known_programs AS SELECT key, label, count(*) AS runs,
+  datetime(max(ended_ts_ms) / 1000, 'unixepoch') AS utc, max(top_bytes) AS top_bytes
+  FROM profile WHERE feedback IS NULL GROUP BY key
+"""
+
+STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpuwatchd.store import profiles
+
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
@@ -195,6 +197,7 @@ class Upkeep:
             (before_ms,),
         )
         connection.execute(f"DELETE FROM alert WHERE id IN ({over})", (before_ms,))  # noqa: S608
+        profiles.expire(connection, before_ms)
         connection.execute("DELETE FROM event WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM action WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM silence WHERE until_ts_ms < ?", (before_ms,))

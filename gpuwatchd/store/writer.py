@@ -19,6 +19,7 @@ from gpuwatchd.store import database, place, recent, rows, schema
 from gpuwatchd.store.health import Health
 from gpuwatchd.store.intake import Intake
 from gpuwatchd.store.ledger import Event, Ledger, Segment
+from gpuwatchd.store.profiles import Shelf
 from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
 
 if TYPE_CHECKING:
@@ -33,10 +34,7 @@ _RETRY_S = 5.0
 
 
 class History:
-    """The history of one state directory; it belongs to the thread that opened it.
-
-    Only :meth:`check` may run anywhere. Use :meth:`open`.
-    """
+    """The history of one state directory, for the thread that opens it with :meth:`open`."""
 
     def __init__(
         self,
@@ -59,6 +57,9 @@ class History:
         self._ledger = Ledger()
         self._upkeep = Upkeep(settings, monotonic)
         self._health = Health(directory, min_free_mib=settings.min_free_mib)
+        self.shelf = Shelf(
+            lambda: self._connection if self._mode == "writing" else None, self._health.failed
+        )
         self._boots: set[str] = set()
         self._identity: tuple[int, int] | None = None
         self._last_flush_s: float | None = None
@@ -112,7 +113,7 @@ class History:
         devices: Sequence[Device],
         processes: Mapping[ProcessKey, ProcessInfo],
     ) -> None:
-        """Take in one sample; it is written with the next flush. Costs some 50 µs, never raises."""
+        """Take in one sample, for the next flush. Costs some 50 µs, never raises."""
         self._own()
         if sample.boot_id not in self._boots:
             self._begin(sample)
@@ -135,16 +136,11 @@ class History:
     ) -> None:
         """Note that time went on differently: start, clock-step, suspend, gap, driver-reset."""
         self._own()
-        self._segment(reason, at_s=self._clock(), wall_step_s=wall_step_s, gap_s=gap_s)
+        self._segment(reason, self._clock(), wall_step_s, gap_s)
         self._commit()
 
     def _segment(
-        self,
-        reason: str,
-        *,
-        at_s: float,
-        wall_step_s: float | None = None,
-        gap_s: float | None = None,
+        self, reason: str, at_s: float, wall_step_s: float | None, gap_s: float | None
     ) -> None:
         self._boots.add(self._boot_id)
         mono_ms = round(self._monotonic() * 1000)
@@ -159,10 +155,10 @@ class History:
         self._commit()
 
     def apply(self, alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Write how alerts and deliveries stand now, in one power-cut-safe transaction.
+        """Write how alerts and deliveries stand now, power-cut-safe; return the latter with rows.
 
-        Returns the deliveries with their rows. Never raises: what the disk refuses is kept in
-        memory, where :meth:`open_alerts` and :meth:`pending_deliveries` see it, and tried again.
+        Never raises: what the disk refuses is kept in memory, for the next try; until then
+        :meth:`open_alerts` and :meth:`pending_deliveries` see it there.
         """
         self._own()
         for alert in alerts:
@@ -320,7 +316,7 @@ class History:
         self._health.say("damaged", text)
         self._ledger.add_event(Event(round(now_s * 1000), "db", None, text))
         self._ledger.write_all_again()
-        self._segment("start", at_s=now_s)
+        self._segment("start", now_s, None, None)
         self._open(now_s)
 
     def _notice_loss(self, now_s: float) -> None:
@@ -377,14 +373,13 @@ class History:
         return enough
 
     def _write_samples(self, connection: sqlite3.Connection) -> None:
-        if not len(self._intake):
+        if not len(self._intake) and not self.shelf.waiting:
             return
         try:
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                refused = self._intake.write(connection)
-                oldest_ms = self._intake.oldest_ms
-                if oldest_ms is not None:
+                refused = self._intake.write(connection) + self.shelf.write(connection)
+                if (oldest_ms := self._intake.oldest_ms) is not None:
                     reopen_buckets(connection, oldest_ms)
                 connection.execute("COMMIT")
             finally:
@@ -396,5 +391,6 @@ class History:
             self._health.failed(error)
             return
         self._intake.written()
+        self.shelf.written()
         self._health.lost(0)
         self._health.succeeded(refused=refused)

@@ -110,18 +110,19 @@ def test_an_older_file_is_copied_and_upgraded(
     history.apply([alert()], [])
     history.close()
     step = "CREATE TABLE note(id INTEGER PRIMARY KEY, text TEXT) STRICT;\nDROP TABLE silence\n"
+    before = schema.VERSION
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
-    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setattr(schema, "VERSION", before + 1)
     history = opened(tmp_path)
     assert history.problems == ()
     assert history.open_alerts() == [alert()]
     history.close()
-    assert rows(tmp_path, "PRAGMA user_version") == [(2,)]
+    assert rows(tmp_path, "PRAGMA user_version") == [(before + 1,)]
     assert rows(tmp_path, "SELECT count(*) FROM note") == [(0,)]
-    backup = tmp_path / "history.db.bak-v1"
+    backup = tmp_path / f"history.db.bak-v{before}"
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     with closing(sqlite3.connect(backup)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (before,)
         assert connection.execute("SELECT count(*) FROM alert").fetchone() == (1,)
 
 
@@ -129,6 +130,7 @@ def test_a_step_that_fails_changes_nothing_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(tmp_path).close()
+    before = schema.VERSION
     bad = "CREATE TABLE note(id INTEGER PRIMARY KEY) STRICT;\nDROP TABLE nowhere\n"
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, bad))
     monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
@@ -136,7 +138,7 @@ def test_a_step_that_fails_changes_nothing_and_nothing_is_written(
     assert not history.writing
     assert any("nowhere" in problem for problem in history.problems)
     history.close()
-    assert rows(tmp_path, "PRAGMA user_version") == [(1,)]
+    assert rows(tmp_path, "PRAGMA user_version") == [(before,)]
     assert rows(tmp_path, "SELECT count(*) FROM sqlite_schema WHERE name = 'note'") == [(0,)]
 
 

@@ -1,0 +1,99 @@
+"""May this file be used? For every program but the daemon, which has :mod:`database` for it."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from gpuwatchd.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
+from gpuwatchd.store import schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUSY_S = 5.0
+"""How long a question (or a word of the user's) waits for the daemon's transaction."""
+
+
+def find(directory: Path) -> Path:
+    """Return the file of a state directory.
+
+    Raises
+    ------
+    StoreError
+        There is none, or it may not be read.
+    StoreDamaged
+        It is empty.
+    """
+    path = directory / schema.FILE_NAME
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise StoreError(
+            f"{path}: no history: {error.strerror}",
+            hint="is the daemon running? gpuwatchctl doctor tells",
+        ) from error
+    if size == 0:
+        raise damaged(path, "the file is empty")
+    return path
+
+
+def connect(path: Path, how: str) -> sqlite3.Connection:
+    """Return an open file, judged; ``how`` is part of its URI ("mode=ro").
+
+    Raises
+    ------
+    StoreError
+        It is not a history of this version.
+    sqlite3.Error
+        It cannot be opened, or not be read.
+    """
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=BUSY_S
+    )
+    try:
+        _judge(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _judge(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse what is not a history of this version."""
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if mark != schema.APPLICATION_ID:
+        raise damaged(path, "not a history of gpuwatchd")
+    if version > schema.VERSION:
+        raise StoreNewer(
+            f"{path} was written by a later version of gpuwatchd (format {version}, this version "
+            f"knows {schema.VERSION})",
+            hint="upgrade gpuwatchd",
+        )
+    if version < schema.VERSION:
+        raise StoreError(
+            f"{path} is of an older format ({version}, this version needs {schema.VERSION})",
+            hint="start the daemon once: it brings the history up to date",
+        )
+    connection.execute("SELECT count(*) FROM meta").fetchone()
+
+
+def damaged(path: Path, why: str) -> StoreDamaged:
+    """Return the error for a file that is no usable history."""
+    return StoreDamaged(
+        f"{path} is damaged: {why}",
+        hint=f"the daemon sets it aside by itself; to rescue rows: sqlite3 {path} .recover",
+    )
+
+
+def translated(path: Path, error: sqlite3.Error) -> StoreError:
+    """Return one of our errors for one of SQLite's."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+        return damaged(path, str(error))
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return StoreBusy(f"{path} is locked by another program", hint="try again in a moment")
+    return StoreError(
+        f"{path} cannot be used: {error}", hint="check the owner and mode of the file"
+    )

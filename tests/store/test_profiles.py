@@ -1,0 +1,356 @@
+"""What earlier runs did and what the user said: kept, bounded, joined, undone, never in the way."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.errors import StoreError
+from gpuwatchd.model import ProcessKey, Profile, Subject
+from gpuwatchd.store import profiles, schema, words
+from gpuwatchd.store.profiles import Run
+from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.words import Word
+from tests.making import alert
+from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.store.writer import History
+
+GIB = 2.0**30
+UID = CARDS[0].uid
+
+
+def profile(at_s: float = T0, **changes: Any) -> Profile:
+    values: dict[str, Any] = {
+        "ended_at_s": at_s,
+        "run_s": 3600.0,
+        "base_bytes": 2 * GIB,
+        "hold_s": 30.0,
+        "proven_bytes": 9 * GIB,
+        "top_bytes": 10 * GIB,
+        "grown_bytes": (1.0, 2.0),
+    }
+    return Profile(**{**values, **changes})
+
+
+def run(number: int = 0, key: str = "k", **changes: Any) -> Run:
+    at_s = T0 + 10_000.0 * number
+    values: dict[str, Any] = {
+        "key": key,
+        "device_uid": UID,
+        "process": ProcessKey(pid=100 + number, started_at_s=at_s - 3600),
+        "label": "python train.py",
+        "begun_at_s": at_s - 3600,
+        "profile": profile(at_s),
+    }
+    return Run(**{**values, **changes})
+
+
+def word(about: Run, said: str = "normal", **changes: Any) -> Word:
+    values: dict[str, Any] = {
+        "alert_key": f"leak:{about.process}",
+        "opened_at_s": T0,
+        "subject": Subject(device_uid=about.device_uid, process=about.process),
+        "title": "GPU 0: python[100]",
+        "word": said,
+        "given_at_s": T0 + 5,
+        "why": "a cache",
+        "who": "alice",
+    }
+    return Word(**{**values, **changes})
+
+
+def begun(directory: Path, **changes: Any) -> History:
+    history = opened(directory, Time(), **changes)
+    history.record(sample(T0, uses=(5, 6)), CARDS, KNOWN)
+    history.flush(T0)
+    return history
+
+
+def test_a_run_is_known_at_once_and_written_with_the_next_flush(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    history.shelf.keep(run())
+    assert history.shelf.runs("k") == [run()]
+    assert rows(tmp_path, "SELECT count(*) FROM profile") == [(0,)]
+    history.flush(T0 + 60)
+    assert history.shelf.runs("k") == [run()]
+    assert history.shelf.runs("other") == []
+    assert rows(tmp_path, "SELECT key, label, pid, top_bytes FROM profile") == [
+        ("k", "python train.py", 100, 10 * 2**30)
+    ]
+    history.close()
+    with Reader.open(tmp_path) as reader:
+        assert reader.runs("k") == reader.runs() == [run()]
+        assert reader.runs("other") == []
+
+
+def test_a_run_is_written_when_the_daemon_stops(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    history.shelf.keep(run())
+    history.close()
+    again = opened(tmp_path)
+    assert again.shelf.runs("k") == [run()]
+    again.close()
+
+
+def test_the_same_run_is_one_row_with_what_was_known_last(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    for top in (3.0, 4.0):
+        history.shelf.keep(run(profile=profile(top_bytes=top * GIB)))
+        history.flush(T0 + 60)
+    (known,) = history.shelf.runs("k")
+    assert known.profile.top_bytes == 4 * GIB
+    history.close()
+
+
+def test_the_newest_five_launches_of_a_program_are_kept(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    for number in range(9):
+        history.shelf.keep(run(number))
+        history.shelf.keep(run(number, key="other"))
+        history.flush(T0 + 60 * number)
+    kept = [known.begun_at_s for known in history.shelf.runs("k")]
+    assert kept == [run(number).begun_at_s for number in range(4, 9)]
+    assert len(history.shelf.runs("other")) == 5
+    history.close()
+
+
+def test_the_ranks_of_one_launch_do_not_drive_out_the_launches_before(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    history.shelf.keep(run(0))
+    for rank in range(40):
+        one = run(1)
+        history.shelf.keep(
+            msgspec.structs.replace(
+                one,
+                process=ProcessKey(pid=500 + rank, started_at_s=one.begun_at_s + rank),
+                begun_at_s=one.begun_at_s + rank,
+            )
+        )
+    history.flush(T0 + 60)
+    known = history.shelf.runs("k")
+    assert known[0] == run(0)
+    assert len(known) == 1 + profiles.KEPT_RANKS
+    history.close()
+
+
+def test_a_run_of_which_the_user_spoke_is_kept_longer(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    history.shelf.keep(run(0))
+    history.flush(T0)
+    words.say(tmp_path, word(run(0)))
+    for number in range(1, 9):
+        history.shelf.keep(run(number))
+        history.flush(T0 + 60 * number)
+    assert history.shelf.runs("k")[0] == run(0)
+    assert words.unsay(tmp_path, word(run(0)).alert_key, T0 + 9) == 1
+    history.shelf.keep(run(9))
+    history.flush(T0 + 600)
+    assert run(0) not in history.shelf.runs("k")
+    history.close()
+
+
+def test_the_number_of_programs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles, "KEPT_PROGRAMS", 3)
+    time = Time()
+    history = opened(tmp_path, time)
+    history.record(sample(T0, uses=(5,)), CARDS, KNOWN)
+    for number in range(6):
+        history.shelf.keep(run(number, key=f"k{number}"))
+    history.flush(T0)
+    history.chores(time.now_s)
+    for _ in range(3):
+        time.pass_s(300)
+        history.chores(time.now_s)
+    assert rows(tmp_path, "SELECT key FROM profile ORDER BY key") == [("k3",), ("k4",), ("k5",)]
+    history.close()
+
+
+def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
+    time = Time()
+    history = opened(tmp_path, time, events=86_400.0)
+    history.record(sample(T0, uses=(5,)), CARDS, KNOWN)
+    history.shelf.keep(run(0))
+    history.flush(T0)
+    words.say(tmp_path, word(run(0)))
+    time.pass_s(2 * 86_400.0)
+    history.chores(time.now_s)
+    for _ in range(3):
+        time.pass_s(300)
+        history.chores(time.now_s)
+    assert rows(tmp_path, "SELECT count(*) FROM profile") == [(0,)]
+    history.chores(time.now_s)
+    assert rows(tmp_path, "SELECT count(*) FROM feedback") == [(0,)]
+    history.close()
+
+
+def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    assert history.shelf.spoken()
+    assert not history.shelf.spoken()
+    said = words.say(tmp_path, word(run()))
+    assert said.row is not None
+    assert history.shelf.spoken()
+    assert not history.shelf.spoken()
+    assert history.shelf.words() == [said]
+    other = words.say(tmp_path, word(run(), "leak", given_at_s=T0 + 9))
+    assert history.shelf.words() == [other]
+    assert words.unsay(tmp_path, other.alert_key, T0 + 11) == 1
+    assert words.unsay(tmp_path, other.alert_key, T0 + 12) == 0
+    assert history.shelf.words() == []
+    history.close()
+    with Reader.open(tmp_path) as reader:
+        assert reader.words() == []
+        assert [w.undone_at_s for w in reader.words(all_of_them=True)] == [T0 + 9, T0 + 11]
+
+
+def test_what_a_run_had_done_when_the_user_spoke_goes_with_the_word(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    said = words.say(tmp_path, word(run()))
+    history.shelf.keep(run(word=said.row))
+    history.shelf.keep(run())
+    history.flush(T0 + 60)
+    assert len(history.shelf.runs("k")) == 2
+    words.unsay(tmp_path, said.alert_key, T0 + 70)
+    assert history.shelf.runs("k") == [run()]
+    history.close()
+
+
+def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    stop = threading.Event()
+
+    def talk() -> None:
+        number = 0
+        while not stop.is_set():
+            words.say(tmp_path, word(run(number % 50)))
+            number += 1
+
+    speaker = threading.Thread(target=talk)
+    speaker.start()
+    try:
+        for tick in range(60):
+            history.record(sample(T0 + 5 * tick, uses=(tick, 6)), CARDS, KNOWN)
+            history.shelf.keep(run(tick))
+            history.flush(T0 + 5 * tick)
+    finally:
+        stop.set()
+        speaker.join()
+    history.flush(T0 + 600)
+    assert history.problems == ()
+    assert len(history.shelf.runs("k")) >= 5
+    assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(60,)]
+    history.close()
+
+
+def test_there_is_nothing_to_say_it_to(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no history"):
+        words.say(tmp_path, word(run()))
+    (tmp_path / "history.db").write_bytes(b"x" * 8192)
+    with pytest.raises(StoreError, match="damaged"):
+        words.say(tmp_path, word(run()))
+
+
+def test_a_strange_profile_is_left_out(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    history.shelf.keep(run(0))
+    history.shelf.keep(run(1))
+    history.flush(T0 + 60)
+    with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        other.execute("UPDATE profile SET profile = '{}' WHERE pid = 100")
+    assert history.shelf.runs("k") == [run(1)]
+    history.close()
+
+
+def test_without_a_file_runs_wait_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    history = opened(tmp_path / "file")
+    for number in range(600):
+        history.shelf.keep(run(number))
+    assert 0 < len(history.shelf.runs("k")) <= 500
+    assert history.shelf.words() is None
+    assert not history.shelf.spoken()
+    history.close()
+
+
+def test_minutes_and_load_of_a_process(tmp_path: Path) -> None:
+    time = Time()
+    history = opened(tmp_path, time)
+    for tick in range(120):
+        time.now_s = T0 + 5 * tick
+        history.record(sample(time.now_s, 1000 + tick, uses=(tick,), util_pct=50.0), CARDS, KNOWN)
+    history.flush(time.now_s)
+    history.chores(time.now_s)
+    minutes = history.shelf.minutes(UID, INFOS[0].key, T0, T0 + 600)
+    assert minutes[:2] == [(T0 + 60, 11), (T0 + 120, 23)]
+    assert history.shelf.minutes(UID, None, T0, T0 + 600)[0] == (T0 + 60, 1011)
+    assert history.shelf.minutes(UID, ProcessKey(pid=1, started_at_s=None), T0, T0 + 600) == []
+    assert history.shelf.load_pct(UID, T0, T0 + 600)[0] == (T0 + 60, 50)
+    history.close()
+
+
+def test_the_program_of_a_process_is_stored(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    known = {key: msgspec.structs.replace(info, program="abc") for key, info in KNOWN.items()}
+    history.record(sample(T0, uses=(5,)), CARDS, known)
+    history.close()
+    history = opened(tmp_path)
+    assert history.shelf.program_of(INFOS[0].key) == ("abc", "python")
+    assert history.shelf.program_of(INFOS[1].key) == (None, "")
+    history.close()
+    with Reader.open(tmp_path) as reader:
+        assert [info.program for info in reader.processes()] == ["abc"]
+
+
+def test_a_history_of_the_first_format_keeps_its_data(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    text = msgspec.json.encode(alert()).decode()
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        old.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        old.execute("PRAGMA journal_mode = WAL")
+        old.executescript(schema.STEPS[0])
+        old.execute("PRAGMA user_version = 1")
+        old.execute(
+            "INSERT INTO segment(started_ts_ms, boot_id, mono_ms, reason) VALUES(?, ?, 0, 'start')",
+            (int(T0 * 1000), BOOT),
+        )
+        old.execute(
+            "INSERT INTO gpu(uuid, source, vendor, position, name, memory_kind, memory_total_bytes,"
+            " first_ts_ms, last_ts_ms) VALUES(?, 'nvml', 'nvidia', 0, 'A', 'dedicated', 1, ?, ?)",
+            (UID, int(T0 * 1000), int(T0 * 1000)),
+        )
+        old.execute(
+            "INSERT INTO process(boot_id, pid, started_ts_ms, started_at_s, name, framework_sure,"
+            " first_ts_ms, last_ts_ms) VALUES(?, 7, 5000, 5.0, 'python', 0, ?, ?)",
+            (BOOT, int(T0 * 1000), int(T0 * 1000)),
+        )
+        old.execute(
+            "INSERT INTO process_raw(ts_ms, process, gpu, used_bytes) VALUES(?, 1, 1, 42)",
+            (int(T0 * 1000),),
+        )
+        old.execute(
+            "INSERT INTO alert(key, kind, severity, state, opened_ts_ms, changed_ts_ms, title,"
+            " finding) VALUES('leak:x', 'leak', 'warning', 'firing', 1, 1, 'x', ?)",
+            (text,),
+        )
+    history = opened(tmp_path)
+    assert history.problems == ()
+    assert history.open_alerts() == [alert()]
+    history.record(sample(T0 + 5, uses=(5,)), CARDS, KNOWN)
+    history.shelf.keep(run())
+    history.close()
+    with Reader.open(tmp_path) as reader:
+        assert [info.key.pid for info in reader.processes()] == [7, 100]
+        assert reader.runs("k") == [run()]
+        used = reader.process_rows(UID, T0, T0 + 5)
+        assert [row.used_last_bytes for row in used] == [42]
+    assert (tmp_path / "history.db.bak-v1").exists()
