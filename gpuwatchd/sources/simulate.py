@@ -27,7 +27,7 @@ from gpuwatchd.model import (
     Value,
 )
 from gpuwatchd.sources.scripted.shapes import unit
-from gpuwatchd.sources.scripted.worlds import SCENARIOS, Actor, Card
+from gpuwatchd.sources.scripted.worlds import SCENARIOS, Actor, Card, World
 from gpuwatchd.text import clean, mask_argv
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class _Stage:
         self.epoch_s = epoch_s
         self.lives: list[list[_Life]] = [[] for _ in card.actors]
         self.planned_s = [actor.starts_s for actor in card.actors]
-        self.capacity = card.total_bytes - card.reserved_bytes - card.overhead_bytes
+        self.capacity = card.total_bytes - card.reserved_bytes
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Stage:
         """Copy what changes; the script itself is shared."""
@@ -90,6 +90,10 @@ class _Stage:
         twin.planned_s = list(self.planned_s)
         twin.lives = [[copy.copy(life) for life in lives] for lives in self.lives]
         return twin
+
+    def nobodys(self, now_s: float) -> int:
+        """Return the bytes in use that no process owns."""
+        return self.card.overhead_bytes + math.ceil(self.card.loose.at(now_s))
 
     def alive(self) -> list[tuple[Actor, _Life]]:
         """Return who lives now, in the order of the script."""
@@ -108,7 +112,7 @@ class _Stage:
         for position, actor in enumerate(self.card.actors):
             self._come_and_go(position, actor, now_s)
         wishes = []
-        left = self.capacity
+        left = self.capacity - self.nobodys(now_s)
         for actor, life in self.alive():
             quantum = actor.quantum_bytes
             want = math.ceil(actor.shape.at(now_s - life.since_s) / quantum) * quantum
@@ -172,6 +176,8 @@ class SimulateSource:
     ----------
     scenario
         A name of :data:`gpuwatchd.sources.scripted.worlds.SCENARIOS`.
+    world
+        Plays this world instead; the scenario is then only what it is called.
     seed
         Moves phases and noise; the story stays the same.
     speed
@@ -195,10 +201,11 @@ class SimulateSource:
         seed: int = 7,
         speed: float = 1.0,
         *,
+        world: World | None = None,
         clock: Callable[[], float] | None = None,
         epoch_s: float | None = None,
     ) -> None:
-        if scenario not in SCENARIOS:
+        if world is None and scenario not in SCENARIOS:
             raise ConfigError(
                 "",
                 "[sources.simulate] scenario",
@@ -215,7 +222,7 @@ class SimulateSource:
         self._manual = False
         self._elapsed_s = 0.0
         self._epoch_s = time.time() if epoch_s is None else epoch_s
-        world = SCENARIOS[scenario](seed)
+        world = SCENARIOS[scenario](seed) if world is None else world
         self.title = world.title
         self._stages = tuple(
             _Stage(card, FIRST_PID + index * 1024, self._epoch_s)
@@ -353,7 +360,7 @@ class SimulateSource:
                 state="lost",
             )
         lives = stage.alive()
-        used = card.overhead_bytes + sum(life.used for _, life in lives)
+        used = stage.nobodys(now_s) + sum(life.used for _, life in lives)
         uses: tuple[ProcessUse, ...] | None = tuple(
             ProcessUse(key=life.info.key, used_bytes=life.used, kind=actor.kind)
             for actor, life in lives

@@ -48,7 +48,7 @@ def orphans(w: World) -> Shape:
     w.unowned(w.steps(ends, keep))
     w.name, w.leaker = "nvidia-cuda-mps-server", False
     return np.full(w.t.size, w.base), leak(
-        0.0, rate, (w.room() - size) / rate, "step", "cyclic", "gradual"
+        float(ends[0]), rate, (w.room() - size) / rate, "step", "cyclic", "gradual"
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def notebook_cells(w: World) -> Shape:
     size *= rate * at[-1] / max(float(size.sum()), 1.0)
     w.name, w.quantum = "python -m ipykernel_launcher", 2 * MIB
     x = np.maximum(w.steps(at, size), 0.0)
-    return w.base + x, leak(0.0, rate, oom, "step", "gradual", "cyclic")
+    return w.base + x, leak(float(at[0]), rate, oom, "step", "gradual", "cyclic")
 
 
 def jit_cache_unbounded(w: World) -> Shape:
@@ -154,7 +154,7 @@ def failed_loads(w: World) -> Shape:
     at = np.sort(at + np.tile(np.arange(retries) * w.u(10, 60), at.size // retries))
     size = rate * gap / retries * w.rng.uniform(0.7, 1.3, at.size)
     w.name, w.quantum = "tritonserver", 2 * MIB
-    return w.base + w.steps(at, size), leak(0.0, rate, oom, "step", "gradual")
+    return w.base + w.steps(at, size), leak(float(at[0]), rate, oom, "step", "gradual")
 
 
 def episodes(w: World) -> Shape:
@@ -190,7 +190,9 @@ def worker_pool(w: World) -> Shape:
             break
         w.process(f"ray::Actor#{k}", size, begin_s=begin, framework="PyTorch")
     w.leaker = False
-    return np.full(w.t.size, w.base), leak(0.0, rate, w.room() / rate, "step", "gradual")
+    return np.full(w.t.size, w.base), leak(
+        float(at[0]), rate, w.room() / rate, "step", "gradual"
+    )  # fmt: skip
 
 
 def fragmentation_creep(w: World) -> Shape:

@@ -97,13 +97,16 @@ def guest(w: World, room: float) -> None:
         return
     if w.rng.random() < 0.5:
         began = w.u(-1.0, 0.6) * w.length_s
-        w.process("python notebook.py", size, begin_s=began, framework="PyTorch")
+        w.process("python notebook.py", size, begin_s=began, visitor=True, framework="PyTorch")
         return
     stay, pause = w.log(1, 30) * 60, w.log(2, 60) * 60
     begin, k = w.u(0, 1) * pause, 0
     while begin < w.length_s:
         end = begin + stay * w.u(0.5, 1.5)
-        w.process(f"python visit{k}.py", size, begin_s=begin, end_s=end, framework="PyTorch")
+        w.process(
+            f"python visit{k}.py", size, begin_s=begin, end_s=end, visitor=True,
+            framework="PyTorch",
+        )  # fmt: skip
         begin, k = end + pause * w.u(0.3, 1.7), k + 1
 
 
@@ -111,9 +114,9 @@ def seen(rng: Rng, t: Array, interval: float) -> Bools:
     """Return which of the instants were sampled: some are missed, and the daemon may be down."""
     keep = rng.random(t.size) >= float(rng.choice([0.0, 0.0, 0.01, 0.05]))
     length = float(t[-1])
-    for _ in range(int(rng.choice([0, 0, 0, 1, 2]))):
+    for _ in range(int(rng.choice([0, 0, 0, 0, 0, 0, 1, 2]))):
         begin = rng.uniform(0.05, 0.95) * length
-        pause = float(np.exp(rng.uniform(np.log(3), np.log(45)))) * 60
+        pause = float(np.exp(rng.uniform(np.log(2), np.log(25)))) * 60
         # Never more than a tenth of the run: the rest must still tell the story.
         pause = min(pause, 0.1 * length)
         keep &= (t < begin) | (t >= begin + max(pause, 4 * interval))

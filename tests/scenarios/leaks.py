@@ -144,7 +144,7 @@ def leaker_neighbours(w: World) -> Shape:
     for k in range(int(w.rng.integers(2, 8))):
         begin, length = w.u(0, w.length_s), w.u(5, 60) * 60
         size = w.u(0.02, 0.2) * w.room()
-        w.process(f"python job{k}.py", size, begin_s=begin, end_s=begin + length)
+        w.process(f"python job{k}.py", size, begin_s=begin, end_s=begin + length, visitor=True)
     return w.base + rate * w.t, leak(
         0.0, rate, w.room() / rate, "gradual", "cyclic", "step"
     )  # fmt: skip
@@ -176,5 +176,5 @@ def outside_allocator(w: World) -> Shape:
     size = float(w.rng.choice([8.125, 16.0, 34.0, 50.0])) * MIB
     rate = w.room() / oom
     w.quantum, w.noise = 2 * MIB, 0.0
-    x = w.steps(w.times(size / rate, w.u(1.0, 6.0)), size)
-    return w.base + x, leak(0.0, rate, oom, "gradual", "step")
+    at = w.times(size / rate, w.u(1.0, 6.0))
+    return w.base + w.steps(at, size), leak(float(at[0]), rate, oom, "gradual", "step")

@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.model import ProcessKey, Series, Subject
+from gpuwatchd.sources.scripted.shapes import Recorded
+from gpuwatchd.sources.scripted.worlds import Actor, Card, World
 from tests.scenarios.world import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpuwatchd.model import Pattern
     from tests.scenarios.world import Array, Indices, Part, Truth
+    from tests.scenarios.worlds import Item
 
 EPOCH_S = 1.7e9
 """Time of the first sample of every item."""
 DEVICE_UID = "GPU-test"
 FIRST_PID = 5_000_000
+_ORDER: tuple[Pattern, ...] = (
+    "gradual", "step", "cyclic", "preallocated", "sawtooth", "plateau", "spike", "stable",
+)  # fmt: skip
+"""Of the names that are right for an item, the one that a scripted world tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +39,10 @@ class Run:
     """Bytes in use on the device."""
     total: float
     parts: tuple[Part, ...]
+    overhead: float
+    """Bytes that the driver keeps for itself."""
+    loose: Array | None
+    """Bytes at each instant that nobody owns; None when there are none."""
     kept: Indices
     """Indices into ``t`` of what was sampled, until the device was full or the record ended."""
     truth: Truth
@@ -42,7 +54,8 @@ class View:
 
     name: str
     series: Series
-    """From its first sample; the limit is the one at its last sample."""
+    """From its first sample; the limit is the one at its last sample, the age that at its first,
+    as :func:`tests.scenarios.replay.replay` takes it."""
     limits: Array
     """Bytes at which it runs out, at each of its samples: what it holds and what is free."""
     leaker: bool
@@ -87,12 +100,12 @@ def _view(run: Run, part: Part, index: Indices, position: int) -> View:
         name=part.name,
         series=Series(
             subject=Subject(device_uid=DEVICE_UID, process=key),
-            t_s=run.t[index] + EPOCH_S,
+            t_s=np.asarray(run.t[index] + EPOCH_S, dtype=np.float64),
             used_bytes=used,
             limit_bytes=float(limits[-1]),
             total_bytes=run.total,
             framework=part.framework,
-            age_s=float(run.t[index[-1]]) - part.begin_s,
+            age_s=start - part.begin_s,
         ),
         limits=limits,
         leaker=part.leaker,
@@ -115,3 +128,45 @@ def _truth(truth: Truth, part: Part, start_s: float) -> Truth:
         onset_s=max(0.0, onset - start_s),
         oom_s=None if oom is None else oom - start_s,
     )
+
+
+def world(item: Item) -> World:
+    """Return the item as a world that :class:`gpuwatchd.sources.simulate.SimulateSource` plays.
+
+    World time is seconds since the first sample, and goes on to the moment of out-of-memory.
+    Nothing is missed there: gaps are the daemon's, not the world's.
+    """
+    run = item.run
+    card = Card(
+        name="Laboratory card",
+        total_bytes=int(run.total),
+        reserved_bytes=0,
+        overhead_bytes=int(run.overhead),
+        loose=_recorded(run.t, run.loose if run.loose is not None else np.zeros(run.t.size)),
+        actors=tuple(_actor(run, part) for part in run.parts),
+    )
+    return World(title=f"{item.family}, seed {item.seed}", cards=(card,))
+
+
+def _actor(run: Run, part: Part) -> Actor:
+    told = _truth(run.truth, part, 0.0)
+    name, *rest = part.name.split(" ")
+    return Actor(
+        name=part.name if name != "python" else name,
+        user="lab",
+        argv=(name, *rest),
+        shape=_recorded(run.t[part.first :][: part.held.size] - part.begin_s, part.held),
+        pattern=next(one for one in _ORDER if one in run.truth.patterns),
+        leak=told.leak,
+        onset_s=(told.onset_s or 0.0) - part.begin_s if told.leak else 0.0,
+        rate_bytes_per_s=told.rate_bytes_per_s or 0.0,
+        starts_s=part.begin_s,
+        stays_s=part.end_s - part.begin_s,
+        framework=part.framework,
+    )
+
+
+def _recorded(t: Array, held: Array) -> Recorded:
+    """Return the shape of what was held, one entry for each change."""
+    changes = np.flatnonzero(np.diff(held, prepend=np.nan))
+    return Recorded(tuple(t[changes].tolist()), tuple(held[changes].tolist()))

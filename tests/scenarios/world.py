@@ -59,6 +59,8 @@ class Part:
     """Of its leak, where it is not that of the run."""
     oom_s: float | None = None
     """When its leak fills the card, on the clock of the run, where the run's truth is another."""
+    visitor: bool = False
+    """Whether it goes away at once when it finds no room: a job that somebody tries to start."""
     framework: str | None = None
 
 
@@ -163,6 +165,7 @@ class World:
         onset_s: float | None = None,
         rate_bytes_per_s: float | None = None,
         oom_s: float | None = None,
+        visitor: bool = False,
         framework: str | None = None,
     ) -> None:
         """Add a process that lives from ``begin_s`` to ``end_s``.
@@ -171,7 +174,7 @@ class World:
         ----------
         held
             Bytes as a function of age (n,) in seconds, or the same all the time.
-        onset_s, rate_bytes_per_s, oom_s
+        onset_s, rate_bytes_per_s, oom_s, visitor
             As in :class:`Part`; the onset is the start unless told.
         """
         first, last = np.searchsorted(self.t, (begin_s, end_s))
@@ -183,7 +186,8 @@ class World:
             Part(
                 name=name, first=int(first), held=bytes_held, begin_s=begin_s, end_s=end_s,
                 leaker=leaker, onset_s=begin_s if onset_s is None else onset_s,
-                rate_bytes_per_s=rate_bytes_per_s, oom_s=oom_s, framework=framework,
+                rate_bytes_per_s=rate_bytes_per_s, oom_s=oom_s, visitor=visitor,
+                framework=framework,
             )
         )  # fmt: skip
 

@@ -97,14 +97,12 @@ def build(family: str, seed: int, *, longest_h: float = 8.0) -> Item:
     x, truth = FAMILIES[family](w)
     first = in_segments(x, w.white() * (x > 0), w.quantum)
     device = w.overhead + first + (0.0 if w.loose is None else _blocks(w.loose))
-    for part in w.parts:
-        _add(device, part)
+    parts = _fill(device, w)
     if rng.random() < 0.1:
-        known = len(w.parts)
         # A card that is about to be full has no room for guests.
+        w.parts = []
         guest(w, 0.2 * (w.total - float(device[0] if leaking else device.max())))
-        for part in w.parts[known:]:
-            _add(device, part)
+        parts += _fill(device, w)
     record = int(np.searchsorted(w.t, length))
     full = np.flatnonzero(device > w.total)
     if leaking and full.size:
@@ -113,7 +111,8 @@ def build(family: str, seed: int, *, longest_h: float = 8.0) -> Item:
     device = np.minimum(device, w.total if leaking else FULLEST * w.total)
     keep = np.flatnonzero(seen(rng, w.t[:end], w.interval))
     run = Run(
-        t=w.t, device=device, total=w.total, parts=(*_main(w, x, first), *w.parts),
+        t=w.t, device=device, total=w.total, parts=(*_main(w, x, first, leaking), *parts),
+        loose=None if w.loose is None else _blocks(w.loose), overhead=w.overhead,
         kept=keep, truth=truth,
     )  # fmt: skip
     series = make(w.t[keep] + EPOCH_S, device[keep], w.total)
@@ -127,18 +126,26 @@ def _blocks(held: Array) -> Array:
     return blocks
 
 
-def _add(device: Array, part: Part) -> None:
-    """Add a part to what the device holds."""
-    device[part.first : part.first + part.held.size] += _blocks(part.held)
+def _fill(device: Array, w: World) -> list[Part]:
+    """Add the processes to what the device holds; return those that found room."""
+    there = []
+    for part in sorted(w.parts, key=lambda part: (part.visitor, part.begin_s)):
+        span = slice(part.first, part.first + part.held.size)
+        held = _blocks(part.held)
+        if part.visitor and device[part.first] + held[0] > w.total:
+            continue
+        device[span] += held
+        there.append(part)
+    return there
 
 
-def _main(w: World, x: Array, first: Array) -> tuple[Part, ...]:
+def _main(w: World, x: Array, first: Array, leaking: bool) -> tuple[Part, ...]:
     """Return the first process as a part; none where the family has added all by itself."""
     if not x.any():
         return ()
     return (
         Part(
             name=w.name, first=0, held=first, begin_s=-600.0, end_s=np.inf,
-            leaker=w.leaker, onset_s=0.0, framework=w.framework,
+            leaker=leaking and w.leaker, onset_s=0.0, framework=w.framework,
         ),
     )  # fmt: skip

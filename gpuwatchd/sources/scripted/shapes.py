@@ -8,6 +8,7 @@ would have to be kept in step.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from typing import Protocol
 
 import msgspec
@@ -194,6 +195,22 @@ class Noisy(_Frozen, frozen=True):
         slot = int(max(0.0, age_s) / self.hold_s)
         bell = unit(self.seed, 2 * slot) + unit(self.seed, 2 * slot + 1) - 1.0
         return max(0.0, self.shape.at(age_s) + self.size_bytes * bell)
+
+
+class Recorded(_Frozen, frozen=True):
+    """What was recorded, or computed beforehand: each value holds until the next one.
+
+    The first value counts before the first instant, the last one for ever.
+    """
+
+    age_s: tuple[float, ...]
+    """Ascending instants, seconds since the process started."""
+    held_bytes: tuple[float, ...]
+    """Bytes from each instant on; as many as there are instants, at least one."""
+
+    def at(self, age_s: float) -> float:
+        """Return the value that was reached last."""
+        return self.held_bytes[max(0, bisect_right(self.age_s, age_s) - 1)]
 
 
 class Phases(_Frozen, frozen=True):

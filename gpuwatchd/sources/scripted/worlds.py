@@ -80,6 +80,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     actors: tuple[Actor, ...]
     overhead_bytes: int = 12 * MIB
     """Held by nobody: what the driver itself keeps beside its reserve."""
+    loose: Shape = Flat(0.0)
+    """Held by nobody either, over world time: what processes that have gone left behind."""
     max_power_w: float = 300.0
     lost: tuple[tuple[float, float], ...] = ()
     """World times (from, to) at which the card does not answer; its processes die."""
