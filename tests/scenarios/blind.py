@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios import blind_benign, blind_leaks, blind_servers
+from tests.scenarios import blind_benign, blind_growing, blind_leaks, blind_servers
 from tests.scenarios.blind_rig import CARDS_MIB, GIB, HOUR, MIB, Array, Rig, Run, Steps, jobs
 from tests.scenarios.replay import make
 from tests.scenarios.world import Truth
@@ -30,10 +30,10 @@ NEIGHBOURS = 0.15
 """Share of items on a card that somebody else uses too."""
 
 LEAKS: dict[str, Callable[[Rig], Run]] = {
-    f.__name__: f for f in blind_leaks.LEAKS + blind_servers.LEAKS
+    f.__name__: f for f in blind_leaks.LEAKS + blind_servers.LEAKS + blind_growing.LEAKS
 }
 BENIGN: dict[str, Callable[[Rig], Run]] = {
-    f.__name__: f for f in blind_benign.BENIGN + blind_servers.BENIGN
+    f.__name__: f for f in blind_benign.BENIGN + blind_servers.BENIGN + blind_growing.BENIGN
 }
 FAMILIES: dict[str, Callable[[Rig], Run]] = LEAKS | BENIGN
 

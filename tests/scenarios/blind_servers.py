@@ -49,7 +49,7 @@ def sessions_not_closed(rig: Rig) -> Run:
     stays = rig.rng.exponential(lasts, starts.size)
     chats = jobs(starts, stays, sizes)
     # Who comes when the server is full waits outside.
-    chats = Steps(chats.t, np.minimum(chats.y, 0.3 * rig.total))
+    chats = Steps(chats.t, np.minimum(chats.y, 0.45 * rig.room(boot)))
     room = rig.room(boot + chats)
     meant = room / max(starts.size * share / SPAN, 1.0)
     stops = starts[vanish] + stays[vanish]
@@ -94,11 +94,11 @@ def replicas_left_behind(rig: Rig) -> Run:
     waves = rig.n(10, 60)
     gaps = rig.ragged(life / waves, 0.3, int(SPAN * waves) + 2)
     starts = ready + np.cumsum(gaps)
-    each = rig.total * rig.u(0.04, 0.12)
+    each = rig.room(boot) * rig.u(0.05, 0.15)
     count = rig.rng.integers(1, 4, starts.size)
     lasts = gaps * rig.rng.uniform(0.3, 0.8, starts.size)
     up = jobs(starts, lasts, each * count)
-    room = rig.total - boot.peak() - 2.0 * each
+    room = rig.room(boot) - 2.0 * each
     lost = changes(starts + lasts, whole(rig.ragged(room / waves, 0.4, starts.size), 2 * MIB))
     onset = float((starts + lasts).min())
     return leaking(boot + up, lost, onset, float(starts[-1]), "cyclic", "gradual", "step")
