@@ -122,14 +122,3 @@ def test_a_late_onset_gets_its_own_window() -> None:
     assert found.age_s[index] == pytest.approx(2195.0, abs=40.0)
     assert found.deficit[index] < 0.02
     assert weights.score[index] > 0.0
-
-
-@pytest.mark.parametrize("headroom", [0.0, 1e8, 1e10, 1e13])
-def test_eta_is_ordered_and_keeps_the_line_in_the_middle(headroom: float) -> None:
-    t = np.arange(0.0, 3600.0, 5.0)
-    (found,) = forecast.windows(view(t, 4e9 + 1e6 * t), 16 * MIB)
-    weights, index = best(found, headroom)
-    eta = forecast.eta(found, weights, index, line_s=headroom / 1e6)
-    assert eta.mid_s == headroom / 1e6
-    assert eta.high_s is not None
-    assert 0.0 <= eta.low_s <= eta.mid_s <= eta.high_s

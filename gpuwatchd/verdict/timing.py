@@ -1,27 +1,65 @@
-"""When the limit that binds a subject is reached."""
+"""When the limit that binds a subject is reached, or where the growth levels off before it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpuwatchd import forecast
+from gpuwatchd.forecast.eta import Ahead, ahead, eta, pace
+from gpuwatchd.forecast.laws import LAWS
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
-    from gpuwatchd.model import EtaRange, Series
+    from gpuwatchd.model import EtaRange, FloatArray, Series
     from gpuwatchd.verdict.growth import Growth
+
+UNLIKELY = 1e-4
+"""Laws with less weight than this do not count."""
 
 
 def eta_of(
     series: Series, growth: Growth, rate: float, settings: DetectionSection
 ) -> EtaRange | None:
+    """Return the time until the limit that binds; None without a limit or without growth."""
+    one = outlook(series, growth, rate, settings)
+    return None if one is None else eta(one)
+
+
+def outlook(
+    series: Series, growth: Growth, rate: float, settings: DetectionSection
+) -> Ahead | None:
+    """Return the forecast that :func:`eta_of` rests on.
+
+    What everybody else on the device is leaking takes from the same free memory: of the headroom,
+    only the subject's own share of all growth is its own.
+    """
     if growth.headroom is None or rate <= 0.0:
         return None
-    line_s = max(growth.headroom, 0.0) / rate
-    return forecast.eta(
-        growth.found,
-        growth.weights,
-        growth.best,
-        line_s=line_s,
-        horizon_s=max(forecast.HORIZON_S, float(settings.eta_horizon)),
+    own = rate / (rate + max(series.others_bytes_per_s, 0.0))
+    headroom = max(growth.headroom, 0.0) * own
+    found, index = growth.found, growth.best
+    horizon_s = max(forecast.HORIZON_S, float(settings.eta_horizon))
+    grown, age_s = float(found.growth[index]), float(found.age_s[index])
+    ends = LAWS.reach(np.array([headroom / grown]))[0]
+    left_s = np.maximum(age_s * (ends - 1.0) + found.end_s[index], 0.0)
+    line_s = headroom / rate
+    return ahead(
+        pace(found.view, growth.onset_s),
+        age_s=-growth.onset_s,
+        headroom=headroom,
+        rate=rate,
+        parcel=grown / float(found.events[index]),
+        law_s=_median(left_s, growth.weights.law[index], horizon_s, line_s),
     )
+
+
+def _median(left_s: FloatArray, weight: FloatArray, horizon_s: float, line_s: float) -> float:
+    """Return the weighted median of the times that the laws name; ``line_s`` without any."""
+    good = (left_s < horizon_s) & (weight > UNLIKELY)
+    if not good.any():
+        return line_s
+    order = np.argsort(left_s[good])
+    total = np.cumsum(weight[good][order])
+    return float(left_s[good][order][np.searchsorted(total, 0.5 * total[-1])])

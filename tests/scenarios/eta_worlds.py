@@ -126,7 +126,8 @@ def parcels(p: Path) -> Array:
     count = int(p.t[-1] / gap_s * 1.5) + 40
     at = np.cumsum(p.rng.exponential(gap_s, count))
     size = np.exp(p.rng.normal(-0.5 * spread**2, spread, count)) * gap_s / p.nominal_s
-    return np.concatenate(([0.0], np.cumsum(size)))[np.searchsorted(at, p.t)]
+    out: Array = np.concatenate(([0.0], np.cumsum(size)))[np.searchsorted(at, p.t)]
+    return out
 
 
 def stairs(p: Path) -> Array:
@@ -135,7 +136,8 @@ def stairs(p: Path) -> Array:
     at = np.cumsum(p.rng.gamma(p.log(6.0, 400.0), 1.0, count))
     at *= period_s * count / at[-1]
     size = period_s / p.nominal_s * np.exp(p.rng.normal(0.0, p.u(0.0, 0.4), count + 1))
-    return np.concatenate(([0.0], np.cumsum(size[:count])))[np.searchsorted(at, p.t)]
+    out: Array = np.concatenate(([0.0], np.cumsum(size[:count])))[np.searchsorted(at, p.t)]
+    return out
 
 
 def breathing(p: Path) -> Array:
@@ -146,7 +148,8 @@ def breathing(p: Path) -> Array:
     keep = p.whole(np.exp(p.wave(p.u(0.0, 0.3), 0.3 * p.nominal_s)) * (1.0 - swing))
     cycle = np.floor(phase).astype(np.intp)
     shape = phase % 1.0 if p.rng.random() < 0.5 else (phase % 1.0 > p.u(0.3, 0.9)).astype(float)
-    return keep[np.searchsorted(p.t, cycle * period_s)] + height[cycle] * shape
+    out: Array = keep[np.searchsorted(p.t, cycle * period_s)] + height[cycle] * shape
+    return out
 
 
 def pulses(p: Path) -> Array:
@@ -175,7 +178,8 @@ def second(p: Path) -> Array:
     warm, tau = p.u(0.03, 0.25), p.log(60.0, 900.0)
     p.onset_s = p.u(0.3, 3.0) * HOUR
     late = p.whole((p.t > p.onset_s) * (1.0 - warm))
-    return warm * (1.0 - np.exp(-p.t / tau)) + late
+    out: Array = warm * (1.0 - np.exp(-p.t / tau)) + late
+    return out
 
 
 FAMILIES: dict[str, Callable[[Path], Array]] = {

@@ -1,0 +1,165 @@
+"""The time to the limit: its middle, its interval, and the limit that binds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gpuwatchd import robust
+from gpuwatchd.config import DetectionSection
+from gpuwatchd.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
+from gpuwatchd.forecast.eta import NARROWEST, WIDEST, Ahead, ahead, eta, pace, quantile
+from gpuwatchd.model import Finding, Series, Subject
+from gpuwatchd.verdict import judge
+from tests.scenarios import eta as measure
+from tests.scenarios import eta_fit
+
+Array = npt.NDArray[np.float64]
+GIB = 2.0**30
+TIMES = np.arange(0.0, 7200.0, 5.0)
+
+
+def series(x: Array, *, limit: float = 24 * GIB, others: float = 0.0) -> Series:
+    return Series(
+        subject=Subject(device_uid="G"), t_s=TIMES[: x.size], used_bytes=x, limit_bytes=limit,
+        others_bytes_per_s=others,
+    )  # fmt: skip
+
+
+def forecast(x: Array, headroom: float, rate: float) -> Ahead:
+    view = robust.prepare(series(x))
+    seen = pace(view, float(view.t_s[0]))
+    return ahead(
+        seen, age_s=7200.0, headroom=headroom, rate=rate, parcel=2.0**21, law_s=headroom / rate
+    )
+
+
+def judged(x: Array, *, limit: float = 24 * GIB, others: float = 0.0) -> Finding:
+    found = judge(series(x, limit=limit, others=others), DetectionSection())
+    assert found.eta is not None
+    return found
+
+
+def test_a_straight_line_has_no_change_of_pace() -> None:
+    view = robust.prepare(series(8e9 + 1e6 * TIMES))
+    seen = pace(view, -7000.0)
+    assert seen.mean == pytest.approx(1e6 * 7000.0 / 16, rel=0.02)
+    assert seen.proven == pytest.approx(0.0, abs=0.02)
+    assert forecast(8e9 + 1e6 * TIMES, 3e9, 1e6).mid_s == pytest.approx(3000.0, rel=0.02)
+
+
+def test_noise_alone_does_not_bend_the_forecast() -> None:
+    rng = np.random.default_rng(3)
+    bends = []
+    for _ in range(20):
+        x = 8e9 + 1e6 * TIMES + rng.normal(0.0, 4e8, TIMES.size)
+        bends.append(abs(pace(robust.prepare(series(x)), -7000.0).proven))
+    assert np.median(bends) == 0.0
+
+
+def test_growth_that_doubles_is_carried_on_exponentially() -> None:
+    x = 8e9 + 1e9 * np.expm1(TIMES / 4800.0)
+    left = 4800.0 * math.log((20e9 - 8e9) / 1e9 + 1.0) - TIMES[-1]
+    room = 20e9 - x[-1]
+    straight = (x[-1] - x[0]) / TIMES[-1]
+    assert room / straight > 1.8 * left
+    assert forecast(x, room, straight).mid_s == pytest.approx(left, rel=0.12)
+
+
+def test_growth_that_slows_down_is_carried_on_as_a_power() -> None:
+    x = 8e9 + 5e9 * np.sqrt(TIMES / 7200.0)
+    straight = (x[-1] - x[0]) / TIMES[-1]
+    left = 7200.0 * 2.0**2 - TIMES[-1]
+    assert 5e9 / straight < 0.4 * left
+    assert 1.5 * 5e9 / straight < forecast(x, 5e9, straight).mid_s < 1.2 * left
+
+
+@pytest.mark.parametrize("headroom", [0.0, 1e6, 1e10, 1e15])
+@pytest.mark.parametrize("rate", [1.0, 1e6, 1e12])
+def test_the_interval_is_ordered_finite_and_never_collapses(headroom: float, rate: float) -> None:
+    one = forecast(8e9 + 1e6 * TIMES, headroom, rate)
+    found = eta(one)
+    assert found.high_s is not None
+    assert 0.0 < found.low_s <= found.mid_s * math.exp(-NARROWEST) * 1.0001
+    assert found.mid_s * math.exp(NARROWEST) * 0.9999 <= found.high_s < math.inf
+    assert found.high_s <= found.mid_s * math.exp(WIDEST) * 1.0001
+
+
+def test_growth_that_may_stop_is_open_ended() -> None:
+    assert eta(forecast(8e9 + 1e6 * TIMES, 3e9, 1e6), may_stop=True).high_s is None
+
+
+def test_less_is_known_of_noisy_growth_and_of_far_limits() -> None:
+    rng = np.random.default_rng(5)
+    clean = 8e9 + 1e6 * TIMES
+    jumps = 8e9 + np.cumsum(rng.exponential(1.0, TIMES.size) * (rng.random(TIMES.size) < 0.01))
+    jumps = 8e9 + (jumps - 8e9) / (jumps[-1] - 8e9) * 1e6 * TIMES[-1]
+
+    def width(x: Array, headroom: float) -> float:
+        one = forecast(x, headroom, 1e6)
+        return math.log(quantile(one, 0.95) / quantile(one, 0.05))
+
+    assert width(jumps, 3e9) > width(clean, 3e9)
+    assert width(clean, 1e11) > width(clean, 3e9)
+
+
+def test_the_calibration_fits_its_features() -> None:
+    assert np.shape(COEFFICIENTS) == (len(LEVELS), len(FEATURES))
+    assert list(LEVELS) == sorted(LEVELS)
+    assert {0.05, 0.95} <= set(LEVELS)
+    one = forecast(8e9 + 1e6 * TIMES, 3e9, 1e6)
+    quantiles = [quantile(one, level) for level in LEVELS]
+    assert quantiles == sorted(quantiles)
+
+
+def test_what_the_neighbours_leak_shortens_the_time_left() -> None:
+    x = 8e9 + 1e6 * TIMES
+    alone, crowded = judged(x), judged(x, others=1e6)
+    assert alone.eta is not None
+    assert crowded.eta is not None
+    assert crowded.eta.mid_s == pytest.approx(0.5 * alone.eta.mid_s, rel=0.01)
+    assert crowded.rate_bytes_per_s == alone.rate_bytes_per_s
+    assert judged(x, others=-1e6).eta == alone.eta
+
+
+def test_a_slice_runs_full_at_its_own_limit() -> None:
+    """A MIG slice of a 80 GiB card has a tenth of its memory, and that is what binds."""
+    x = 2e9 + 5e5 * TIMES
+    small, large = judged(x, limit=10 * GIB), judged(x, limit=80 * GIB)
+    assert small.eta is not None
+    assert large.eta is not None
+    assert small.eta.mid_s == pytest.approx((10 * GIB - x[-1]) / 5e5, rel=0.02)
+    assert large.eta.mid_s == pytest.approx((80 * GIB - x[-1]) / 5e5, rel=0.02)
+
+
+def test_nine_of_ten_truths_lie_in_the_interval() -> None:
+    found = [
+        row
+        for family in ("wander", "faster", "parcels", "stairs", "pulses", "shaky")
+        for seed in range(900, 904)
+        for leak in measure.drawn(family, seed)
+        for row in measure.judge_at(family, leak)
+    ]
+    assert len(found) > 150
+    band = measure.bands(found, np.array(COEFFICIENTS))
+    ratio = np.array([row.ratio for row in found])
+    low, high = band[:, LEVELS.index(0.05)], band[:, LEVELS.index(0.95)]
+    assert 0.8 <= np.mean((low <= ratio) & (ratio <= high)) <= 0.99
+    assert np.median(np.abs(ratio)) < 0.3
+    assert "mean of families" in measure.table(found, band)
+
+
+def test_the_fit_finds_quantiles_that_depend_on_a_feature() -> None:
+    rng = np.random.default_rng(1)
+    wide = rng.uniform(0.0, 1.0, 4000)
+    features = np.column_stack([np.ones(4000), wide])
+    target = rng.normal(0.0, 0.1 + wide)
+    family = np.array(list("abcdefgh"))[rng.integers(0, 8, 4000)]
+    low, high = eta_fit.fit(features, target, family, (0.05, 0.95))
+    assert high[1] == pytest.approx(1.645, abs=0.25)
+    assert low[1] == pytest.approx(-1.645, abs=0.25)
+    inside = (features @ low <= target) & (target <= features @ high)
+    assert inside.mean() == pytest.approx(0.9, abs=0.02)
