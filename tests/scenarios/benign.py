@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios.world import HOUR, MIB, fine
+from tests.scenarios.world import HOUR, MIB, fine, loaded, warmed
 
 if TYPE_CHECKING:
     from tests.scenarios.world import Shape, World
@@ -135,7 +135,7 @@ def neighbours(w: World) -> Shape:
             break
         left -= size
         w.process(
-            f"python job{k}.py", lambda age, size=size, rise=rise: size * np.clip(age / rise, 0, 1),
+            f"python job{k}.py", loaded(size, rise),
             begin_s=begin, end_s=begin + length, framework="PyTorch",
         )  # fmt: skip
     return np.full(w.t.size, w.base), fine("sawtooth", "spike", "stable", "plateau", "unknown")
@@ -165,9 +165,7 @@ def dev_day(w: World) -> Shape:
         peak = w.room() * min(0.9, 0.1 * k * w.u(0.7, 1.2))
         tau = w.u(30, 240)
         w.process(
-            f"python try{k}.py",
-            lambda age, peak=peak, tau=tau: peak * (0.7 + 0.3 * (1 - np.exp(-age / tau))),
-            begin_s=at, end_s=at + length, framework="PyTorch",
+            f"python try{k}.py", warmed(peak, tau, 0.3), begin_s=at, end_s=at + length, framework="PyTorch",
         )  # fmt: skip
         at += length + w.log(0.5, 20) * 60
         k += 1

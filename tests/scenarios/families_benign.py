@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios.world import GIB, HOUR, MIB, fine
+from tests.scenarios.world import GIB, HOUR, MIB, fine, loaded, warmed
 
 if TYPE_CHECKING:
     from tests.scenarios.world import Shape, World
@@ -60,7 +60,7 @@ def autoscaled_replicas(w: World) -> Shape:
         begin, end = peak - reach, peak + reach + w.u(2, 30) * 60
         load = w.log(4, 90)
         w.process(
-            f"replica#{k}", lambda age, load=load: size * np.clip(age / load, 0, 1),
+            f"replica#{k}", loaded(size, load),
             begin_s=begin, end_s=end, framework="vLLM",
         )  # fmt: skip
     w.name = "ray::ServeController"
@@ -134,8 +134,7 @@ def job_array(w: World) -> Shape:
             top = size * w.u(0.85, 1.0)
             w.process(
                 f"python array_task.py {k}",
-                lambda age, top=top: top * (0.6 + 0.4 * (1 - np.exp(-age / tau))),
-                begin_s=begin, end_s=end, framework="PyTorch",
+                warmed(top, tau, 0.4), begin_s=begin, end_s=end, framework="PyTorch",
             )  # fmt: skip
             begin, k = end + w.log(2, 120), k + 1
     w.unowned(np.full(w.t.size, 0.02 * w.total))
@@ -145,7 +144,7 @@ def job_array(w: World) -> Shape:
 def largest_sample(w: World) -> Shape:
     """A decoder whose buffers keep the size of the largest image seen: rarer and rarer steps.
 
-    Reported of loaders of images: memory grows until the data set has been seen once.
+    Reported of DALI (issue 278): memory grows until the data set has been seen once.
     """
     pass_s = w.log(0.3, 4) * HOUR
     count = 400
@@ -179,7 +178,7 @@ def rolling_update(w: World) -> Shape:
         end = begin[k + 1] + w.u(1, 25) * 60 if k + 1 < versions else np.inf
         load, top = w.log(5, 120), float(size[k])
         w.process(
-            f"serve v{k + 1}", lambda age, load=load, top=top: top * np.clip(age / load, 0, 1),
+            f"serve v{k + 1}", loaded(top, load),
             begin_s=float(begin[k]), end_s=float(end), framework="PyTorch",
         )  # fmt: skip
     w.name = "nvidia-cuda-mps-server"

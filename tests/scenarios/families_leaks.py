@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios.world import HOUR, MIB, leak
+from tests.scenarios.world import HOUR, MIB, leak, rising
 
 if TYPE_CHECKING:
     from tests.scenarios.world import Shape, World
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def request_leak(w: World) -> Shape:
     """A server that keeps a little of every request; its load follows the day and the mood.
 
-    Reported of servers of language models: some 10 MB stay per prompt and answer. The rate of
-    the leak is the load, and the buffers of the requests under way ride on the floor.
+    Reported of llama-server (ggml-org/llama.cpp issues 23446 and 27155): some 10 MB stay per
+    prompt and answer. The rate of the leak is the load, and the buffers of the requests under
+    way ride on the floor.
     """
     oom = w.log(2, 20) * HOUR
     day = 1 - w.u(0.1, 0.6) * np.cos(2 * np.pi * (w.t / (24 * HOUR) + w.u(0, 1)))
@@ -71,8 +72,8 @@ def gc_falls_behind(w: World) -> Shape:
 def leak_beside_pool(w: World) -> Shape:
     """A pool that takes most of the card at start, and a leak in what it leaves free.
 
-    Reported of servers of language models: the pool is flat, and what runs beside it (caches of
-    images, communicators, sampling of log probabilities) eats the last tenth of the card.
+    Reported of vLLM (issues 8184, 12610, 15785): the pool is flat, and what runs beside it (log
+    probabilities of prompts, images, communicators) eats the last tenth of the card.
     """
     fill, begin = w.u(10, 90), w.u(0, 300)
     pool = (w.u(0.8, 0.92) * w.total - w.base) * np.clip((w.t - begin) / fill, 0, 1)
@@ -128,8 +129,9 @@ def notebook_cells(w: World) -> Shape:
 def jit_cache_unbounded(w: World) -> Shape:
     """Compiled programs that are never thrown away: one more for every shape not seen before.
 
-    Reported of compilers of arrays: the cache has no or a huge bound, each executable holds
-    device memory. New shapes get rarer like a power of time (Heaps' law) and never end.
+    Reported of JAX (issues 2072 and 16778) and of TensorFlow with XLA (64170): the cache has no
+    bound or a huge one, and an executable holds device memory. New shapes get rarer like a power
+    of time (Heaps' law) and never end.
     """
     oom = w.log(2, 16) * HOUR
     power = w.u(0.72, 0.95)
@@ -144,7 +146,8 @@ def jit_cache_unbounded(w: World) -> Shape:
 def failed_loads(w: World) -> Shape:
     """Loads of a model that fail half way, tried again a few times; what was loaded stays.
 
-    Reported of inference servers: only failed loads leak, so the steps come in clusters.
+    Reported of Triton (server issue 8969, onnxruntime_backend issue 268): only failed loads leak,
+    so the steps come in clusters.
     """
     gap = w.u(12, 45) * 60
     retries = int(w.rng.integers(1, 5))
@@ -160,7 +163,8 @@ def failed_loads(w: World) -> Shape:
 def episodes(w: World) -> Shape:
     """A simulator rebuilt for every episode, with a graph captured anew and not released.
 
-    Episodes last longer as the agent learns; each reset gives back nearly all.
+    Reported of Warp (issue 1429): what is allocated inside a graph outlives it. Episodes last
+    longer as the agent learns; each reset gives back nearly all.
     """
     first = w.u(2, 8) * 60
     growth = w.u(1.0, 1.02)
@@ -220,10 +224,29 @@ def two_leaks(w: World) -> Shape:
     for name, rate, begin in (("first", first, -600.0), ("second", second, start)):
         held = size + (0.1 * w.room() if begin < 0 else 0.0) - rate * min(begin, 0.0)
         w.process(
-            f"python {name}.py", lambda age, held=held, rate=rate: held + rate * age,
-            begin_s=begin, leaker=True, rate_bytes_per_s=rate, framework="PyTorch",
+            f"python {name}.py", rising(held, rate), begin_s=begin, leaker=True, rate_bytes_per_s=rate, framework="PyTorch",
         )  # fmt: skip
     return w.nobody(), leak(0.0, first + second, oom, "gradual", "step")
+
+
+def adapter_swaps(w: World) -> Shape:
+    """A studio for images where every change of model or adapter leaves a part of the old one.
+
+    Reported of ComfyUI (issue 1201): after some ten adapters or five models there is no room
+    left. Changes come when the user likes, and each image takes its own memory while it is made.
+    """
+    gap = w.u(3, 18) * 60
+    oom = w.log(1.5, 9) * HOUR
+    swing = w.room() * w.u(0.08, 0.3)
+    rate = (w.room() - swing) / oom
+    at = w.times(gap, w.u(0.6, 2.0))
+    kept = w.steps(at, w.rng.lognormal(-0.18, 0.6, at.size) * rate * gap)
+    cuts = w.times(w.log(15, 90), 3.0)
+    making = (w.rng.random(cuts.size + 1) < w.u(0.3, 0.8))[np.searchsorted(cuts, w.t)]
+    w.name, w.quantum = "python main.py", 2 * MIB
+    return w.base + kept + swing * making, leak(
+        float(at[0]), rate, oom, "step", "cyclic", "gradual"
+    )  # fmt: skip
 
 
 def conversations(w: World) -> Shape:

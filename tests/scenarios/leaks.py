@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.scenarios.world import HOUR, MIB, leak
+from tests.scenarios.world import HOUR, MIB, leak, rising
 
 if TYPE_CHECKING:
     from tests.scenarios.world import Shape, World
@@ -159,7 +159,7 @@ def restarts(w: World) -> Shape:
     begin, k = 0.0, 0
     while begin < w.length_s:
         w.process(
-            f"uvicorn#{k}", lambda age: w.base + rate * age, begin_s=begin,
+            f"uvicorn#{k}", rising(w.base, rate), begin_s=begin,
             end_s=begin + life - down, leaker=True, oom_s=begin + oom, framework=w.framework,
         )  # fmt: skip
         begin, k = begin + life, k + 1
@@ -169,8 +169,9 @@ def restarts(w: World) -> Shape:
 def outside_allocator(w: World) -> Shape:
     """A leak outside the framework's allocator: its own reserve is flat, the driver's view grows.
 
-    Workspaces of cuBLAS per thread and stream (8 MiB and a little), communicators, captured
-    graphs: each new thread or process group leaves one, in blocks of the driver.
+    Workspaces of cuBLAS per thread and stream (8 MiB and a little; PyTorch issue 99196),
+    communicators (NCCL issue 604), captured graphs: each new thread or process group leaves one,
+    in blocks of the driver.
     """
     oom = w.log(2, 24) * HOUR
     size = float(w.rng.choice([8.125, 16.0, 34.0, 50.0])) * MIB

@@ -122,6 +122,10 @@ def test_every_life_of_a_restarted_leaker_is_a_process() -> None:
         assert life.truth.leak
         assert life.truth.onset_s == 0.0
         assert life.truth.oom_s == pytest.approx(item.truth.oom_s, abs=31.0)
+    later = item.oom_after(lives[2].begin_s + 60.0)
+    assert later == pytest.approx(lives[2].begin_s + (item.truth.oom_s or 0.0), abs=31.0)
+    assert item.oom_after(60.0) == pytest.approx(item.truth.oom_s)
+    assert worlds.build("flat", 1).oom_after(600.0) is None
     assert [life.end_s is None for life in lives[:-1]] == [False] * (len(lives) - 1)
 
 

@@ -225,6 +225,21 @@ def decayed_sum(shock: Array, rho: float) -> Array:
     return (out + carry[:, None] * fade).reshape(-1)[: shock.size]
 
 
+def loaded(size: float, load_s: float) -> Callable[[Array], Array]:
+    """Return what a process holds that takes ``load_s`` to load ``size`` and then keeps it."""
+    return lambda age: size * np.clip(age / load_s, 0.0, 1.0)
+
+
+def warmed(size: float, tau_s: float, share: float) -> Callable[[Array], Array]:
+    """Return what a process holds that takes all but ``share`` of ``size`` at once."""
+    return lambda age: size * (1.0 - share * np.exp(-age / tau_s))
+
+
+def rising(size: float, rate: float) -> Callable[[Array], Array]:
+    """Return what a process holds that leaks ``rate`` from its start on."""
+    return lambda age: size + rate * age
+
+
 def leak(onset: float, rate: float, oom: float, *patterns: str) -> Truth:
     """Return the truth of a leak; the time of out-of-memory counts when none is simulated."""
     return Truth(

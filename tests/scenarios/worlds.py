@@ -48,6 +48,19 @@ class Item:
         """Length of the series in seconds."""
         return float(self.series.t_s[-1] - self.series.t_s[0])
 
+    def oom_after(self, at_s: float) -> float | None:
+        """Return when the card is full if what leaks at ``at_s`` goes on; None when nothing does.
+
+        Where a leaking process is restarted this is another time in each of its lives.
+        """
+        told = [
+            float(view.series.t_s[0]) - EPOCH_S + view.truth.oom_s
+            for view in self.processes.values()
+            if view.leaker and view.truth.oom_s is not None
+            and view.begin_s <= at_s and (view.end_s is None or at_s < view.end_s)
+        ]  # fmt: skip
+        return min(told) if told else self.truth.oom_s
+
 
 def _families(*modules: ModuleType) -> dict[str, Family]:
     """Return the families of these files, in the order of their lines."""
@@ -65,7 +78,7 @@ FAMILIES = LEAKS | BENIGN
 TUNING: frozenset[str] = frozenset({
     "linear_slow", "segments", "staircase", "cyclic_floor", "late_onset", "noisy", "restarts",
     "outside_allocator", "request_leak", "orphans", "gc_falls_behind", "leak_beside_pool",
-    "work_bound", "notebook_cells",
+    "work_bound", "notebook_cells", "adapter_swaps",
     "flat", "exp_warmup", "cache_linear_stop", "sawtooth_regular", "eval_spikes", "serving_ar",
     "dev_day", "neighbours", "high_water", "model_load",
     "sawtooth_jittered", "checkpoint_spikes", "kv_cache", "jit_buckets", "replay_buffer",
