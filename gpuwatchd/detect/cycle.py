@@ -17,10 +17,15 @@ LEAST_CYCLES = 3
 LEAST_SWING = 32.0 * robust.MIB
 LEAST_GROWTH = 16.0 * robust.MIB
 MEMORY = 24
+SWING_SHARE = 0.3
+"""Swings smaller than this share of the third largest do not count."""
 
 
 class Cycle:
     """Troughs of the swings: a rising row is a leak, a level one a sawtooth.
+
+    The size that counts as a swing follows from the third largest fall: one or two odd ones (a
+    model swapped, a crash) neither hide the rest nor make a cycle.
 
     When it fires
         ``cyclic``: four or more troughs whose line rises, most of them above the one before, and
@@ -29,11 +34,12 @@ class Cycle:
         Noise (a swing is at least eight times the noise and 32 MiB), a single rise and fall.
         Rising peaks over a level floor are a sawtooth: a day of ever larger jobs looks so.
     Cost
-        O(n) for the zigzag, on at most 720 points.
+        O(n) for the zigzag, on at most 720 points; next to nothing where nothing falls.
 
     References
     ----------
-        Rainflow-style turning points; the floor, because only what is never given back leaks.
+        Rainflow-style turning points (ASTM E1049); the floor, because only what is never given
+        back leaks. Scatter of the troughs: median absolute deviation.
 
     Examples
     --------
@@ -55,10 +61,7 @@ class Cycle:
         """Return what is seen in the view, or None."""
         if view.t_s.size < 3 * LEAST_CYCLES:
             return None
-        span = float(view.high.max() - view.low.min())
-        growth = float(view.floor[-1] - view.floor[0])
-        size = max(LEAST_SWING, 8.0 * view.noise_bytes, 0.2 * (span - growth))
-        points = robust.turns(view.t_s, view.mean, size)
+        points = swings(view)
         troughs = [(t, x) for t, x, kind in points if kind < 0][-MEMORY:]
         peaks = [(t, x) for t, x, kind in points if kind > 0][-MEMORY:]
         if len(troughs) < LEAST_CYCLES or len(peaks) < LEAST_CYCLES:
@@ -77,6 +80,8 @@ class Cycle:
         up = float((rises > 0.0).mean())
         pause = float(np.median(np.diff(at)))
         since = -float(max(at[-1], top_at[-1]))
+        rest = low - slope * at
+        scatter = float(np.median(np.abs(rest - np.median(rest))))
         live = min(1.0, 2.0 * pause / max(since, 1.0))
         leak = (
             low.size > LEAST_CYCLES
@@ -101,5 +106,41 @@ class Cycle:
                 "rising_share": up,
                 "r_squared": r_squared,
                 "peaks_slope_bytes_per_s": robust.least_squares(top_at, top)[0],
+                "peak_bytes": float(top.max()),
+                "scatter_bytes": scatter,
+                "longest_rise_s": _longest_rise(at, top_at),
+                "last_fall_s": -float(at[-1]),
+                "busy_share": _busy(view, float(at[0]), slope, float(np.median(rest)), swing),
             },
         )
+
+
+def swings(view: View) -> list[tuple[float, float, int]]:
+    """Return the turning points of what counts as a swing here; see ``robust.turns``."""
+    least = max(LEAST_SWING, 8.0 * view.noise_bytes)
+    points = robust.turns(view.t_s, view.mean, least)
+    values = [x for _, x, _ in points]
+    kinds = [kind for _, _, kind in points]
+    falls = sorted(
+        (values[k] - values[k + 1] for k in range(len(values) - 1) if kinds[k] > 0), reverse=True
+    )
+    if len(falls) < LEAST_CYCLES:
+        return []
+    size = SWING_SHARE * falls[LEAST_CYCLES - 1]
+    return robust.turns(view.t_s, view.mean, size) if size > least else points
+
+
+def _longest_rise(at: FloatArray, top_at: FloatArray) -> float:
+    """Return the longest time from a trough to the next peak, seconds."""
+    following = np.searchsorted(top_at, at)
+    good = following < top_at.size
+    if not good.any():
+        return 0.0
+    return float((top_at[following[good]] - at[good]).max())
+
+
+def _busy(view: View, begin: float, slope: float, floor: float, swing: float) -> float:
+    """Return the share of the time since ``begin`` spent above the middle of the swing."""
+    first = int(np.searchsorted(view.t_s, begin))
+    level = view.mean[first:] - slope * view.t_s[first:]
+    return float((level > floor + 0.5 * swing).mean())

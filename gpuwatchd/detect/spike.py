@@ -10,7 +10,7 @@ from gpuwatchd import robust
 from gpuwatchd.model import Signal
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Series
+    from gpuwatchd.model import FloatArray, Series
     from gpuwatchd.robust import View
 
 LEAST_JUMP = 256.0 * robust.MIB
@@ -96,6 +96,7 @@ class Spike:
                 "kept": kept,
                 "age_s": -at,
                 "median_rise_bytes": float(np.median(rise)),
+                "alike": _alike(rise, jump),
             },
         )
 
@@ -107,3 +108,9 @@ class Spike:
         middle = tail.size // 2
         late = float(tail[-1] - tail[middle])
         return GROWING if late > max(0.05 * jump, 3.0 * view.noise_bytes) else SETTLED
+
+
+def _alike(rise: FloatArray, jump: float) -> float:
+    """Return how many separate rises reach half of the largest."""
+    large = np.concatenate(([False], rise >= 0.5 * jump))
+    return float(np.count_nonzero(large[1:] & ~large[:-1]))

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from gpuwatchd.robust import View
 
 LEAST_RISERS = 3
-LEAST_RISER = 64.0 * robust.MIB
+LEAST_RISER = 40.0 * robust.MIB
 """Smaller rises are how an allocator follows a steady leak: that is called gradual."""
 SHARP_S = 45.0
+LEAST_DWELL = 3.0
+"""The usual plateau lasts at least this many times as long as the usual riser."""
 ALIKE = 4.0
-"""Risers belong to one staircase within this factor of their median."""
+"""Risers belong to one staircase within this factor of the usual one."""
+SHARE = 0.6
+"""Risers bring at least this share of the growth."""
 MEMORY = 64
 """As many risers back as are looked at."""
 
@@ -26,19 +30,24 @@ MEMORY = 64
 class Step:
     """Sharp rises of the retained floor that are alike and go on.
 
+    Rises of the floor that touch are one riser. The usual riser is the size-weighted median: half
+    of the growth came in risers of at least this size, so that crumbs between them do not count
+    and noise on the plateaus does not either.
+
     When it fires
-        Three or more risers of 64 MiB or more, each within 45 s (or three samples), alike within
-        a factor of four, with plateaus between that make up most of the time.
+        The usual riser has 40 MiB or more and stands four times above the noise; three or more
+        risers within a factor of four of it, each within 45 s (or three samples), bring 60 % of
+        the growth, and the usual plateau is three times as long as the usual riser.
     When it must not
         A single model load; a ramp (no plateaus); jumps that are given back (the floor does not
-        rise); noise (a riser stands four times above it).
+        rise); noise.
     Cost
         O(n).
 
     References
     ----------
         Retained floor instead of change points: a change point does not tell whether memory ever
-        came back.
+        came back. Size-weighted median as N50 in the assembly of genomes.
 
     Examples
     --------
@@ -61,17 +70,19 @@ class Step:
         """Return what is seen in the view, or None."""
         if view.t_s.size < 2 * LEAST_RISERS:
             return None
-        at, size = risers(view, max(LEAST_RISER, 4.0 * view.noise_bytes))
-        at, size = alike(at, size)
+        at, size, lasted = risers(view, max(LEAST_RISER, 4.0 * view.noise_bytes))
         if at.size < LEAST_RISERS:
             return None
         pause = np.diff(at)
         usual = float(np.median(pause))
+        dwell = usual - float(np.median(lasted))
+        if dwell < LEAST_DWELL * max(float(np.median(lasted)), view.step_s):
+            return None
         since = -float(at[-1])
         first = int(np.searchsorted(view.t_s, at[0])) - 1
         whole = float(view.floor[-1] - view.floor[max(first, 0)])
         share = float(size.sum()) / max(whole, 1.0)
-        if share < 0.6:
+        if share < SHARE:
             return None
         even = 1.0 / (1.0 + float(size.std() / size.mean()) + float(pause.std() / pause.mean()))
         live = min(1.0, 2.0 * float(pause.max()) / max(since, 1.0))
@@ -97,12 +108,16 @@ class Step:
         )
 
 
-def risers(view: View, least: float) -> tuple[FloatArray, FloatArray]:
-    """Return instants (k,) and sizes (k,) of the sharp rises of the floor."""
+def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return instants (k,), sizes (k,) and durations (k,) of the sharp rises of the floor.
+
+    ``least`` bytes is the least size of the usual riser; none when that is smaller.
+    """
+    none = np.empty(0)
     rise = np.diff(view.floor)
     index = np.flatnonzero(rise >= 0.1 * least)
     if not index.size:
-        return np.empty(0), np.empty(0)
+        return none, none, none
     t = view.t_s
     sharp = max(SHARP_S, 2.5 * view.step_s)
     # Rises that touch (within one cell) are one riser.
@@ -111,16 +126,36 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray]:
     begin = t[index[edge]]
     last = np.append(edge[1:], index.size) - 1
     end = t[index[last] + 1]
-    good = (size >= least) & (end - begin <= sharp)
-    return end[good], size[good]
+    cut = max(size.size - MEMORY, 0)
+    cut += after_loads(size[cut:])
+    size, begin, end = size[cut:], begin[cut:], end[cut:]
+    usual = n50(size)
+    if usual < least:
+        return none, none, none
+    good = (size * ALIKE >= usual) & (end - begin <= sharp)
+    return end[good], size[good], (end - begin)[good]
 
 
-def alike(at: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the last risers, back to the first that is unlike them."""
-    at, size = at[-MEMORY:], size[-MEMORY:]
-    if at.size < LEAST_RISERS:
-        return at, size
-    middle = float(np.median(size[-8:]))
-    unlike = np.flatnonzero((size > ALIKE * middle) | (size * ALIKE < middle))
-    cut = int(unlike[-1]) + 1 if unlike.size else 0
-    return at[cut:], size[cut:]
+def n50(size: FloatArray) -> float:
+    """Return the size-weighted median: half of the sum is in values of at least this size.
+
+    Examples
+    --------
+    >>> n50(np.array([1.0, 1.0, 1.0, 10.0, 12.0]))
+    12.0
+    """
+    falling = np.sort(size)[::-1]
+    total = np.cumsum(falling)
+    return float(falling[int(np.searchsorted(total, 0.5 * total[-1]))])
+
+
+def after_loads(size: FloatArray) -> int:
+    """Return the index after the last riser that dwarfs what follows: a load, not a stair."""
+    cut = 0
+    while size.size - cut > LEAST_RISERS:
+        largest = cut + int(size[cut:].argmax())
+        rest = size[largest + 1 :]
+        if rest.size < LEAST_RISERS or size[largest] <= ALIKE * n50(rest):
+            break
+        cut = largest + 1
+    return cut

@@ -154,7 +154,9 @@ class Holds:
         return -self.amount, np.concatenate(([0.0], self.held_s))
 
 
-def prepare(series: Series, window_s: float = LONGEST_S) -> View:
+def prepare(
+    series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False
+) -> View:
     """Return the view of the last ``window_s`` seconds, back to the last gap.
 
     Parameters
@@ -163,6 +165,8 @@ def prepare(series: Series, window_s: float = LONGEST_S) -> View:
         Any number of samples, also none; its arrays are not changed.
     window_s
         Longest look-back.
+    across_gaps
+        Do not stop at the last gap. For naming what happened, not for judging growth.
 
     Examples
     --------
@@ -185,7 +189,7 @@ def prepare(series: Series, window_s: float = LONGEST_S) -> View:
     first = int(np.searchsorted(t, now - window_s - 1e-6))
     t = t[first:] - now
     x = x[first:]
-    cut = last_gap(t)
+    cut = 0 if across_gaps else last_gap(t)
     t, x = t[cut:], x[cut:]
     n = t.size
     interval = -float(t[0]) / (n - 1) if n > 1 else 0.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd import units
+from gpuwatchd import robust, units
 from gpuwatchd.detect.cycle import Cycle
 from gpuwatchd.detect.plateau import Plateau
 from gpuwatchd.detect.spike import GROWING, TOO_EARLY, Spike
@@ -14,6 +14,7 @@ from gpuwatchd.frameworks import PREALLOCATES
 from gpuwatchd.model import Finding
 from gpuwatchd.robust import MIB
 from gpuwatchd.screen import POOL_SHARE
+from gpuwatchd.verdict.naming import decelerates
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 FLAT_SHARE = 0.02
 NEWS_S = 1800.0
 """A jump is news for half an hour; then what matters is that memory has been flat since."""
+CALM_SHARE = 0.3
+"""In a short record, flat for this share of it is flat."""
+MAIN_SHARE = 0.6
+"""One jump that makes up this share of the whole range is what happened in the record."""
+MOST_ALIKE = 2.0
+"""More jumps of its size than this are no single event."""
+SCATTER_SHARE = 0.5
+"""Swings come back to the same floor when their troughs scatter by this share of them, or less."""
+POOL_LEVEL, POOL_JUMP = 0.75, 0.3
+"""A jump by this share of the device to this level, flat since, is a pool."""
+FAINT = 0.25
+"""Growth within what counts as flat is not spoken of below this confidence."""
 _CYCLE, _PLATEAU = Cycle(), Plateau()
 _POOLS = frozenset(name.lower() for name in PREALLOCATES)
 
@@ -46,44 +59,104 @@ def harmless(
     *,
     growing: Growth | None,
 ) -> Finding:
-    """Name what is no leak (yet)."""
+    """Name what is no leak (yet): what happened over the record, gaps included."""
     if view.samples < settings.minimum_samples or view.span_s < settings.minimum_duration:
         return finding(series, view, "unknown", reason=collecting(view, settings))
-    spike = Spike(settings.spike_percent, settings.spike_window).look_at(view)
+    wide = _wide(series, view, settings)
+    spike = Spike(settings.spike_percent, settings.spike_window).look_at(wide)
     level = float(view.mean[-1])
     pool = _preallocated(series, view, spike, level)
     if pool is not None:
         return pool
-    span = float(view.high.max() - view.low.min())
-    if span <= max(least, FLAT_SHARE * level, 8.0 * view.noise_bytes) and growing is None:
+    span = float(wide.high.max() - wide.low.min())
+    faint = growing is None or growing.confidence < FAINT
+    if span <= max(least, FLAT_SHARE * level, 8.0 * wide.noise_bytes) and faint:
         return finding(series, view, "stable", reason=f"flat at {units.size(level)}")
-    cycle = _CYCLE.look_at(view)
-    if cycle is not None:
-        return _sawtooth(series, view, cycle)
-    calm_s = _calm_since(view, least)
-    if spike is not None and (calm_s is None or spike.facts["age_s"] < NEWS_S):
-        return _spike(series, view, spike)
-    plateau = _PLATEAU.look_at(view)
-    if plateau is not None:
-        return _plateau(series, view, plateau)
+    calm_s = _calm_since(wide, least)
+    event = _event(series, view, wide, spike, calm_s)
+    if event is not None:
+        return event
     if calm_s is None and growing is not None:
         return _unsure(series, view, growing)
-    text = f"moves between {units.size(float(view.low.min()))} and "
-    text += f"{units.size(float(view.high.max()))}, nothing that it keeps grows"
+    return _rest(series, view, wide, calm_s)
+
+
+def _event(
+    series: Series, view: View, wide: View, spike: Signal | None, calm_s: float | None
+) -> Finding | None:
+    """Return what happened in the record, if that has a name: swings, one jump, a rise."""
+    plateau = _PLATEAU.look_at(wide)
+    cycle = _CYCLE.look_at(wide)
+    if cycle is not None and _goes_on(wide, cycle, calm_s, plateau):
+        return _sawtooth(series, view, cycle)
+    if spike is not None and (_main(wide, spike) or _news(spike, calm_s)):
+        return _spike(series, view, spike)
+    return _plateau(series, view, plateau) if plateau is not None else None
+
+
+def _rest(series: Series, view: View, wide: View, calm_s: float | None) -> Finding:
+    """Name a record in which nothing stands out."""
+    low, high = float(wide.low.min()), float(wide.high.max())
+    kept = float(wide.floor[-1] - wide.floor[0])
+    rose = kept >= 0.5 * (high - low)
+    text = f"rose by {units.size(kept)} over the record, " if rose else ""
     if calm_s is not None:
-        text = f"flat at {units.size(level)} for {units.duration(calm_s)}"
+        text += f"flat at {units.size(float(view.mean[-1]))} for {units.duration(calm_s)}"
+        return finding(series, view, "plateau" if rose else "stable", reason=text)
+    if rose and wide.samples > view.samples:
+        text += f"but there is a gap in it {units.duration(view.span_s)} ago: "
+        return finding(series, view, "unknown", reason=text + "too early to say if it goes on")
+    text = f"moves between {units.size(low)} and {units.size(high)}, nothing that it keeps grows"
     return finding(series, view, "stable", reason=text)
 
 
+def _wide(series: Series, view: View, settings: DetectionSection) -> View:
+    """Return the view of all that was recorded, across gaps."""
+    if view.samples >= series.t_s.size:
+        return view
+    return robust.prepare(series, settings.analysis_window_hours * 3600.0, across_gaps=True)
+
+
+def _main(wide: View, spike: Signal) -> bool:
+    """Say whether one jump is what happened in the record."""
+    span = float(wide.high.max() - wide.low.min())
+    return spike.facts["jump_bytes"] >= MAIN_SHARE * span and spike.facts["alike"] <= MOST_ALIKE
+
+
+def _news(spike: Signal, calm_s: float | None) -> bool:
+    return calm_s is None or spike.facts["age_s"] < NEWS_S
+
+
+def _goes_on(view: View, cycle: Signal, calm_s: float | None, plateau: Signal | None) -> bool:
+    """Say whether these swings are a sawtooth, and what the record is about.
+
+    They come back to the same floor; they have not ended long ago; and no warm-up that brought
+    more than they do is the larger story.
+    """
+    facts = cycle.facts
+    if (
+        cycle.pattern == "sawtooth"
+        and facts["scatter_bytes"] > SCATTER_SHARE * facts["swing_bytes"]
+    ):
+        return False
+    if calm_s is not None and calm_s > max(3.0 * facts["period_s"], 0.5 * view.span_s):
+        return False
+    rise = 0.0 if plateau is None else plateau.facts["growth_bytes"]
+    return rise < 1.5 * facts["swing_bytes"]
+
+
 def _calm_since(view: View, least: float) -> float | None:
-    """Return for how long memory has been flat, in seconds; None below half an hour."""
+    """Return for how long memory has been flat, in seconds; None when not for long enough."""
     level = float(view.mean[-1])
     allowed = max(least, 0.5 * FLAT_SHARE * level, 8.0 * view.noise_bytes)
     tops = np.maximum.accumulate(view.high[::-1])[::-1]
-    first = int(np.argmax(tops - view.floor <= allowed))
     # floor is the minimum and tops the maximum from each instant to now.
+    calm = tops - view.floor <= allowed
+    if not calm[-1]:
+        return None
+    first = int(np.argmax(calm))
     since = -float(view.t_s[first])
-    return since if since >= NEWS_S else None
+    return since if since >= min(NEWS_S, CALM_SHARE * view.span_s) else None
 
 
 def _preallocated(series: Series, view: View, spike: Signal | None, level: float) -> Finding | None:
@@ -96,7 +169,8 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
     known = name in _POOLS and level >= POOL_SHARE * total
     jumped = (
         spike is not None
-        and spike.facts["jump_bytes"] >= POOL_SHARE * total
+        and spike.facts["jump_bytes"] >= POOL_JUMP * total
+        and (level >= POOL_LEVEL * total or spike.facts["jump_bytes"] >= POOL_SHARE * total)
         and spike.facts["kept"] >= 0.8
         and spike.facts["after"] == 0.0
     )
@@ -113,10 +187,9 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
 
 def _plateau(series: Series, view: View, plateau: Signal) -> Finding:
     facts = plateau.facts
-    text = (
-        f"grew by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}, "
-        f"then levelled off at {units.size(facts['level_bytes'])}"
-    )
+    text = f"grew by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}, "
+    level = units.size(facts["level_bytes"])
+    text += f"then levelled off at {level}" if facts["ended"] else f"slowing down towards {level}"
     return finding(series, view, "plateau", reason=text, signals=(plateau,))
 
 
@@ -147,21 +220,27 @@ def _spike(series: Series, view: View, spike: Signal) -> Finding:
 
 
 def _unsure(series: Series, view: View, growth: Growth) -> Finding:
-    """Growth that is not worth a watch: say what speaks against it."""
+    """Growth that is not worth a watch: say what speaks against it, or what is missing."""
     found, index = growth.found, growth.best
-    speed = units.rate(float(found.growth[index] / found.age_s[index]))
+    age_s = float(found.age_s[index])
+    speed = units.rate(float(found.growth[index]) / age_s)
     text = f"{units.size(float(found.growth[index]))} more than before, at {speed}, but "
+    slows = decelerates(view, growth)
     if found.stall[index] >= 2.0:
         text += f"not rising any more for {units.duration(-float(found.end_s[index]))}"
         pattern: Pattern = "plateau"
-    elif found.excess[index] > 0.15:
+    elif slows is not None:
         text += "slowing down"
+        if slows.level_bytes is not None:
+            text += f"; it would level off at about {units.size(slows.level_bytes)}"
         pattern = "plateau"
     elif found.calm[index] < 1.0:
         text += "it also gives back as much"
         pattern = "stable"
     else:
-        text += "too little to tell a leak from a warm-up"
+        events = round(float(found.events[index]))
+        seen = f"{events} rise{'s' if events != 1 else ''} in {units.duration(age_s)}"
+        text += f"too little to tell a leak from a warm-up ({seen}): it must go on, or stop"
         pattern = "unknown"
     return finding(series, view, pattern, reason=text, confidence=growth.confidence)
 

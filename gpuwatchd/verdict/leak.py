@@ -50,6 +50,8 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
     tier = _tier(view, settings, growth, named)
     if tier == "none":
         return None
+    if named.slows is not None:
+        return _slowing(series, view, growth, named)
     eta = eta_of(series, growth, rate, settings)
     severity = _severity(tier, eta, growth, settings)
     if eta is not None and eta.mid_s > settings.eta_horizon:
@@ -71,6 +73,35 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         detector=named.signal.detector if named.signal is not None else "trend",
         onset_at_s=view.now_s + growth.onset_s,
         reason=_leak_reason(growth, named, eta, series),
+        framework=series.framework,
+        growth_bytes=_grown(growth),
+        limit_bytes=series.limit_bytes,
+        samples=view.samples,
+        signals=named.signals,
+    )
+
+
+def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Finding:
+    """Return the watch on growth that provably slows down: shown, told to nobody, no time left."""
+    slows = named.slows
+    level = None if slows is None else slows.level_bytes
+    text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
+    text += f"slowing down, now {units.rate(named.rate)}"
+    if level is not None:
+        text += f"; it would level off at about {units.size(level)}"
+    return Finding(
+        id=series.subject.id,
+        subject=series.subject,
+        judged_at_s=view.now_s,
+        pattern="plateau",
+        tier="watch",
+        severity="info",
+        confidence=growth.confidence,
+        rate_bytes_per_s=named.rate,
+        eta=None,
+        detector="plateau",
+        onset_at_s=view.now_s + growth.onset_s,
+        reason=text,
         framework=series.framework,
         growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,

@@ -1,13 +1,15 @@
-"""Which of the leak patterns a growth is, at which rate, and how straight."""
+"""Which pattern a growth is, at which rate, and how straight."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from gpuwatchd import robust
 from gpuwatchd.detect.cycle import Cycle
+from gpuwatchd.detect.plateau import Slowing, slowing
 from gpuwatchd.detect.step import Step
 from gpuwatchd.detect.trend import Trend
 
@@ -17,25 +19,63 @@ if TYPE_CHECKING:
     from gpuwatchd.verdict.growth import Growth
 
 _TREND, _STEP, _CYCLE = Trend(), Step(), Cycle()
+LEAST_CYCLES = 3
+"""Swings that the growth must have lived through to be called cyclic."""
+LIKE_BEFORE = 1.5
+"""A rise within a sawtooth lasts at most this many times the longest one before it."""
+SHORT_BUSY = 0.25
+"""Swings that take less of the time than this are spikes on something else."""
+UNRELATED = 1.6
+"""Risers and spikes whose periods differ by this factor have nothing to do with each other."""
+UNPROVEN = 0.25
+"""Confidence of a cycle whose troughs alone do not prove that they rise."""
+MANY_RISERS = 6
+"""Fewer stairs than this cannot be said to slow down."""
+
+
+SAFE_SHARE = 0.5
+"""What slowing growth still brings is harmless when it is less than this share of the room."""
+LEAST_ROOM = 0.05
+"""With less room than this share of what has grown, no law is trusted to stop in time."""
 
 
 class Named(NamedTuple):
-    """The pattern of a growth, the detector's signal behind it, and its rate in bytes/s."""
+    """The pattern of a growth, the detector's signal behind it, and its rate in bytes/s.
+
+    Besides the leak patterns it may be "plateau" (the growth slows down: ``slows`` holds the
+    proof) or "sawtooth" (a rise like those before it, which were given back: no leak).
+    """
 
     pattern: Pattern
     signal: Signal | None
     signals: tuple[Signal, ...]
     rate: float
+    slows: Slowing | None = None
 
 
 def name(view: View, growth: Growth) -> Named:
-    """Name the pattern: swings first, then stairs, then a slope."""
+    """Name the pattern: swings first, then slowing down, then stairs, then a slope."""
     trend = _TREND.look_at(growth.found.view, growth.onset_s)
     step, cycle = _STEP.look_at(view), _CYCLE.look_at(view)
     signals = tuple(signal for signal in (trend, step, cycle) if signal is not None)
-    if cycle is not None and cycle.pattern == "cyclic":
-        return Named("cyclic", cycle, signals, cycle.rate_bytes_per_s)
-    if step is not None and step.confidence >= 0.25 and step.facts["stall"] <= 2.5:
+    if cycle is not None:
+        if creeps(view, cycle, growth.onset_s):
+            if step is not None and _apart(step, cycle):
+                return Named("step", step, signals, step.rate_bytes_per_s)
+            if cycle.pattern == "sawtooth":
+                # The growth proves it, not the troughs: that counts for a name, no more.
+                slope = line(growth.found.view, growth.onset_s)[0]
+                cycle = msgspec.structs.replace(
+                    cycle, pattern="cyclic", rate_bytes_per_s=slope, confidence=UNPROVEN
+                )
+            return Named("cyclic", cycle, signals, cycle.rate_bytes_per_s)
+        if seen_before(view, cycle, growth.onset_s):
+            return Named("sawtooth", cycle, signals, cycle.rate_bytes_per_s)
+    if step is None or step.n >= MANY_RISERS:
+        slows = decelerates(view, growth)
+        if slows is not None:
+            return Named("plateau", None, signals, slows.rate_now, slows)
+    if step is not None and step.facts["stall"] <= 2.5:
         return Named("step", step, signals, step.rate_bytes_per_s)
     if trend is not None:
         return Named("gradual", trend, signals, trend.rate_bytes_per_s)
@@ -43,12 +83,75 @@ def name(view: View, growth: Growth) -> Named:
     return Named("gradual", None, signals, slope)
 
 
+def creeps(view: View, cycle: Signal, onset_s: float) -> bool:
+    """Say whether a growth since ``onset_s`` (<= 0) is the creeping floor of these swings.
+
+    Either the troughs prove it by themselves (pattern "cyclic"), or the growth that was found in
+    the floor lived through three swings, which went on until lately, and the troughs rose by half
+    of it or more.
+    """
+    if cycle.pattern == "cyclic":
+        return True
+    first_s = cycle.since_s - view.now_s
+    period = cycle.facts["period_s"]
+    if -onset_s < LEAST_CYCLES * period or cycle.facts["last_fall_s"] > 2.0 * period:
+        return False
+    lived = min(-onset_s, -first_s)
+    grown = float(view.floor[-1]) - float(np.interp(onset_s, view.t_s, view.floor))
+    risen = cycle.facts["floor_growth_bytes"] * lived / max(-first_s, 1.0)
+    return lived >= LEAST_CYCLES * period and risen >= 0.5 * grown > 0.0
+
+
+def seen_before(view: View, cycle: Signal, onset_s: float) -> bool:
+    """Say whether a rise since ``onset_s`` is one of a sawtooth's, no higher and no longer.
+
+    A rise that passes every earlier peak, or lasts half as long again as the longest before it,
+    is news; what is neither has been given back every time so far.
+    """
+    facts = cycle.facts
+    if facts["rising_share"] == 1.0 and facts["floor_growth_bytes"] >= 0.02 * facts["swing_bytes"]:
+        return False
+    longest = LIKE_BEFORE * max(facts["longest_rise_s"], facts["period_s"])
+    return float(view.mean[-1]) <= facts["peak_bytes"] and -onset_s <= longest
+
+
+def _apart(step: Signal, cycle: Signal) -> bool:
+    """Say whether short spikes stand on stairs that have nothing to do with them."""
+    ratio = cycle.facts["period_s"] / step.facts["pause_s"]
+    return cycle.facts["busy_share"] < SHORT_BUSY and not 1.0 / UNRELATED < ratio < UNRELATED
+
+
+def decelerates(view: View, growth: Growth) -> Slowing | None:
+    """Return the proof that a growth slows down and will not reach the limit, or None.
+
+    Looked at since memory was lowest, and since the growth's own onset where that is much later
+    (something else may have come before). A law that would still reach the limit within three
+    times the age of the growth is no harmless plateau: then None. Bytes are those of the subject;
+    ``Slowing.level_bytes`` is where it would level off, where the law has such a level.
+    """
+    proof = slowing(view)
+    if proof is None and growth.onset_s > 0.6 * float(view.t_s[view.start]):
+        proof = slowing(view, growth.onset_s)
+    if proof is None or growth.headroom is None:
+        return proof
+    now = float(view.mean[-1])
+    if proof.level_bytes is not None:
+        more = proof.level_bytes - now
+    else:
+        # A logarithm brings as much from age 1 to 2 as from 2 to 4.
+        more = 2.0 * (proof.ahead_bytes - now)
+    room = growth.headroom
+    return proof if max(more, LEAST_ROOM * proof.growth_bytes) < SAFE_SHARE * room else None
+
+
 def line(view: View, onset_s: float) -> tuple[float, float, float]:
+    """Return slope, value at now and R² of the least-squares line since ``onset_s`` (<= 0)."""
     first = min(int(np.searchsorted(view.t_s, onset_s - 1e-6)), view.t_s.size - 2)
     return robust.least_squares(view.t_s[first:], view.mean[first:])
 
 
 def p_value_since(view: View, onset_s: float) -> float | None:
+    """Return the one-sided p-value of "it rises", by batch means; None with too few points."""
     first = int(np.searchsorted(view.t_s, onset_s - 1e-6))
     if view.t_s.size - first < 16:
         return None

@@ -60,18 +60,36 @@ def test_small_allocator_steps_are_left_to_the_trend() -> None:
     assert Step().look(one(4e9 + np.floor(T / 300) * 20 * 2.0**20)) is None
 
 
-def test_alike_cuts_at_the_last_unlike_riser() -> None:
-    at = np.arange(6.0)
-    size = np.array([9e9, 1e8, 1.2e8, 0.9e8, 1e8, 1.1e8])
-    kept, sizes = step.alike(at, size)
-    assert kept.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert sizes.max() == 1.2e8
+def test_a_load_cuts_off_what_was_before_it() -> None:
+    assert step.after_loads(np.array([9e9, 1e8, 1.2e8, 0.9e8, 1e8, 1.1e8])) == 1
+    assert step.after_loads(np.array([1e8, 1.2e8, 9e9, 0.9e8, 1e8, 1.1e8])) == 3
+    assert step.after_loads(np.array([1e8, 1.2e8, 0.9e8, 3e8, 1e8])) == 0
+
+
+def test_crumbs_between_the_stairs_do_not_hide_them() -> None:
+    crumbs = np.floor(T / 60) * 4 * 2.0**20
+    signal = Step().look(one(4e9 + np.floor(T / 600) * 5e8 + crumbs))
+    assert signal is not None
+    assert signal.facts["riser_bytes"] == pytest.approx(5e8, rel=0.05)
+
+
+def test_noise_on_the_plateaus_does_not_hide_the_stairs() -> None:
+    rng = np.random.default_rng(3)
+    x = 4e9 + np.floor(T / 600) * 5e8 + rng.normal(0.0, 5e7, T.size)
+    signal = Step().look(one(np.round(x / 2**21) * 2**21))
+    assert signal is not None
+    assert 8 <= signal.n <= 10
+
+
+def test_allocator_blocks_that_follow_each_other_closely_are_a_ramp() -> None:
+    assert Step().look(one(4e9 + np.floor(T / 20) * 128 * 2.0**20)) is None
 
 
 def test_touching_rises_are_one_riser() -> None:
     x = 4e9 + np.interp(T % 600, [0.0, 575.0, 595.0, 600.0], [0.0, 0.0, 5e8, 5e8])
     x = x + np.floor(T / 600) * 5e8
-    at, size = step.risers(robust.prepare(one(x)), 1e8)
+    at, size, lasted = step.risers(robust.prepare(one(x)), 1e8)
     assert at.size == 9
     # The last riser is not yet complete.
     assert size[:-1] == pytest.approx(np.full(8, 5e8), rel=0.01)
+    assert lasted.max() <= 30.0
