@@ -165,7 +165,8 @@ def dev_day(w: World) -> Shape:
         peak = w.room() * min(0.9, 0.1 * k * w.u(0.7, 1.2))
         tau = w.u(30, 240)
         w.process(
-            f"python try{k}.py", warmed(peak, tau, 0.3), begin_s=at, end_s=at + length, framework="PyTorch",
+            f"python try{k}.py", warmed(peak, tau, 0.3), begin_s=at, end_s=at + length,
+            framework="PyTorch",
         )  # fmt: skip
         at += length + w.log(0.5, 20) * 60
         k += 1

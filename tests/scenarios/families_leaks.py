@@ -224,7 +224,8 @@ def two_leaks(w: World) -> Shape:
     for name, rate, begin in (("first", first, -600.0), ("second", second, start)):
         held = size + (0.1 * w.room() if begin < 0 else 0.0) - rate * min(begin, 0.0)
         w.process(
-            f"python {name}.py", rising(held, rate), begin_s=begin, leaker=True, rate_bytes_per_s=rate, framework="PyTorch",
+            f"python {name}.py", rising(held, rate), begin_s=begin, leaker=True,
+            rate_bytes_per_s=rate, framework="PyTorch",
         )  # fmt: skip
     return w.nobody(), leak(0.0, first + second, oom, "gradual", "step")
 

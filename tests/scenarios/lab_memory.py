@@ -68,7 +68,8 @@ def held(x: Array, slack: float) -> Array:
             np.clip(before_high, low[reach:], high[reach:]),
         )
         reach *= 2
-    return np.clip(x[0], low, high)
+    y: Array = np.clip(x[0], low, high)
+    return y
 
 
 def in_segments(x: Array, noise: Array, quantum: float) -> Array:
@@ -78,7 +79,7 @@ def in_segments(x: Array, noise: Array, quantum: float) -> Array:
     caching allocator takes larger segments and keeps them: what wobbles less than a few of them
     leaves only its maximum behind.
     """
-    need = x + noise
+    need: Array = x + noise
     if quantum > 2 * MIB and noise.any():
         need = held(need, float(2 * np.ptp(noise)) + quantum)
     return np.maximum(np.ceil(need / quantum) * quantum, 0.0)

@@ -210,9 +210,9 @@ Shape = tuple[Array, Truth]
 def decayed_sum(shock: Array, rho: float) -> Array:
     """Return y with y[k] = rho y[k-1] + shock[k], in blocks instead of one by one."""
     size = -(-shock.size // _BLOCK) * _BLOCK
-    blocks = np.zeros(size)
-    blocks[: shock.size] = shock
-    blocks = blocks.reshape(-1, _BLOCK)
+    padded = np.zeros(size)
+    padded[: shock.size] = shock
+    blocks = padded.reshape(-1, _BLOCK)
     lag = np.arange(_BLOCK)[:, None] - np.arange(_BLOCK)[None, :]
     within = np.where(lag >= 0, rho ** np.maximum(lag, 0), 0.0)
     out = blocks @ within.T
