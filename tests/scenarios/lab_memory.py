@@ -82,7 +82,8 @@ def in_segments(x: Array, noise: Array, quantum: float) -> Array:
     need: Array = x + noise
     if quantum > 2 * MIB and noise.any():
         need = held(need, float(2 * np.ptp(noise)) + quantum)
-    return np.maximum(np.ceil(need / quantum) * quantum, 0.0)
+    blocks: Array = np.maximum(np.ceil(need / quantum) * quantum, 0.0)
+    return blocks
 
 
 def guest(w: World, room: float) -> None:
