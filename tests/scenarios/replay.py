@@ -51,14 +51,15 @@ class KnownTrack(Track, kw_only=True, eq=False):
     """A track whose limit and history are those of a series that was made up beforehand."""
 
     whole: Series
-    history: Callable[[float], tuple[Profile, ...]] | None = None
+    runs: Callable[[float], tuple[Profile, ...]] | None = None
+    """What is known of other runs at an instant; None when that is the history of ``whole``."""
 
     def series(self) -> Series:
         """Return what is known by now."""
         known = super().series()
         whole, now = self.whole, float(known.t_s[-1]) if known.t_s.size else 0.0
         known = msgspec.structs.replace(known, limit_bytes=whole.limit_bytes)
-        past = whole.history if self.history is None else self.history(now)
+        past = whole.history if self.runs is None else self.runs(now)
         if not past or not known.t_s.size:
             return known
         age_s = now - float(whole.t_s[0]) + (whole.age_s or 0.0)
@@ -142,7 +143,7 @@ def replay(
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
     watcher = Watcher(Config(detection=settings))
     track = track_of(whole, recorded)
-    track.history = history
+    track.runs = history
     life = Life()
     start = float(whole.t_s[0])
     instants = instants_of(recorded.t_s)

@@ -1,98 +1,169 @@
-"""What others do, written anew from their documents, on the same series: the bar to be above.
+"""What others do, on the same series: the bar to be above.
 
-Each rule sees the last hour (or what there is of it), once a minute, with its documented defaults,
-and alerts at the first hit.
+Each rule is asked once a minute and alarms at its first hit, with the thresholds that its
+documents give, and once with the pair of a grid that does best on the tuning families.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from gpuwatchd.robust import least_squares
+from tests.scenarios import rival_papers, rival_rules
+from tests.scenarios.rival_rules import Seen, first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from tests.scenarios.worlds import Item
+    from gpuwatchd.model import Series
+    from tests.scenarios.rival_rules import Alarms
 
-Array = npt.NDArray[np.floating[Any]]
-HOUR_S = 3600.0
-MB = 1e6
-
-
-def _floats(x: Array) -> npt.NDArray[np.float64]:
-    return np.asarray(x, dtype=np.float64)
+Pair = tuple[float, float]
+EARLY_S = 30.0
+"""An alarm this long before the onset is still one of the leak."""
 
 
-def linear(t: Array, x: Array, total: float) -> bool:
-    """R² >= 0.7, slope >= 1 MB/s, at least 5 minutes and 20 samples."""
-    if t.size < 20 or t[-1] - t[0] < 300:
-        return False
-    slope, _, r_squared = least_squares(_floats(t), _floats(x))
-    return r_squared >= 0.7 and slope >= MB
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """One rule of others."""
+
+    name: str
+    documented: Pair
+    """Its documented thresholds."""
+    grid: tuple[tuple[float, ...], tuple[float, ...]]
+    """The values that each may take when the best pair is looked for."""
+    words: str
+    """How a pair reads, with ``{}`` for each value."""
+    alarms: Callable[[Seen, Any, float, float], Alarms]
+    gather: Callable[[Seen], Any] = lambda seen: None
+    """What it works out once for each series."""
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The documented pair, then the grid."""
+        return (self.documented, *product(*self.grid))
+
+    def says(self, pair: Pair) -> str:
+        """Return a pair in words."""
+        return self.words.format(*(f"{value:g}" for value in pair))
 
 
-def composite(t: Array, x: Array, total: float) -> bool:
-    """The linear rule, or a rise by 20 % within 30 s."""
-    if linear(t, x, total):
-        return True
-    first = int(np.searchsorted(t, t[-1] - 30.0))
-    return bool(t.size - first >= 3 and x[-1] > 1.2 * max(float(x[first]), 1.0))
+RIVALS: tuple[Rival, ...] = (
+    Rival(
+        name="gpulse: slope and R²",
+        documented=(0.7, 1.0),
+        grid=((0.5, 0.7, 0.8, 0.9, 0.95), (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)),
+        words="R² ≥ {}, slope ≥ {} MB/s",
+        alarms=lambda seen, _, a, b: rival_rules.slope_alarms(seen, a, b),
+    ),
+    Rival(
+        name="gpulse: spike",
+        documented=(20.0, 30.0),
+        grid=((10.0, 20.0, 50.0, 100.0, 300.0), (30.0, 120.0, 600.0)),
+        words="+{} % within {} s",
+        alarms=lambda seen, _, a, b: rival_rules.spike_alarms(seen, a, b),
+    ),
+    Rival(
+        name="gpulse: composite",
+        documented=(1.0, 20.0),
+        grid=((0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0), (20.0, 50.0, 100.0, 300.0)),
+        words="slope ≥ {} MB/s or +{} %",
+        alarms=lambda seen, _, a, b: rival_rules.composite_alarms(seen, a, b),
+    ),
+    Rival(
+        name="gpumemprof: leak rule",
+        documented=(0.1, 100.0),
+        grid=((0.01, 0.03, 0.1, 0.3, 0.5, 0.7), (100.0, 300.0, 1000.0, 3000.0, 10000.0)),
+        words="more than {} of the changes positive, over {} MB",
+        alarms=lambda seen, _, a, b: rival_rules.growing_alarms(seen, a, b),
+    ),
+    Rival(
+        name="gpumemprof: regression",
+        documented=(0.5, 0.0),
+        grid=((0.5, 0.7, 0.9, 0.95, 0.97, 0.99), (0.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)),
+        words="p < 0.05, r > {}, over {} MB",
+        alarms=lambda seen, _, a, b: rival_rules.regression_alarms(seen, a, b),
+    ),
+    Rival(
+        name="Prometheus: predict_linear",
+        documented=(4.0, 15.0),
+        grid=((0.5, 1.0, 2.0, 4.0, 8.0, 24.0), (0.0, 5.0, 15.0, 30.0, 60.0, 120.0)),
+        words="1 h, full within {} h for {} min",
+        alarms=lambda seen, _, a, b: rival_rules.predict_alarms(seen, a, b),
+    ),
+    Rival(
+        name="Mann-Kendall and Sen",
+        documented=(2.33, 0.0),
+        grid=((1.64, 2.33, 3.1, 5.0, 7.0, 9.0), (0.0, 0.15, 0.5, 1.0, 2.0, 5.0, 10.0)),
+        words="1 h, z > {}, Sen's slope > {} % of the card an hour",
+        gather=rival_rules.trends,
+        alarms=rival_rules.mann_kendall_alarms,
+    ),
+    Rival(
+        name="LBR",
+        documented=(0.8, 60.0),
+        grid=((0.6, 0.7, 0.8, 0.9, 0.95, 0.98), (10.0, 20.0, 30.0, 60.0, 110.0)),
+        words="R² > {}, at least {} points",
+        gather=rival_papers.backward,
+        alarms=rival_papers.lbr_alarms,
+    ),
+    Rival(
+        name="PrecogMF",
+        documented=(0.8, 72.0),
+        grid=((0.6, 0.7, 0.8, 0.9, 0.95, 0.98), tuple(float(d) for d in rival_papers.DURATIONS)),
+        words="R² > {}, trends of at least {} points",
+        gather=rival_papers.precog,
+        alarms=rival_papers.precog_alarms,
+    ),
+)
+
+FirstAlarms = dict[str, list[float | None]]
+"""Name of the rule -> when it first alarms under each of its pairs, seconds; None is never."""
 
 
-def regression(t: Array, x: Array, total: float) -> bool:
-    """A regression with p < 0.05 and r > 0.5, growth above 100 MB."""
-    if t.size < 10 or x[-1] - x[0] < 100 * MB:
-        return False
-    slope, _, r_squared = least_squares(_floats(t), _floats(x))
-    if slope <= 0 or r_squared <= 0.25:
-        return False
-    statistic = math.sqrt(r_squared * (t.size - 2) / max(1e-12, 1 - r_squared))
-    return statistic > 1.96
-
-
-def predict_linear(t: Array, x: Array, total: float) -> bool:
-    """A line through the last hour crosses the limit within four hours."""
-    if t.size < 10 or t[-1] - t[0] < 300:
-        return False
-    slope, zero, _ = least_squares(_floats(t - t[-1]), _floats(x))
-    return zero + slope * 4 * HOUR_S > total
-
-
-def mann_kendall(t: Array, x: Array, total: float) -> bool:
-    """Mann-Kendall at p < 0.01 on 60 points, and a rise of 0.15 % of the device."""
-    if t.size < 20 or t[-1] - t[0] < 300:
-        return False
-    y = np.interp(np.linspace(t[0], t[-1], 60), t, x)
-    i, j = np.triu_indices(60, 1)
-    score = float(np.sign(y[j] - y[i]).sum())
-    sd = math.sqrt(60 * 59 * 125 / 18.0)
-    return score / sd > 2.33 and y[-10:].mean() - y[:10].mean() > 0.0015 * total
-
-
-RIVALS: dict[str, Callable[[Array, Array, float], bool]] = {
-    "slope and R2": linear,
-    "slope, R2 or spike": composite,
-    "regression p<0.05": regression,
-    "predict_linear 4 h": predict_linear,
-    "Mann-Kendall 1 h": mann_kendall,
-}
-
-
-def first_alerts(item: Item) -> dict[str, float | None]:
-    """Return for each rival when it first alerts, seconds since the first sample."""
-    t = item.series.t_s - item.series.t_s[0]
-    x = item.series.used_bytes
-    total = float(item.series.total_bytes or 0.0)
-    out: dict[str, float | None] = dict.fromkeys(RIVALS)
-    for at in np.arange(60.0, float(t[-1]), 60.0).tolist():
-        end = int(np.searchsorted(t, at)) + 1
-        begin = int(np.searchsorted(t, at - HOUR_S))
-        for name, rule in RIVALS.items():
-            if out[name] is None and rule(t[begin:end], x[begin:end], total):
-                out[name] = at
+def first_alarms(series: Series) -> FirstAlarms:
+    """Return when each rule first alarms on a series under each of its pairs of thresholds."""
+    total = series.total_bytes or series.limit_bytes or 0.0
+    seen = Seen(series.t_s - series.t_s[0], series.used_bytes, total)
+    out: FirstAlarms = {}
+    for rival in RIVALS:
+        found = rival.gather(seen)
+        out[rival.name] = [first(seen.at, rival.alarms(seen, found, *pair)) for pair in rival.pairs]
     return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Precision, recall and their harmonic mean."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def score(rows: Iterable[tuple[bool, float, float | None]]) -> Score:
+    """Return the score of rows (leak, onset, first alarm), times in seconds."""
+    hits = false = leaks = 0
+    for leak, onset_s, at_s in rows:
+        leaks += leak
+        if at_s is None:
+            continue
+        if leak and at_s >= onset_s - EARLY_S:
+            hits += 1
+        else:
+            false += 1
+    precision, recall = hits / max(1, hits + false), hits / max(1, leaks)
+    both = precision + recall
+    return Score(
+        precision=precision, recall=recall, f1=2.0 * precision * recall / both if both else 0.0
+    )
+
+
+def best_pair(rival: Rival, rows: Sequence[tuple[bool, float, FirstAlarms]]) -> int:
+    """Return the index of the pair with the best F1 on rows (leak, onset, first alarms)."""
+    scores = [
+        score((leak, onset, alarms[rival.name][k]) for leak, onset, alarms in rows).f1
+        for k in range(len(rival.pairs))
+    ]
+    return scores.index(max(scores))

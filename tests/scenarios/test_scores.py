@@ -1,21 +1,43 @@
-"""Conservative floors on a small, fixed part of the scenario families; the report has the rest."""
+"""Floors under the scores, on one item of every family; ``make bench-detect`` has the rest.
+
+The families are split into those that were tuned on and those that were not; the bounds are loose
+enough for one seed of each and tight enough to catch a detector that has become worse.
+"""
 
 from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.scenarios import report, rivals, worlds
+from tests.scenarios import report, worlds
+from tests.scenarios.bench import figures
 
-LEAKS = ("linear_fast", "segments", "staircase", "cyclic_floor", "late_onset", "warmup_then_leak")
-BENIGN = ("flat", "exp_warmup", "model_load", "high_water", "eval_spikes", "dev_day", "prealloc")
+if TYPE_CHECKING:
+    from tests.scenarios.bench.outcome import Outcome
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    """One item of every family."""
+    workers = min(2, os.cpu_count() or 1)
+    tuning = [one for one in worlds.FAMILIES if one in worlds.TUNING]
+    others = [one for one in worlds.FAMILIES if one not in worlds.TUNING]
+    return [
+        *report.run(tuning, worlds.TUNING_SEEDS[:1], workers=workers),
+        *report.run(others, worlds.HELD_OUT_SEEDS[:1], workers=workers),
+    ]
 
 
 def test_families_are_split_once_and_for_all() -> None:
     assert not worlds.TUNING & worlds.HELD_OUT
     assert set(worlds.FAMILIES) == worlds.TUNING | worlds.HELD_OUT
-    assert len(worlds.LEAKS) >= 12
-    assert len(worlds.BENIGN) >= 14
+    assert len(worlds.LEAKS) >= 20
+    assert len(worlds.BENIGN) >= 30
     assert set(worlds.TUNING_SEEDS).isdisjoint(worlds.HELD_OUT_SEEDS)
 
 
@@ -35,31 +57,27 @@ def test_worlds_are_deterministic_and_sane(family: str) -> None:
         assert one.truth.oom_s > one.truth.onset_s
 
 
-def test_leaks_are_alerted_with_time_left() -> None:
-    results = report.run(LEAKS, [1])
-    figures = report.summary(results)
-    assert figures["recall"] >= 0.8
-    assert figures["left_median"] >= 0.6
-    assert figures["eta_error"] <= 0.1
-    assert not any(one.early for one in results)
+@pytest.mark.parametrize("tuned", [True, False], ids=["tuning", "validation"])
+def test_leaks_are_found_in_time_and_harmless_runs_left_alone(
+    outcomes: list[Outcome], tuned: bool
+) -> None:
+    found = figures.summary([one for one in outcomes if one.tuned == tuned])
+    assert found["recall"] >= 0.85
+    assert found["f1"] >= 0.85
+    assert found["left_median"] >= 0.65
+    assert found["before_half"] >= 0.75
+    assert found["false_items"] <= 4
 
 
-def test_harmless_families_stay_quiet() -> None:
-    results = report.run(BENIGN, [1])
-    assert [one.family for one in results if one.alerted] == []
+def test_forecasts_and_names_can_be_relied_on(outcomes: list[Outcome]) -> None:
+    found = figures.summary(outcomes)
+    assert 0.75 <= found["eta"]["covered"] <= 0.99
+    assert found["eta"]["error"] <= 0.2
+    assert found["pattern_right"] >= 0.8
+    assert found["watch"]["times_limit"] <= 6.0
 
 
-def test_the_report_prints_every_family() -> None:
-    results = report.run(["flat", "linear_fast"], [2])
-    text = report.table(results)
-    assert "flat" in text
-    assert "linear_fast" in text
-    assert report.summary(results)["leaks"] == 1
-
-
-def test_the_rules_of_others_run_on_the_same_items() -> None:
-    tasks = [("linear_fast", 3), ("exp_warmup", 4)]
-    text = report.rival_table(tasks, 1)
-    assert len(text.splitlines()) == 1 + len(rivals.RIVALS)
-    found = rivals.first_alerts(worlds.build("linear_fast", 3))
-    assert found["predict_linear 4 h"] is not None
+def test_the_report_prints_every_family(outcomes: list[Outcome]) -> None:
+    text = report.table(outcomes)
+    for family in worlds.FAMILIES:
+        assert family in text

@@ -1,0 +1,1 @@
+"""The benchmark of detection: ``python -m tests.scenarios.bench``."""

@@ -1,0 +1,121 @@
+"""Prints and writes how well leaks are found, and how well others find them.
+
+``python -m tests.scenarios.bench`` judges every item of the laboratory at the pace of the daemon:
+each family with weights that were fitted without it (the headline), then fresh seeds with the
+weights that are shipped, with ``--blind`` families that nobody tuned on, and recorded series where
+they are. The rules of others see the same items in the same run. It goes on where an interrupted
+run stopped, as long as the code is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import units
+from tests.scenarios.bench import page, result, runner, sets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.scenarios.bench.measure import Task
+
+KINDS = ("folds", "seeds", "blind", "real")
+QUICK, USUAL = 2, 10
+BLIND_DAYS, QUICK_DAYS = 200.0, 5.0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    out = argparse.ArgumentParser(prog="python -m tests.scenarios.bench", description=__doc__)
+    out.add_argument("--quick", action="store_true", help="2 seeds a family instead of 10")
+    out.add_argument("--seeds", type=int, default=0, help="seeds a family")
+    out.add_argument("--output", type=Path, default=Path("build/bench-detect"), metavar="DIR")
+    out.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    out.add_argument("--only", choices=KINDS, action="append", help="this part (may be repeated)")
+    out.add_argument("--blind", action="store_true", help="also families that nobody tuned on")
+    out.add_argument("--corpus", default=sets.BLIND, help="module of these families")
+    out.add_argument("--tuning", action="store_true", help="only families that may be looked at")
+    out.add_argument("--family", action="append", help="only this one (may be repeated)")
+    out.add_argument("--no-rivals", action="store_true", help="without the rules of others")
+    out.add_argument("--no-processes", action="store_true", help="devices only")
+    out.add_argument("--real", type=Path, metavar="DIR", help="folder of recorded series")
+    out.add_argument("--docs", type=Path, metavar="JSON", help="put these figures into the page")
+    return out
+
+
+def tasks_of(options: argparse.Namespace, words: dict[str, str]) -> list[Task]:
+    """Return what is to be evaluated; ``words`` learns how the folds were fitted."""
+    seeds = options.seeds or (QUICK if options.quick else USUAL)
+    wanted = options.only or KINDS
+    families = sets.chosen(tuning=options.tuning)
+    if options.family:
+        families = [one for one in families if one in options.family]
+    tasks: list[Task] = []
+    if "folds" in wanted:
+        weights, words["weights"] = sets.fold_weights(families)
+        tasks += sets.folds(families, seeds, weights)
+    if "seeds" in wanted:
+        tasks += sets.fresh(families, max(1, (3 * seeds) // 5))
+    if "blind" in wanted and options.blind and not options.tuning and sets.there(options.corpus):
+        days = QUICK_DAYS if options.quick else BLIND_DAYS
+        tasks += sets.blind(options.corpus, seeds, days)
+    return [
+        msgspec.structs.replace(
+            one, rivals=not options.no_rivals, processes=not options.no_processes
+        )
+        for one in tasks
+    ]
+
+
+def real_folder(options: argparse.Namespace) -> Path | None:
+    """Return where recorded series are looked for; None when they are not wanted."""
+    if options.only and "real" not in options.only:
+        return None
+    if options.real is not None:
+        found: Path = options.real
+        return found
+    data = os.environ.get("GPUWATCHD_SHARED_DATA")
+    return Path(data) / "traces" if data else runner.ROOT.parent / "shared" / "data" / "traces"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, or put its figures into the page."""
+    options = parser().parse_args(argv)
+    if options.docs is not None:
+        return page.fill(options.docs)
+    began = time.monotonic()
+    words: dict[str, str] = {}
+    tasks = tasks_of(options, words)
+    path = options.output / "outcomes.jsonl"
+    try:
+        outcomes = runner.evaluate(tasks, path, workers=max(1, options.workers))
+    except KeyboardInterrupt:
+        print(f"interrupted; what is done is kept in {path}", file=sys.stderr)
+        return 130
+    figures = result.figures(outcomes, words, real_folder(options))
+    spent = time.monotonic() - began
+    figures["run"] |= {
+        "command": "python -m tests.scenarios.bench " + " ".join(argv or sys.argv[1:]),
+        "seconds": round(spent),
+        "workers": options.workers,
+    }
+    text = result.report(figures)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "figures.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n"
+    )
+    (options.output / "report.md").write_text(text, encoding="utf-8")
+    print(text)
+    print(f"written to {options.output}, {units.duration(spent)} in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

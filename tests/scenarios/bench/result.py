@@ -1,0 +1,159 @@
+"""All figures of a run as plain data, and the report that is printed from them."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.scenarios.bench import figures as made
+from tests.scenarios.bench import real, tables
+from tests.scenarios.bench.outcome import is_false, is_hit
+from tests.scenarios.bench.sets import TITLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.scenarios.bench.outcome import Outcome
+
+DIGITS = 4
+
+
+def figures(
+    outcomes: Sequence[Outcome], words: dict[str, str], recorded: Path | None
+) -> dict[str, Any]:
+    """Return everything that the report and the page are made of.
+
+    Parameters
+    ----------
+    words
+        What is to be said of the run, by key.
+    recorded
+        Folder of recorded series; None when they are not wanted.
+    """
+    groups = {name: [one for one in outcomes if one.group == name] for name in TITLES}
+    groups = {name: mine for name, mine in groups.items() if mine}
+    tuning = [one for one in outcomes if one.tuned and one.group in {"folds", "seeds"}]
+    out: dict[str, Any] = {
+        "run": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "items": len(outcomes),
+            **words,
+        },
+        "sets": {
+            name: {
+                "title": TITLES[name],
+                "summary": made.summary(mine),
+                "processes": made.by_process(mine),
+                "families": made.families(mine),
+                "confusion": made.confusion(mine),
+                "rivals": made.rivals_table(mine, tuning),
+                "wrong": wrong(mine),
+            }
+            for name, mine in groups.items()
+        },
+        "real": _real(recorded),
+    }
+    rounded: dict[str, Any] = _rounded(out)
+    return rounded
+
+
+def _real(folder: Path | None) -> dict[str, Any]:
+    if folder is None:
+        return {"skipped": "not asked for"}
+    rows = real.recordings(folder)
+    if isinstance(rows, str):
+        return {"skipped": rows}
+    return {"rows": rows, "totals": real.totals(rows)}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return value
+
+
+def wrong(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return every item that was alerted while harmless, or not alerted though it leaked."""
+    return [
+        {
+            "family": one.family,
+            "seed": one.seed,
+            "what": "false alert" if is_false(one) else "missed",
+            "at_s": one.alert_s,
+        }
+        for one in outcomes
+        if is_false(one) or (one.leak and not is_hit(one))
+    ]
+
+
+def summaries(found: dict[str, Any]) -> dict[str, Any]:
+    """Return title -> figures of each set."""
+    return {one["title"]: one["summary"] for one in found["sets"].values()}
+
+
+def sections(found: dict[str, Any]) -> dict[str, str]:
+    """Return every table by the name under which a page may ask for it."""
+    sums = summaries(found)
+    out = {
+        "headline": tables.headline(sums) if sums else "nothing was evaluated",
+        "targets": tables.targets(found["sets"]),
+        "calibration": tables.calibration(sums),
+        "processes": tables.processes(
+            {one["title"]: one["processes"] for one in found["sets"].values()}
+        ),
+        "real": _real_table(found["real"]),
+    }
+    for name, one in found["sets"].items():
+        out[f"families-{name}"] = tables.families(one["families"])
+        out[f"confusion-{name}"] = tables.confusion(one["confusion"])
+        out[f"rivals-{name}"] = tables.rivals(one["rivals"], one["summary"])
+    return out
+
+
+def _real_table(found: dict[str, Any]) -> str:
+    if "rows" not in found:
+        return f"Recorded series were left out: {found['skipped']}."
+    return tables.real(found["rows"])
+
+
+HEADINGS = {
+    "headline": "Figures",
+    "targets": "Targets",
+    "calibration": "Forecasts: claimed and observed",
+    "processes": "Judged process by process",
+    "real": "Recorded series",
+    "families": "Families",
+    "confusion": "Patterns",
+    "rivals": "The rules of others",
+}
+
+
+def report(found: dict[str, Any]) -> str:
+    """Return the whole report in Markdown."""
+    run = found["run"]
+    lines = ["# Detection", "", f"`{run['command']}`", ""]
+    lines += [f"{run['items']} items, {run['seconds']} s with {run['workers']} workers.", ""]
+    if "weights" in run:
+        lines += [f"One family left out: {run['weights']}.", ""]
+    for name, text in sections(found).items():
+        kind, _, of = name.partition("-")
+        title = HEADINGS[kind] + (f": {TITLES[of]}" if of else "")
+        lines += [f"## {title}", "", text, ""]
+    for one in found["sets"].values():
+        if one["wrong"]:
+            lines += [f"## Wrong: {one['title']}", ""]
+            lines += [
+                f"* {row['what']}: {row['family']} {row['seed']}"
+                + ("" if row["at_s"] is None else f" after {row['at_s'] / 60:.0f} min")
+                for row in one["wrong"]
+            ]
+            lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,137 @@
+"""Runs tasks on all cores, shows how far it is, and goes on where an interrupted run stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import msgspec
+
+import gpuwatchd
+from gpuwatchd import units
+from tests.scenarios.bench.measure import Task, run
+from tests.scenarios.bench.outcome import Outcome  # noqa: TC001 - msgspec decodes it
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ROOT = Path(gpuwatchd.__file__).resolve().parent.parent
+WATCHED = ("gpuwatchd", "tests/scenarios")
+"""What an outcome depends on."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the file of outcomes."""
+
+    mark: str
+    outcome: Outcome
+
+
+class Bar:
+    """A progress bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, total: int, what: str, stream: TextIO = sys.stderr) -> None:
+        self.total, self.what, self.stream = total, what, stream
+        self.done = 0
+        self._began = time.monotonic()
+        self._shown = float("-inf")
+
+    def step(self) -> None:
+        """One more is done."""
+        self.done += 1
+        now = time.monotonic()
+        pause = 0.2 if self.stream.isatty() else 30.0
+        if now - self._shown >= pause or self.done == self.total:
+            self._shown = now
+            self._show(now - self._began)
+
+    def _show(self, spent_s: float) -> None:
+        left_s = spent_s / self.done * (self.total - self.done)
+        filled = round(30 * self.done / max(1, self.total))
+        text = (
+            f"{self.what} [{'#' * filled}{'.' * (30 - filled)}] {self.done}/{self.total}, "
+            f"{units.duration(left_s)} left"
+        )
+        end = "\n" if not self.stream.isatty() or self.done == self.total else ""
+        self.stream.write(f"\r{text:76}{end}" if self.stream.isatty() else f"{text}{end}")
+        self.stream.flush()
+
+
+def fingerprint(root: Path = ROOT, folders: Iterable[str] = WATCHED) -> str:
+    """Return a hash of all that an outcome depends on: the package and the scenarios."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def mark(task: Task, code: str) -> str:
+    """Return what an outcome must carry to be that of this task under this code."""
+    return hashlib.sha256(code.encode() + msgspec.json.encode(task)).hexdigest()[:20]
+
+
+def kept(path: Path) -> dict[str, Outcome]:
+    """Return outcomes of an earlier run, by mark; a torn last line is left out."""
+    found: dict[str, Outcome] = {}
+    if not path.is_file():
+        return found
+    decoder = msgspec.json.Decoder(Row)
+    for line in path.read_bytes().splitlines():
+        try:
+            row = decoder.decode(line)
+        except msgspec.DecodeError:
+            continue
+        found[row.mark] = row.outcome
+    return found
+
+
+def evaluate(
+    tasks: Sequence[Task], path: Path, *, workers: int, code: str | None = None
+) -> list[Outcome]:
+    """Return the outcomes of the tasks, in their order.
+
+    Parameters
+    ----------
+    path
+        File of outcomes, one JSON object a line; what it holds already is not run again.
+    code
+        Fingerprint of the code; worked out when it is not given.
+    """
+    code = code or fingerprint()
+    found = kept(path)
+    marks = [mark(task, code) for task in tasks]
+    missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in found]
+    if len(missing) < len(tasks):
+        print(f"{len(tasks) - len(missing)} of {len(tasks)} are known already", file=sys.stderr)
+    if missing:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as sink:
+            for one, outcome in _run(missing, workers):
+                found[one] = outcome
+                sink.write(msgspec.json.encode(Row(mark=one, outcome=outcome)) + b"\n")
+                sink.flush()
+    return [found[m] for m in marks]
+
+
+def _run(missing: Sequence[tuple[str, Task]], workers: int) -> Iterable[tuple[str, Outcome]]:
+    bar = Bar(len(missing), "detection")
+    if workers <= 1:
+        for one, task in missing:
+            yield one, run(task)
+            bar.step()
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        waiting = {pool.submit(run, task): one for one, task in missing}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+                bar.step()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

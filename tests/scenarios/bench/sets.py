@@ -1,0 +1,107 @@
+"""Which items are evaluated, and with which weights of the score."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tests.scenarios import worlds
+from tests.scenarios.bench.measure import Task, corpus_of
+from tests.scenarios.bench.runner import Bar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tests.scenarios.bench.measure import Corpus
+
+LAB = "tests.scenarios.worlds"
+BLIND = "tests.scenarios.blind"
+TRAIN = "tests.scenarios.train"
+DAY_S = 86400.0
+FRESH_SEEDS = 500
+"""First seed of the items of known families that nobody has drawn before."""
+TITLES = {
+    "folds": "one family left out",
+    "seeds": "unseen seeds",
+    "blind": "blind families",
+}
+
+
+def folds(families: Sequence[str], seeds: int, weights: Weights) -> list[Task]:
+    """Return every family, judged with weights that were fitted without it."""
+    return [
+        Task(
+            group="folds", corpus=LAB, family=family, seed=seed, weights=weights.get(family),
+        )
+        for family in families
+        for seed in worlds.HELD_OUT_SEEDS[:seeds]
+    ]  # fmt: skip
+
+
+def fresh(families: Sequence[str], seeds: int) -> list[Task]:
+    """Return every family with seeds that were never drawn before, with the shipped weights."""
+    numbers = worlds.HELD_OUT_SEEDS[FRESH_SEEDS : FRESH_SEEDS + seeds]
+    return [
+        Task(group="seeds", corpus=LAB, family=family, seed=seed)
+        for family in families
+        for seed in numbers
+    ]
+
+
+def blind(corpus: str, seeds: int, days: float) -> list[Task]:
+    """Return a corpus that nobody tuned on, with as many harmless items as make these GPU-days."""
+    known = corpus_of(corpus)
+    tasks = [
+        Task(group="blind", corpus=corpus, family=family, seed=seed)
+        for family in known.LEAKS
+        for seed in range(seeds)
+    ]
+    watched, seed = 0.0, 0
+    while known.BENIGN and (watched < days * DAY_S or seed < seeds):
+        watched += _days(known, seed)
+        tasks += [
+            Task(group="blind", corpus=corpus, family=family, seed=seed) for family in known.BENIGN
+        ]
+        seed += 1
+    return tasks
+
+
+def _days(known: Corpus, seed: int) -> float:
+    """Return how long the harmless items of one seed last together, seconds."""
+    return sum(known.build(family, seed).length_s for family in known.BENIGN)
+
+
+Weights = dict[str, dict[str, float] | None]
+
+
+def fold_weights(families: Iterable[str]) -> tuple[Weights, str]:
+    """Return for each family the weights fitted without it, and how that was done, in words.
+
+    Without the trainer every family is judged with the shipped weights, and the words say so.
+    """
+    names = list(families)
+    if importlib.util.find_spec(TRAIN) is None:
+        return dict.fromkeys(names), "the shipped weights: there is no trainer here"
+    train: Any = importlib.import_module(TRAIN)
+    fold: Callable[[str], dict[str, float]] = train.fold
+    out: Weights = {}
+    bar = Bar(len(names), "fitting")
+    for family in names:
+        out[family] = dict(fold(family))
+        bar.step()
+    return out, "weights fitted on all tuning families but the one that is judged"
+
+
+def chosen(*, tuning: bool) -> list[str]:
+    """Return the families of the laboratory, or those that may be looked at at any time."""
+    return [one for one in worlds.FAMILIES if one in worlds.TUNING or not tuning]
+
+
+def there(module: str) -> bool:
+    """Say whether a module is part of this copy."""
+    if importlib.util.find_spec(module) is None:
+        print(f"{module} is not here: skipped", file=sys.stderr)
+        return False
+    return True

@@ -1,0 +1,236 @@
+"""Figures -> tables in Markdown, for the terminal and for the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Figures = Mapping[str, Any]
+NONE = "–"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a figure as people write it: ``.93``, ``1.00``, ``12.4``; a dash for none."""
+    if value is None:
+        return NONE
+    text = f"{value:.{digits}f}"
+    return text[1:] if text.startswith("0.") else text
+
+
+def share(value: float | None) -> str:
+    """Return a share with three digits."""
+    return number(value, 3)
+
+
+def whole(value: float | None) -> str:
+    """Return a figure without digits."""
+    return NONE if value is None else f"{value:.0f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table whose columns line up on a terminal as well."""
+    every = [list(head), *(list(row) for row in rows)]
+    width = [max(3, *(len(row[k]) for row in every)) for k in range(len(head))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width[k]) for k, cell in enumerate(row)) + " |"
+        for row in every
+    ]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in width) + "|")
+    return "\n".join(lines)
+
+
+ROWS: tuple[tuple[str, str, Any], ...] = (
+    ("families (leaks + harmless items)", "families", None),
+    ("precision", "precision", share),
+    ("recall", "recall", share),
+    ("F1", "f1", share),
+    ("F1, 95 % over families drawn again", "f1_low", None),
+    ("F1 in time (alerted before half of the time)", "f1_in_time", share),
+    ("harmless GPU-days", "benign_days", whole),
+    ("false alerts", "false_alerts", whole),
+    ("false alerts per harmless GPU-day", "per_day", share),
+    ("the same, 95 % bound", "per_day_bound", share),
+    ("share of the time left at the alert, median", "left_median", number),
+    ("the same at the watch", "left_watch_median", number),
+    ("leaks alerted before half of their time", "before_half", number),
+    ("minutes from onset to watch, median (90 %)", "watch", None),
+    ("minutes from onset to alert, median (90 %)", "alert", None),
+    ("watch latency / T\\*, median", "watch_ratio", None),
+    ("alert latency / T\\*, median", "alert_ratio", None),
+    ("truth inside the forecast's interval", "covered", None),
+    ("the same at the first alert", "covered_first", None),
+    ("error of the forecast, median of the logarithm", "error", None),
+    ("pattern named right", "pattern_right", share),
+    ("the same, leaks only", "pattern_right_leaks", share),
+    ("harmless items watched at some time", "benign_watched", number),
+    ("µs an evaluation, median (90 %)", "us", None),
+)
+
+
+def _cell(key: str, shown: Any, one: Figures) -> str:
+    if shown is not None:
+        text: str = shown(one[key])
+        return text
+    eta = one["eta"]
+    special = {
+        "families": lambda: f"{one['families']} ({one['leaks']} + {one['benign']})",
+        "f1_low": lambda: f"{share(one['f1_low'])}–{share(one['f1_high'])}",
+        "watch": lambda: f"{whole(one['watch']['minutes'])} ({whole(one['watch']['minutes_90'])})",
+        "alert": lambda: f"{whole(one['alert']['minutes'])} ({whole(one['alert']['minutes_90'])})",
+        "watch_ratio": lambda: number(one["watch"]["times_limit"], 1),
+        "alert_ratio": lambda: number(one["alert"]["times_limit"], 1),
+        "covered": lambda: share(eta["covered"]),
+        "covered_first": lambda: share(eta["covered_at_alert"]),
+        "error": lambda: share(eta["error"]),
+        "us": lambda: f"{whole(one['us_median'])} ({whole(one['us_90'])})",
+    }
+    return special[key]()
+
+
+def headline(sets: Mapping[str, Figures]) -> str:
+    """Return the figures of several sets beside one another."""
+    return table(
+        ["figure", *sets],
+        [[label, *(_cell(key, shown, one) for one in sets.values())] for label, key, shown in ROWS],
+    )
+
+
+def families(rows: Sequence[Figures]) -> str:
+    """Return one line per family."""
+    head = [
+        "family", "set", "items", "found", "false", "watched", "watch min", "alert min",
+        "alert / T\\*", "left", "covered", "named right", "named",
+    ]  # fmt: skip
+    return table(
+        head,
+        [
+            [
+                row["family"],
+                "tuning" if row["tuned"] else "unseen",
+                str(row["items"]),
+                NONE if row["found"] is None else str(row["found"]),
+                str(row["false"]),
+                str(row["watched"]),
+                whole(row["watch_minutes"]),
+                whole(row["alert_minutes"]),
+                number(row["alert_times_limit"], 1),
+                number(row["left"]),
+                number(row["covered"]),
+                str(row["named"]),
+                ", ".join(f"{name} {count}" for name, count in row["names"].items()),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def confusion(rows: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the matrix of right names against names given."""
+    names = sorted({name for row in rows.values() for name in row})
+    return table(
+        ["right \\ given", *names],
+        [
+            [truth, *(str(row.get(name, "")) or "" for name in names)]
+            for truth, row in sorted(rows.items())
+        ],
+    )
+
+
+def calibration(sets: Mapping[str, Figures]) -> str:
+    """Return nominal against observed, a column for each set."""
+    known = {name: one["eta"] for name, one in sets.items() if one["eta"]["observed"]}
+    if not known:
+        return "no forecast was made"
+    nominal = next(iter(known.values()))["nominal"]
+    rows = [
+        [
+            f"below its {round(100 * level)} % mark",
+            *(share(e["observed"][k]) for e in known.values()),
+        ]
+        for k, level in enumerate(nominal)
+    ]
+    rows.append(["inside the interval", *(share(e["covered"]) for e in known.values())])
+    rows.append(["forecasts of how many leaks", *(str(e["items"]) for e in known.values())])
+    return table(["the truth lies", *known], rows)
+
+
+def rivals(rows: Sequence[Figures], ours: Figures | None = None) -> str:
+    """Return the rules of others, and ours above them."""
+    head = [
+        "rule", "thresholds", "P", "R", "F1", "F1 in time", "false a day", "left, median",
+        "before half",
+    ]  # fmt: skip
+    lines = []
+    if ours is not None:
+        lines.append(["**gpuwatchd**", "default settings", *_rates(ours)])
+    lines += [[row["name"], f"{row['kind']}: {row['says']}", *_rates(row)] for row in rows]
+    return table(head, lines)
+
+
+def _rates(row: Figures) -> list[str]:
+    return [
+        number(row["precision"]), number(row["recall"]), number(row["f1"]),
+        number(row["f1_in_time"]), number(row["per_day"]), number(row["left_median"]),
+        number(row["before_half"]),
+    ]  # fmt: skip
+
+
+def processes(sets: Mapping[str, Figures | None]) -> str:
+    """Return the figures of runs judged process by process."""
+    known = {name: one for name, one in sets.items() if one is not None}
+    labels = (
+        ("runs with leaks", "leaks", whole), ("harmless runs", "benign", whole),
+        ("precision", "precision", share), ("recall", "recall", share), ("F1", "f1", share),
+        ("false alerts per harmless GPU-day", "per_day", share),
+        ("the same, 95 % bound", "per_day_bound", share),
+        ("share of the time left at the alert, median", "left_median", number),
+        ("pattern named right", "pattern_right", share),
+    )  # fmt: skip
+    rows = [[label, *(shown(one[key]) for one in known.values())] for label, key, shown in labels]
+    return table(["figure", *known], rows)
+
+
+def real(rows: Sequence[Figures]) -> str:
+    """Return the recorded series, one line each."""
+    return table(
+        ["recording", "subjects", "hours", "label", "watched", "alerted", "called",
+         "alarms of others"],
+        [
+            [
+                row["file"], str(row["subjects"]), number(row["hours"], 1), row["label"],
+                str(row["watched"]), str(row["alerted"]), row["called"],
+                ", ".join(f"{name} {count}" for name, count in row["rivals"].items() if count),
+            ]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+GOALS: tuple[tuple[str, str, str, str, Any], ...] = (
+    ("F1, one family left out", "folds", "f1", "≥ .95", share),
+    ("F1, unseen seeds", "seeds", "f1", "≥ .97", share),
+    ("F1, blind families", "blind", "f1", "≥ .95", share),
+    ("alerts per harmless GPU-day, one family left out", "folds", "per_day", "≤ .03", share),
+    ("alerts per harmless GPU-day, blind families", "blind", "per_day", "≤ .03", share),
+    ("share of the time left at the alert", "folds", "left_median", "≥ .80", number),
+    ("leaks alerted before half of their time", "folds", "before_half", "≥ .90", number),
+    ("watch latency / T\\*", "folds", "watch_ratio", "≤ 2", None),
+    ("alert latency / T\\*", "folds", "alert_ratio", "≤ 4", None),
+    ("truth inside the interval", "folds", "covered", ".88–.93", None),
+    ("pattern named right", "folds", "pattern_right", "≥ .93", share),
+)
+
+
+def targets(sets: Mapping[str, Any]) -> str:
+    """Return what was aimed at beside what was reached."""
+    return table(
+        ["figure", "goal", "reached"],
+        [
+            [label, goal, _cell(key, shown, sets[name]["summary"])]
+            for label, name, key, goal, shown in GOALS
+            if name in sets
+        ],
+    )
