@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
@@ -45,13 +46,20 @@ class Row:
     gone: float
     left_s: float
     ahead: Ahead
-    stop: bool
-    """Whether the forecast was that the growth levels off instead."""
 
     @property
     def ratio(self) -> float:
         """Log of truth over middle."""
         return math.log(self.left_s / self.ahead.mid_s)
+
+
+@dataclass(kw_only=True)
+class Look:
+    """All forecasts of a set of leaks."""
+
+    rows: list[Row] = field(default_factory=list)
+    silent: Counter[str] = field(default_factory=Counter)
+    """Family -> how often growth that runs full was said to level off before."""
 
 
 class Leak(NamedTuple):
@@ -63,7 +71,7 @@ class Leak(NamedTuple):
     oom_s: float
 
 
-def judge_at(family: str, leak: Leak) -> Iterator[Row]:
+def judge_at(look: Look, family: str, leak: Leak) -> None:
     """Judge one leak at its instants."""
     t = leak.series.t_s - leak.series.t_s[0]
     for gone in SHARES:
@@ -79,11 +87,11 @@ def judge_at(family: str, leak: Leak) -> Iterator[Row]:
 
         with mock.patch.object(timing, "ahead", listen):
             finding = verdict.judge(leak.known(count), SETTINGS)
-        if finding.tier != "none" and seen:
-            yield Row(
-                family=family, gone=gone, left_s=float(leak.oom_s - t[count - 1]), ahead=seen[-1],
-                stop=finding.eta is None,
-            )  # fmt: skip
+        if finding.tier != "none" and finding.eta is None:
+            look.silent[family] += 1
+        elif finding.tier != "none" and seen:
+            left_s = float(leak.oom_s - t[count - 1])
+            look.rows.append(Row(family=family, gone=gone, left_s=left_s, ahead=seen[-1]))
 
 
 def drawn(family: str, seed: int) -> Iterator[Leak]:
@@ -105,19 +113,19 @@ def lived(family: str, seed: int) -> Iterator[Leak]:
             yield Leak(view.series, view.at, view.truth.onset_s or 0.0, view.truth.oom_s)
 
 
-def rows(items: int, first: int = 0) -> list[Row]:
+def judged(items: int, first: int = 0) -> Look:
     """Judge ``items`` leaks of every family that may be looked at."""
-    out: list[Row] = []
+    look = Look()
     for family in eta_worlds.FAMILIES:
         for seed in range(first, first + items):
             for leak in drawn(family, seed):
-                out += judge_at(family, leak)
+                judge_at(look, family, leak)
     for family in worlds.LEAKS:
         if family in worlds.TUNING:
             for seed in worlds.TUNING_SEEDS[first : first + max(items // 2, 1)]:
                 for leak in lived(family, seed):
-                    out += judge_at(family, leak)
-    return out
+                    judge_at(look, family, leak)
+    return look
 
 
 def bands(found: Sequence[Row], coefficients: Array) -> Array:
@@ -148,12 +156,12 @@ def fit(found: Sequence[Row]) -> Array:
     )
 
 
-def table(found: Sequence[Row], band: Array) -> str:
+def table(look: Look, band: Array) -> str:
     """Return middle, coverage and width by family and by share of the time gone, and nominals."""
+    found = look.rows
     low, high = band[:, LEVELS.index(0.05)], band[:, LEVELS.index(0.95)]
     ratio = np.array([row.ratio for row in found])
     inside = (ratio >= low) & (ratio <= high)
-    stop = np.array([row.stop for row in found])
     family = np.array([row.family for row in found])
     names = list(dict.fromkeys(family.tolist()))
     lines = [
@@ -164,10 +172,10 @@ def table(found: Sequence[Row], band: Array) -> str:
         return (
             f"{name:18s} {mine.sum():6d} {np.median(np.abs(ratio[mine])):6.3f} "
             f"{-np.median(ratio[mine]):+6.2f} {inside[mine].mean():6.3f} "
-            f"{np.median((high - low)[mine]):6.2f}  {stop[mine].mean():.2f}"
+            f"{np.median((high - low)[mine]):6.2f}"
         )
 
-    lines += [line(name, family == name) for name in names]
+    lines += [line(name, family == name) + f"  {look.silent[name] or '':>6}" for name in names]
     covered = [inside[family == name].mean() for name in names]
     middles = [np.median(np.abs(ratio[family == name])) for name in names]
     widths = [np.median((high - low)[family == name]) for name in names]
@@ -193,15 +201,15 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=40, help="leaks a family")
     parser.add_argument("--write", action="store_true", help="write the calibration anew")
     options = parser.parse_args()
-    found = rows(options.items)
+    look = judged(options.items)
     if options.write:
-        eta_fit.write(fit(found), LEVELS, FEATURES, options.items)
+        eta_fit.write(fit(look.rows), LEVELS, FEATURES, options.items)
     print("each family left out of the fit that judges it\n")
-    print(table(found, left_out(found)))
+    print(table(look, left_out(look.rows)))
     if not options.write:
-        fresh = rows(max(options.items // 4, 1), first=500)
+        fresh = judged(max(options.items // 4, 1), first=500)
         print("\nwith the calibration as it is, on seeds that it has not seen\n")
-        print(table(fresh, bands(fresh, np.array(COEFFICIENTS))))
+        print(table(fresh, bands(fresh.rows, np.array(COEFFICIENTS))))
 
 
 if __name__ == "__main__":

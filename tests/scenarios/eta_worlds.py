@@ -163,7 +163,8 @@ def pulses(p: Path) -> Array:
 
 def crowd(p: Path) -> Array:
     """A leak under a load that wanders."""
-    return p.whole(0.85) + np.maximum(0.1 + p.wave(p.u(0.01, 0.05), p.log(60.0, 1800.0)), 0.0)
+    load: Array = np.maximum(0.1 + p.wave(p.u(0.01, 0.05), p.log(60.0, 1800.0)), 0.0)
+    return p.whole(0.85) + load
 
 
 def shaky(p: Path) -> Array:
