@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ Past = tuple[str, ProcessKey | None, Sequence[tuple[float, float]]]
 FORGET_DEVICE_S = 86_400.0
 """An alert of an earlier run whose device has not appeared for this long is over."""
 _SPARE_INFOS = 256
+_MOST_LEAVERS = 256
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -40,6 +42,16 @@ class Seen(msgspec.Struct, kw_only=True):
     """Processes that the last list did not name any more."""
     faults: tuple[str, ...] = ()
     source: str = ""
+
+
+class Leaver(msgspec.Struct, kw_only=True):
+    """A process that has ended, on one device."""
+
+    track: Track
+    program: str | None = None
+    label: str = ""
+    unseen: bool = False
+    """It ended while nobody watched: the history knows what it was."""
 
 
 def device_title(device: Device) -> str:
@@ -79,6 +91,12 @@ class Intake:
         self.watcher = watcher
         self.devices: dict[str, Seen] = {}
         self.infos: dict[ProcessKey, ProcessInfo] = {}
+        self.leavers: deque[Leaver] = deque(maxlen=_MOST_LEAVERS)
+        """Who has ended and has not been learned from."""
+        self.created = 0
+        """Tracks ever made."""
+        self.renamed = False
+        """Whether what a process runs has become known since."""
         self._host = host
         self._begun_s: float | None = None
         self._past: dict[tuple[str, ProcessKey | None], Ring] = {}
@@ -281,6 +299,7 @@ class Intake:
         track = Track(subject=subject, device=seen.device, window=ring, room=seen.room, title=title)
         track.alert = self._adopted.pop(subject.id, None)
         self.watcher.tracks[subject.id] = track
+        self.created += 1
         return track
 
     @staticmethod
@@ -329,11 +348,16 @@ class Intake:
         # One list without it may be a slip of the driver; two in a row are believed.
         for key in missing & seen.missing:
             track = seen.processes.pop(key)
+            label = info.label if (info := self.infos.get(key)) is not None else ""
+            self.leavers.append(Leaver(track=track, program=track.program, label=label))
             changed += self._retire([track], "its process has ended", now_s)
         seen.missing = missing & seen.processes.keys()
         for key, track in seen.processes.items():
             # A framework is known only after its libraries have been loaded.
-            track.framework = self.infos[key].framework
+            info = self.infos[key]
+            track.framework = info.framework
+            if info.program != track.program:
+                track.program, self.renamed = info.program, True
         self._forget_past(seen.device.uid)
         return changed + self._orphaned(seen.device.uid, present, now_s)
 
@@ -358,8 +382,12 @@ class Intake:
 
     def _forget_past(self, uid: str) -> None:
         """Let go of the points of processes that ended while nobody watched."""
-        for key in [key for key in self._past if key[0] == uid and key[1] is not None]:
-            del self._past[key]
+        seen = self.devices[uid]
+        for past in [past for past in self._past if past[0] == uid and past[1] is not None]:
+            ring = self._past.pop(past)
+            subject = Subject(device_uid=uid, process=past[1])
+            gone = Track(subject=subject, device=seen.device, window=ring, room=seen.room, title="")
+            self.leavers.append(Leaver(track=gone, unseen=True))
 
     def unplaced(self) -> Iterable[Alert]:
         """Return open alerts of an earlier run whose subject has not appeared yet."""

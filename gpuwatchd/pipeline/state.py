@@ -74,6 +74,7 @@ def live_device(
                 used_bytes=use.used_bytes,
                 kind=use.kind,
                 finding=track.shown() if (track := tracks.get(use.key)) else None,
+                history=track.memo.shown if track is not None and track.memo.key else None,
             )
             for use in reading.uses
         )

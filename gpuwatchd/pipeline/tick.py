@@ -17,6 +17,7 @@ from gpuwatchd.pipeline import blaming, handover
 from gpuwatchd.pipeline.clock import Clock, resumed
 from gpuwatchd.pipeline.herald import Herald
 from gpuwatchd.pipeline.intake import Intake
+from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
 from gpuwatchd.pipeline.state import Spark, live_device, spark_of
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
@@ -113,6 +114,9 @@ class Pipeline:
         }
         self.history = history
         self.runtime_dir = runtime_dir
+        self.knowledge = Knowledge(
+            self.watcher, self.intake, None if history is None else history.shelf
+        )
         self.post = Post(courier, history)
         self.herald = Herald(self.watcher, self.post, history, wall=wall, mono=mono)
         self.extra_problems: tuple[str, ...] = ()
@@ -159,13 +163,14 @@ class Pipeline:
         changes: list[Alert] = []
         decisions: list[Decision] = []
         taken_at_s: float | None = None
+        self._guard("feedback", self.knowledge.listen)
         for label, worker in self.workers.items():
             answer = self._ask(label, worker)
             if isinstance(answer, Sample):
                 samples.append(answer)
                 now_s, changed = self._take(label, worker.source, answer)
                 taken_at_s = now_s if taken_at_s is None else taken_at_s
-                changed += self._judge(label, now_s)
+                changed += self._obey(label, now_s) + self._judge(label, now_s)
             else:
                 if answer is not None:
                     faults.append(answer)
@@ -185,6 +190,8 @@ class Pipeline:
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             self._guard("live state", lambda: live.write(directory, state))
+        # Now that everybody knows: this may take some milliseconds.
+        self._guard("knowledge", self.knowledge.step)
         return Tick(
             samples=tuple(samples),
             findings={
@@ -219,6 +226,14 @@ class Pipeline:
         if self.history is not None:
             self._guard("history", lambda: self._record(sample, devices, step_s))
         return now_s, ended or []
+
+    def _obey(self, label: str, now_s: float) -> list[Alert]:
+        """Do what the user said of a source's subjects."""
+
+        def work() -> list[Alert]:
+            return self.knowledge.obey(self.intake.tracks(label), now_s)
+
+        return self._guard("feedback", work) or []
 
     def _judge(self, label: str, now_s: float) -> list[Alert]:
         """Judge what is due on a source's devices, at the source's own time."""
@@ -347,6 +362,7 @@ class Pipeline:
             last = msgspec.structs.replace(self._state(self._wall()), stopped=True)
             self._guard("live state", lambda: live.write(directory, last))
         if self.history is not None:
+            self._guard("knowledge", self.knowledge.close)
             self._guard("history", self.history.close)
         for worker in self.workers.values():
             self._guard("close", worker.close)

@@ -14,12 +14,14 @@ import msgspec
 from gpuwatchd import frameworks, policy
 from gpuwatchd.model import Alert, Device, Finding, Pattern, Series, Severity, Subject
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
+from gpuwatchd.pipeline.memo import Memo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.config import Config, PolicySection
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.model import FloatArray, Profile
+    from gpuwatchd.pipeline.memo import Hush
 
 log = logging.getLogger("gpuwatchd")
 
@@ -110,12 +112,19 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     calm_looks: int = 0
     moves: int = -1
     """The window's count of moves at the last judgement."""
+    program: str | None = None
+    """Key of the program, where it has one."""
+    history: tuple[Profile, ...] = ()
+    """Earlier runs of it, siblings, yesterday."""
+    hush: Hush | None = None
+    memo: Memo = msgspec.field(default_factory=Memo)
 
     def series(self) -> Series:
         """Return the window as the detectors want it."""
         t_s, values = self.window.window()
         whole = self.subject.process is None and not self.subject.unattributed
         newest = float(values[-1]) if values.size else None
+        begun_s = None if self.subject.process is None else self.subject.process.started_at_s
         return Series(
             subject=self.subject,
             t_s=t_s,
@@ -125,6 +134,16 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             total_bytes=self.room.total_bytes,
             framework=self.framework,
             util_pct=self.room.util_pct,
+            history=self.history,
+            age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,
+        )
+
+    def hushed(self, finding: Finding) -> Finding:
+        """Return a judgement that is none as long as this is what the user called normal."""
+        if self.hush is None or finding.tier == "none" or self.peak > self.hush.level_bytes:
+            return finding
+        return msgspec.structs.replace(
+            finding, tier="none", severity="info", reason=f"{self.hush.why} ({finding.reason})"
         )
 
     def move(self, by_s: float) -> None:
@@ -260,13 +279,14 @@ class Watcher:
     def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
         batch = [track.series() for track in chosen]
         changed: list[Alert] = []
-        for track, series, finding in zip(chosen, batch, self._look(batch), strict=True):
+        for track, series, found in zip(chosen, batch, self._look(batch), strict=True):
             track.judged_s = track.window.last[0] if track.window.last is not None else now_s
-            if finding is None:
+            if found is None:
                 track.due_s = now_s + policy.SLOW_S
                 continue
             track.peak = float(series.used_bytes.max())
             track.moves = track.window.moves
+            finding = track.hushed(found)
             change = self._apply(track, finding, now_s)
             self._schedule(track, finding, now_s)
             if change is not None:

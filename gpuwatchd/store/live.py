@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -25,6 +25,17 @@ MAX_BYTES = 64 * 2**20
 """No state is larger: 1,000 processes take 1 MiB."""
 
 
+class KnownRuns(Value, frozen=True, kw_only=True):
+    """What a judgement could rest on beside the curve."""
+
+    runs: int = 0
+    """Earlier runs of the same program, newest five and those that the user spoke of."""
+    word: Literal["normal", "leak"] | None = None
+    """What the user last said of one of them, or of this one."""
+    siblings: int = 0
+    yesterday: bool = False
+
+
 class LiveProcess(Value, frozen=True, kw_only=True):
     """One process on one device."""
 
@@ -32,6 +43,8 @@ class LiveProcess(Value, frozen=True, kw_only=True):
     used_bytes: int | None
     kind: str = "C"
     finding: Finding | None = None
+    history: KnownRuns | None = None
+    """None where the program cannot be known again."""
 
 
 class LiveDevice(Value, frozen=True, kw_only=True):

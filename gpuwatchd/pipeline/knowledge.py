@@ -1,0 +1,364 @@
+"""What is known beside the curve: earlier runs, siblings, yesterday, and the user's word.
+
+The end of a tick does at most one piece of this work (a look-up in the history some 0.1 ms, a
+profile some 3 ms), after everybody has been told, and most ticks do none: a look-up per process
+that starts, a profile per process that ends, and, only while something grows, one per sibling each
+five minutes and one of yesterday each hour. Profiles are written with the next samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import programs
+from gpuwatchd.model import LEAK_PATTERNS, Profile
+from gpuwatchd.pipeline.memo import Hush, chosen, level_of
+from gpuwatchd.pipeline.whole import profile_of, whole
+from gpuwatchd.store.live import KnownRuns
+from gpuwatchd.store.profiles import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.model import Alert, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.intake import Intake, Leaver
+    from gpuwatchd.pipeline.tracks import Track, Watcher
+    from gpuwatchd.store.profiles import Shelf
+    from gpuwatchd.store.words import Word
+
+SIBLINGS_EVERY_S = 300.0
+YESTERDAY_EVERY_S = 3600.0
+MOST_SIBLINGS = 4
+_DAY_S = 86_400.0
+_BACK_S = 31 * 3600.0
+"""How far back yesterday is read: its same hour and what came before it."""
+_SCAN_EVERY_S = 30.0
+_LEAVE_AT_MOST = 64
+"""Profiles that the end of the daemon takes time for."""
+
+
+class Knowledge:
+    """Gives tracks their history and makes history of them.
+
+    Parameters
+    ----------
+    watcher
+        Whose tracks are served.
+    intake
+        Says who has come and gone.
+    shelf
+        Where runs and words are kept; None: nothing is known, nothing learned.
+    """
+
+    def __init__(self, watcher: Watcher, intake: Intake, shelf: Shelf | None) -> None:
+        self._watcher = watcher
+        self._intake = intake
+        self._shelf = shelf
+        self._words: dict[str, Word] = {}
+        self._followed: set[str] = set()
+        self._unheard = False
+        self._served = -1
+        self._scanned_s = float("-inf")
+        self._wishes: deque[Track] = deque(maxlen=256)
+
+    # ---- the user's word ------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Notice that the user has spoken since the last tick; costs some microseconds."""
+        if self._shelf is None:
+            return
+        if self._shelf.spoken():
+            words = self._shelf.words()
+            if words is not None:
+                self._words = {word.subject.id: word for word in words}
+                self._unheard = True
+                # It may be on any run that anybody's judgement rests on.
+                self._served = -1
+                for track in self._watcher.tracks.values():
+                    track.memo.asked = None
+        # A word from while the daemon was stopped waits for its process to be seen again.
+        self._unheard = self._unheard or self._served != self._intake.created
+
+    def obey(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Do what the user said of these tracks; return the alerts that this ended."""
+        if not self._unheard or self._shelf is None:
+            return []
+        changed: list[Alert] = []
+        mine = {track.subject.id: track for track in tracks}
+        for subject in (self._words.keys() | self._followed) & mine.keys():
+            word, track = self._words.get(subject), mine[subject]
+            if (None if word is None else word.row) == track.memo.heard:
+                continue
+            ended = self._follow(track, word, now_s)
+            if ended is not None:
+                changed.append(ended)
+        return changed
+
+    def _follow(self, track: Track, word: Word | None, now_s: float) -> Alert | None:
+        """Take a word over (None: it was taken back); return the alert that it ended."""
+        if word is None:
+            track.memo.heard, track.hush = None, None
+            self._followed.discard(track.subject.id)
+            self._look_up(track)
+            return None
+        track.memo.heard = word.row
+        self._followed.add(track.subject.id)
+        then = self._what_it_had_done(track, word)
+        if word.word == "normal" and then is not None:
+            track.hush = Hush(level_bytes=level_of(then), why=_said(word))
+        self._look_up(track)
+        alert = track.alert
+        if track.hush is None or alert is None:
+            return None
+        newest = track.window.last
+        meant = abs(alert.opened_at_s - word.opened_at_s) < 1.0
+        if not meant and (newest is None or newest[1] > track.hush.level_bytes):
+            return None
+        return self._watcher.end(track, track.hush.why, now_s, quietly=True)
+
+    def _what_it_had_done(self, track: Track, word: Word) -> Profile | None:
+        """Return the profile of a run at the time of the word, made now if it is not yet kept."""
+        if self._shelf is None:
+            return None
+        key = self._key(track)
+        for run in self._shelf.runs(key):
+            if run.word == word.row:
+                return run.profile
+        found = profile_of(track, self._shelf, word.given_at_s)
+        if found is None:
+            return None
+        found = msgspec.structs.replace(found, word=word.word)
+        self._shelf.keep(self._run(track, key, found, word=word.row))
+        return found
+
+    # ---- at the end of a tick -------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do at most one piece of work."""
+        if self._shelf is None:
+            return
+        if self._unheard and self._served == self._intake.created:
+            self._unheard = self._owes()
+        if self._intake.leavers:
+            self._learn(self._intake.leavers.popleft())
+        elif self._served != self._intake.created or self._intake.renamed:
+            self._serve_next()
+        elif self._wishes:
+            self._grant(self._wishes.popleft())
+        else:
+            self._scan()
+
+    def _owes(self) -> bool:
+        """Say whether a word on somebody who is here has not been followed yet."""
+        tracks = self._watcher.tracks
+        return any(
+            tracks[subject].memo.heard != (word.row if (word := self._words.get(subject)) else None)
+            for subject in (self._words.keys() | self._followed) & tracks.keys()
+        )
+
+    def close(self) -> None:
+        """Learn from the runs that go on: the next start may not see them again."""
+        if self._shelf is None:
+            return
+        while self._intake.leavers:
+            self._learn(self._intake.leavers.popleft())
+        going = [t for t in self._watcher.tracks.values() if t.memo.key is not None]
+        for track in going[:_LEAVE_AT_MOST]:
+            newest = track.window.last
+            found = newest and profile_of(track, self._shelf, newest[0])
+            if found and track.memo.key is not None:
+                self._shelf.keep(self._run(track, track.memo.key, found))
+
+    def _serve_next(self) -> None:
+        """Look one track up that is new, or whose program has become known."""
+        created = self._intake.created
+        for track in self._watcher.tracks.values():
+            if track.memo.asked is None or track.memo.asked != (track.program or ""):
+                self._look_up(track)
+                if track.memo.key is not None:
+                    return
+        self._served, self._intake.renamed = created, False
+
+    def _look_up(self, track: Track) -> None:
+        memo = track.memo
+        memo.asked = track.program or ""
+        memo.key = programs.key_on(track.program, track.device)
+        memo.own = False
+        if self._shelf is None or (memo.key is None and memo.heard is None):
+            memo.runs = ()
+        else:
+            runs = self._shelf.runs(self._key(track))
+            memo.own = any(run.word is not None and run.word == memo.heard for run in runs)
+            memo.runs = chosen(
+                runs,
+                self._words.values(),
+                device_uid=track.subject.device_uid,
+                process=track.subject.process,
+            )
+        self._show(track)
+
+    @staticmethod
+    def _show(track: Track) -> None:
+        memo = track.memo
+        known = memo.history
+        words = [run.word for run in memo.runs if run.word is not None]
+        memo.shown = KnownRuns(
+            runs=len(memo.runs) - int(memo.own),
+            word=words[-1] if words else None,
+            siblings=len(memo.siblings),
+            yesterday=bool(memo.yesterday),
+        )
+        if known != track.history:
+            track.history = known
+            track.due_s = 0.0
+
+    @staticmethod
+    def _key(track: Track) -> str:
+        return track.memo.key or f"subject/{track.subject.id}"
+
+    # ---- runs -----------------------------------------------------------------------------------
+
+    def _learn(self, leaver: Leaver) -> None:
+        """Keep the profile of a run that has ended."""
+        if self._shelf is None:
+            return
+        program, label = leaver.program, leaver.label
+        process = leaver.track.subject.process
+        if leaver.unseen and process is not None:
+            program, label = self._shelf.program_of(process)
+        key = programs.key_on(program, leaver.track.device)
+        newest = leaver.track.window.last
+        if key is None or newest is None:
+            return
+        if leaver.unseen and any(
+            run.process == process and run.device_uid == leaver.track.subject.device_uid
+            for run in self._shelf.runs(key)
+            if run.word is None
+        ):
+            # What ended before the last stop of the daemon, or was kept by it, is known better.
+            return
+        found = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unseen)
+        if found is not None:
+            self._shelf.keep(self._run(leaver.track, key, found, label=label))
+
+    @staticmethod
+    def _run(
+        track: Track,
+        key: str,
+        found: Profile,
+        *,
+        word: int | None = None,
+        label: str | None = None,
+    ) -> Run:
+        return Run(
+            key=key,
+            device_uid=track.subject.device_uid,
+            process=track.subject.process,
+            label=track.title.rpartition(": ")[2] if label is None else label,
+            begun_at_s=found.ended_at_s - found.run_s,
+            profile=found,
+            word=word,
+        )
+
+    # ---- while something grows ------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Note who grows and could do with more knowledge."""
+        newest = max((seen.taken_s for seen in self._intake.devices.values()), default=0.0)
+        if abs(newest - self._scanned_s) < _SCAN_EVERY_S:
+            return
+        self._scanned_s = newest
+        for track in self._watcher.tracks.values():
+            last = track.window.last
+            if last is None or not _grows(track):
+                continue
+            memo, now_s = track.memo, last[0]
+            stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
+            if stale or (_is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S):
+                self._wishes.append(track)
+
+    def _grant(self, track: Track) -> None:
+        """Do the next thing that a growing track wants to know."""
+        last, memo = track.window.last, track.memo
+        if last is None or self._watcher.tracks.get(track.subject.id) is not track:
+            return
+        now_s = last[0]
+        if _is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S:
+            memo.yesterday_s = now_s
+            memo.yesterday = self._yesterday(track, now_s)
+            self._show(track)
+            self._wishes.append(track)
+            return
+        if memo.key is None or self._shelf is None:
+            return
+        siblings = self._siblings(track)
+        for other in siblings:
+            if abs(now_s - other.memo.live_s) >= SIBLINGS_EVERY_S:
+                other.memo.live_s = now_s
+                other.memo.live = profile_of(other, self._shelf, now_s, kind="sibling")
+                self._wishes.append(track)
+                return
+        memo.siblings_s = now_s
+        memo.siblings = tuple(o.memo.live for o in siblings if o.memo.live is not None)
+        self._show(track)
+
+    def _siblings(self, track: Track) -> list[Track]:
+        """Return tracks of the same program, in the same job or from the same parent."""
+        mine = self._info(track)
+        found = [
+            other
+            for other in self._watcher.tracks.values()
+            if other is not track
+            and other.memo.key == track.memo.key
+            and other.subject.process != track.subject.process
+            and _together(mine, self._info(other))
+        ]
+        return sorted(found, key=lambda other: other.subject.id)[:MOST_SIBLINGS]
+
+    def _info(self, track: Track) -> ProcessInfo | None:
+        key: ProcessKey | None = track.subject.process
+        return None if key is None else self._intake.infos.get(key)
+
+    def _yesterday(self, track: Track, now_s: float) -> tuple[Profile, ...]:
+        from gpuwatchd import forecast  # noqa: PLC0415
+
+        if self._shelf is None:
+            return ()
+        series = whole(track, self._shelf, now_s - _BACK_S)
+        if not series.t_s.size or now_s - float(series.t_s[0]) < _DAY_S:
+            return ()
+        found = forecast.yesterday(series, now_s=now_s)
+        return () if found is None else (found,)
+
+
+def _said(word: Word) -> str:
+    who = f"{word.who} said" if word.who else "you said"
+    return f"{who} that this is normal" + (f": {word.why}" if word.why else "")
+
+
+def _grows(track: Track) -> bool:
+    finding = track.finding
+    return track.alert is not None or (finding is not None and finding.pattern in LEAK_PATTERNS)
+
+
+def _is_old(track: Track) -> bool:
+    """Say whether a subject may have been there yesterday; what nobody owns is not stored."""
+    process, last = track.subject.process, track.window.last
+    if track.subject.unattributed or last is None:
+        return False
+    begun_s = None if process is None else process.started_at_s
+    return process is None or (begun_s is not None and last[0] - begun_s > _DAY_S)
+
+
+def _together(one: ProcessInfo | None, other: ProcessInfo | None) -> bool:
+    """Say whether two processes belong to one job, as far as that is known."""
+    if one is None or other is None:
+        return False
+    if one.job is not None or other.job is not None:
+        return one.job == other.job
+    if one.parent_pid is not None and other.parent_pid is not None:
+        return one.parent_pid == other.parent_pid
+    return True

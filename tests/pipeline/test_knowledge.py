@@ -1,0 +1,436 @@
+"""What earlier runs, siblings, yesterday and the user say changes what is watched and told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.config import Config
+from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Profile, Sample, Subject
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.memo import MARGIN, chosen, level_of
+from gpuwatchd.store import words
+from gpuwatchd.store.profiles import Run
+from gpuwatchd.store.words import Word
+from tests.making import CARD, GIB, MIB, sample
+from tests.pipeline.play import Postbox, Script
+from tests.store.world import Time, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from gpuwatchd.model import Alert
+    from gpuwatchd.pipeline.tracks import Track
+    from gpuwatchd.store.writer import History
+
+MINUTE = 60.0
+BASE, ROOM = 6 * GIB, 30 * GIB
+
+
+def ramp(age_s: float) -> float:
+    """Fill 30 GiB in a straight line within 50 minutes, then stand: benign, and looks bad."""
+    return BASE + ROOM * min(age_s / (50 * MINUTE), 1.0)
+
+
+def leaking(age_s: float) -> float:
+    """Do the same, and lose 150 MiB a minute from the 20th minute on."""
+    return ramp(age_s) + 150 * MIB * max(0.0, age_s / MINUTE - 20)
+
+
+class Lab:
+    """One machine over many runs and restarts, with a history on disk."""
+
+    def __init__(self, directory: Path, devices: Sequence[Device] = (CARD,)) -> None:
+        self.directory = directory
+        self.time = Time(1_700_000_040.0)
+        self.devices = tuple(devices)
+        self.alive: dict[ProcessInfo, tuple[Device, Callable[[float], float]]] = {}
+        self.post = Postbox()
+        self.pids = 4000
+        self.step_s = 10.0
+        self.changes: list[Alert] = []
+        self.start()
+
+    def start(self) -> None:
+        self.history: History = opened(self.directory, self.time)
+        self.pipeline = Pipeline(
+            config=Config(),
+            sources=[Script(lambda _: self.look(), devices=self.devices)],
+            history=self.history,
+            courier=self.post,
+            wall=self.time.clock,
+            mono=self.time.monotonic,
+        )
+        self.pipeline.resume()
+
+    def stop(self) -> None:
+        self.pipeline.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.time.pass_s(30)
+        self.start()
+
+    def look(self) -> Sample:
+        now_s = self.time.now_s
+        readings, infos = [], []
+        for device in self.devices:
+            uses = [
+                (info, int(curve(now_s - (info.key.started_at_s or 0.0))) // (2 * MIB) * (2 * MIB))
+                for info, (where, curve) in self.alive.items()
+                if where is device
+            ]
+            one = sample(self.time.mono_s, uses, device=device, wall_s=now_s)
+            readings += [msgspec.structs.replace(r, util_pct=90.0) for r in one.readings]
+            infos += [info for info, _ in uses]
+        return msgspec.structs.replace(
+            sample(self.time.mono_s, [], wall_s=now_s),
+            boot_id="boot-1",
+            readings=tuple(readings),
+            processes=tuple(infos),
+        )
+
+    def begin(
+        self,
+        curve: Callable[[float], float],
+        *,
+        program: str | None = "abc",
+        device: Device = CARD,
+        parent: int = 1,
+    ) -> ProcessInfo:
+        self.pids += 1
+        info = ProcessInfo(
+            key=ProcessKey(pid=self.pids, started_at_s=self.time.now_s),
+            name="python",
+            user="alice",
+            argv=("python", "train.py"),
+            program=program,
+            parent_pid=parent,
+        )
+        self.alive[info] = (device, curve)
+        return info
+
+    def pass_minutes(self, minutes: float) -> list[Alert]:
+        """Let time go by; return the alerts whose state changed."""
+        seen: list[Alert] = []
+        for _ in range(int(minutes * MINUTE / self.step_s)):
+            self.time.pass_s(self.step_s)
+            seen += self.pipeline.tick().changes
+            if self.time.now_s % MINUTE < self.step_s:
+                self.history.flush(self.time.now_s)
+                self.history.chores(self.time.now_s)
+        self.changes += seen
+        return seen
+
+    def run(self, curve: Callable[[float], float], minutes: float = 100) -> list[Alert]:
+        """Let a program run and end; return the alerts whose state changed."""
+        info = self.begin(curve)
+        seen = self.pass_minutes(minutes)
+        del self.alive[info]
+        seen += self.pass_minutes(2)
+        return seen
+
+    def track(self, info: ProcessInfo, device: Device = CARD) -> Track:
+        return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
+
+    def say(self, alert: Alert, word: str, why: str | None = None) -> Word:
+        return words.say(
+            self.directory,
+            Word(
+                alert_key=alert.key,
+                opened_at_s=alert.opened_at_s,
+                subject=alert.subject,
+                title=alert.title,
+                word="normal" if word == "normal" else "leak",
+                given_at_s=self.time.now_s,
+                why=why,
+                who="alice",
+            ),
+        )
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def states(changes: Sequence[Alert]) -> list[str]:
+    return [alert.state for alert in changes]
+
+
+def test_the_third_time_a_ramp_is_normal_and_a_leak_in_the_same_program_is_not(lab: Lab) -> None:
+    assert "watch" in states(lab.run(ramp)), "a strange straight ramp is worth a watch"
+    lab.restart()
+    lab.run(ramp)
+    lab.restart()
+    info = lab.begin(ramp)
+    assert lab.pass_minutes(100) == []
+    shown = lab.track(info).memo.shown
+    assert (shown.runs, shown.word) == (2, None)
+    del lab.alive[info]
+    lab.pass_minutes(2)
+    lab.restart()
+    seen = lab.run(leaking)
+    assert states(seen)[:2] == ["watch", "firing"]
+    lab.stop()
+
+
+def test_a_program_that_is_another_learns_nothing(lab: Lab) -> None:
+    for _ in range(2):
+        lab.run(ramp)
+    for program in ("other", None):
+        info = lab.begin(ramp, program=program)
+        assert "watch" in states(lab.pass_minutes(60))
+        assert lab.track(info).history == ()
+        del lab.alive[info]
+        lab.pass_minutes(2)
+    lab.stop()
+
+
+def test_a_run_that_goes_on_when_the_daemon_stops_is_no_history_of_its_own(lab: Lab) -> None:
+    info = lab.begin(ramp)
+    lab.pass_minutes(30)
+    lab.restart()
+    lab.pass_minutes(10)
+    assert lab.track(info).history == ()
+    (known,) = lab.history.shelf.runs(lab.track(info).memo.key or "")
+    assert known.profile.run_s == pytest.approx(30 * MINUTE, abs=60)
+    del lab.alive[info]
+    lab.pass_minutes(2)
+    (known,) = lab.history.shelf.runs(known.key)
+    assert known.profile.run_s == pytest.approx(40 * MINUTE, abs=90)
+    lab.stop()
+
+
+def test_a_run_that_ended_while_nobody_watched_is_learned_from(lab: Lab) -> None:
+    info = lab.begin(ramp)
+    lab.pass_minutes(30)
+    key = lab.track(info).memo.key or ""
+    lab.history.flush(lab.time.now_s)
+    lab.history.close()  # as if killed: the pipeline is not closed
+    del lab.alive[info]
+    lab.time.pass_s(30)
+    lab.start()
+    lab.pass_minutes(1)
+    (known,) = lab.history.shelf.runs(key)
+    assert known.process == info.key
+    assert known.profile.top_bytes == pytest.approx(ramp(30 * MINUTE), rel=0.05)
+    lab.stop()
+
+
+def fired(lab: Lab, curve: Callable[[float], float]) -> tuple[ProcessInfo, Alert]:
+    info = lab.begin(curve)
+    for _ in range(60):
+        for alert in lab.pass_minutes(2):
+            if alert.state == "firing":
+                return info, alert
+    raise AssertionError("nothing fired")
+
+
+def straight(age_s: float) -> float:
+    return BASE + 300 * MIB * age_s / MINUTE
+
+
+def test_what_is_said_to_be_normal_is_over_at_once_and_stays_quiet_up_to_there(lab: Lab) -> None:
+    info, alert = fired(lab, straight)
+    lab.say(alert, "normal", "a cache")
+    (over,) = lab.pass_minutes(0.2)
+    assert over.state == "resolved"
+    assert over.ended == "alice said that this is normal: a cache"
+    assert over.next_notice_at_s is None
+    assert lab.pass_minutes(3) == []
+    finding = lab.track(info).finding
+    assert finding is not None
+    assert finding.tier == "none"
+    lab.restart()
+    assert lab.pass_minutes(2) == []
+    # 300 MiB a minute go beyond what was normal, sooner or later.
+    assert "firing" in states(lab.pass_minutes(60))
+    lab.stop()
+
+
+def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
+    info, alert = fired(lab, straight)
+    lab.say(alert, "normal")
+    lab.pass_minutes(1)
+    assert lab.track(info).hush is not None
+    assert lab.track(info).memo.shown.word == "normal"
+    words.unsay(lab.directory, alert.key, lab.time.now_s)
+    assert "firing" in states(lab.pass_minutes(10))
+    assert lab.track(info).hush is None
+    assert lab.track(info).history == ()
+    lab.stop()
+
+
+def test_the_word_teaches_the_next_run(lab: Lab) -> None:
+    _, alert = fired(lab, ramp)
+    lab.pass_minutes(60)
+    lab.alive.clear()
+    lab.pass_minutes(2)
+    lab.say(alert, "normal")
+    info = lab.begin(ramp)
+    assert lab.pass_minutes(100) == []
+    assert lab.track(info).memo.shown.word == "normal"
+    assert [known.word for known in lab.track(info).history] == ["normal"]
+    lab.stop()
+
+
+def test_a_leak_that_is_confirmed_stays_and_teaches_the_next_run(lab: Lab) -> None:
+    info, alert = fired(lab, straight)
+    lab.say(alert, "leak")
+    assert lab.pass_minutes(3) == []
+    assert lab.track(info).alert is not None
+    lab.alive.clear()
+    lab.pass_minutes(2)
+    again = lab.begin(straight)
+    lab.pass_minutes(2)
+    assert [known.word for known in lab.track(again).history] == ["leak"]
+    lab.stop()
+
+
+def test_a_word_that_came_while_the_daemon_was_stopped_is_followed(lab: Lab) -> None:
+    info, alert = fired(lab, straight)
+    lab.stop()
+    lab.time.pass_s(20)
+    lab.say(alert, "normal")
+    lab.start()
+    assert "resolved" in states(lab.pass_minutes(2))
+    assert lab.track(info).hush is not None
+    lab.stop()
+
+
+def test_a_word_on_memory_that_is_no_program_holds_for_it_alone(lab: Lab) -> None:
+    info = lab.begin(straight, program=None)
+    seen = lab.pass_minutes(60)
+    alert = next(one for one in seen if one.state == "firing")
+    lab.say(alert, "normal")
+    assert states(lab.pass_minutes(2)) == ["resolved"]
+    assert lab.track(info).hush is not None
+    assert len(lab.history.shelf.runs(f"subject/{lab.track(info).subject.id}")) == 1
+    lab.stop()
+
+
+def test_siblings_of_one_job_are_known_while_one_of_them_grows(tmp_path: Path) -> None:
+    cards = [msgspec.structs.replace(CARD, uid=f"GPU-{n}", index=n) for n in range(3)]
+    lab = Lab(tmp_path, cards)
+    ranks = [lab.begin(ramp, device=card, parent=77) for card in cards]
+    stranger = lab.begin(ramp, device=cards[0], parent=78)
+    lab.pass_minutes(30)
+    for rank, card in zip(ranks, cards, strict=True):
+        known = lab.track(rank, card).history
+        assert [one.kind for one in known] == ["sibling", "sibling"]
+        assert known[0].run_s > 10 * MINUTE
+    assert lab.track(stranger, cards[0]).memo.siblings == ()
+    lab.stop()
+
+
+def test_a_job_of_many_ranks_is_one_earlier_run(tmp_path: Path) -> None:
+    cards = [msgspec.structs.replace(CARD, uid=f"GPU-{n}", index=n) for n in range(2)]
+    lab = Lab(tmp_path, cards)
+    for _ in range(2):
+        for card in cards:
+            lab.begin(ramp, device=card)
+        lab.pass_minutes(20)
+        lab.alive.clear()
+        lab.pass_minutes(3)
+    info = lab.begin(ramp, device=cards[1])
+    lab.pass_minutes(1)
+    assert lab.track(info, cards[1]).memo.shown.runs == 2
+    lab.stop()
+
+
+def test_yesterday_is_known_of_what_is_older_than_a_day(lab: Lab) -> None:
+    def daily(age_s: float) -> float:
+        hour = age_s / 3600 % 24
+        return BASE + 2 * GIB * max(0.0, min(hour, 4.0)) - 2 * GIB * max(0.0, min(hour - 8, 4.0))
+
+    info = lab.begin(daily, program=None)
+    lab.step_s = 60.0
+    lab.pass_minutes(26 * 60)
+    assert [one.kind for one in lab.track(info).history] == ["yesterday"]
+    assert lab.track(info).memo.shown.yesterday
+    lab.stop()
+
+
+def test_nothing_is_known_without_a_history() -> None:
+    info = ProcessInfo(key=ProcessKey(pid=1, started_at_s=0.0), name="python", program="abc")
+
+    def play(tick: int) -> Sample:
+        uses = [(info, GIB + tick * 100 * MIB)] if tick < 100 else []
+        return sample(1000.0 + 10.0 * tick, uses)
+
+    pipeline = Pipeline(config=Config(), sources=[Script(play)])
+    for _ in range(120):
+        pipeline.tick()
+    assert pipeline.problems() == ()
+    pipeline.close()
+
+
+# ---- which runs count ---------------------------------------------------------------------------
+
+ME = ProcessKey(pid=1, started_at_s=1.0)
+
+
+def made(
+    begun_s: float, pid: int, top: float = 10.0, device: str = "a", row: int | None = None
+) -> Run:
+    profile = Profile(
+        ended_at_s=begun_s + 1000, run_s=1000.0, base_bytes=2.0, hold_s=1.0,
+        proven_bytes=top, top_bytes=top,
+    )  # fmt: skip
+    process = ProcessKey(pid=pid, started_at_s=begun_s)
+    return Run(
+        key="k", device_uid=device, process=process, label="x", begun_at_s=begun_s,
+        profile=profile, word=row,
+    )  # fmt: skip
+
+
+def spoken(run: Run, word: str, at_s: float, row: int = 9) -> Word:
+    return Word(
+        row=row, alert_key="x", opened_at_s=0.0, title="", given_at_s=at_s,
+        subject=Subject(device_uid=run.device_uid, process=run.process),
+        word="normal" if word == "normal" else "leak",
+    )  # fmt: skip
+
+
+def test_the_newest_five_launches_count_newest_last() -> None:
+    runs = [made(1000.0 * n, n, top=float(n)) for n in range(2, 10)]
+    known = chosen(runs, [], device_uid="a", process=ME)
+    assert [one.top_bytes for one in known] == [5.0, 6.0, 7.0, 8.0, 9.0]
+
+
+def test_the_rank_of_the_same_device_stands_for_its_launch() -> None:
+    runs = [made(1000.0, 5, 10.0, "a"), made(1001.0, 6, 20.0, "b"), made(1002.0, 7, 30.0, "c")]
+    assert [p.top_bytes for p in chosen(runs, [], device_uid="b", process=ME)] == [20.0]
+    assert [p.top_bytes for p in chosen(runs, [], device_uid="z", process=ME)] == [30.0]
+
+
+def test_of_itself_a_subject_knows_only_what_the_user_said() -> None:
+    mine = made(1000.0, 5)
+    then = msgspec.structs.replace(made(1000.0, 5, 4.0, row=9))
+    known = chosen([mine, then], [], device_uid="a", process=mine.process)
+    assert [one.top_bytes for one in known] == [4.0]
+
+
+def test_a_word_holds_for_a_run_that_went_no_further() -> None:
+    whole = made(1000.0, 5, 8.0, row=9)
+    by_then = msgspec.structs.replace(whole.profile, ended_at_s=1500.0, word="normal")
+    then = msgspec.structs.replace(whole, profile=by_then)
+    said = [spoken(then, "normal", 1500.0)]
+    near = chosen([then, made(1000.0, 5, 9.0)], said, device_uid="a", process=ME)
+    assert [(one.top_bytes, one.word) for one in near] == [(9.0, "normal")]
+    far = chosen([then, made(1000.0, 5, 40.0)], said, device_uid="a", process=ME)
+    assert [(one.top_bytes, one.word) for one in far] == [(8.0, "normal"), (40.0, None)]
+    late = chosen([made(1000.0, 5, 40.0)], [spoken(then, "normal", 2500.0)], device_uid="a",
+                  process=ME)  # fmt: skip
+    assert [(one.top_bytes, one.word) for one in late] == [(40.0, "normal")]
+    leak = chosen([then, made(1000.0, 5, 40.0)], [spoken(then, "leak", 1500.0)], device_uid="a",
+                  process=ME)  # fmt: skip
+    assert [(one.top_bytes, one.word) for one in leak] == [(40.0, "leak")]
+
+
+def test_the_level_of_what_was_normal() -> None:
+    assert level_of(made(0.0, 1, 10.0).profile) == 2.0 + (1 + MARGIN) * 8.0
