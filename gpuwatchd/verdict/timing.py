@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd import forecast
-from gpuwatchd.forecast.eta import Ahead, ahead, eta, pace
+from gpuwatchd.forecast.eta import Ahead, Pace, ahead, eta, pace
 from gpuwatchd.forecast.laws import LAWS
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 UNLIKELY = 1e-4
 """Laws with less weight than this do not count."""
+REGULAR, IRREGULAR = 0.15, 0.65
+"""Standard error of the change of pace: below, a line fits; above, only what it adds up to."""
 
 
 def eta_of(
@@ -37,6 +39,8 @@ def outlook(
     """
     if growth.headroom is None or rate <= 0.0:
         return None
+    seen = pace(growth.found.view, growth.onset_s)
+    rate = _steadied(rate, growth, seen)
     own = rate / (rate + max(series.others_bytes_per_s, 0.0))
     headroom = max(growth.headroom, 0.0) * own
     found, index = growth.found, growth.best
@@ -46,13 +50,30 @@ def outlook(
     left_s = np.maximum(age_s * (ends - 1.0) + found.end_s[index], 0.0)
     line_s = headroom / rate
     return ahead(
-        pace(found.view, growth.onset_s),
+        seen,
         age_s=-growth.onset_s,
         headroom=headroom,
         rate=rate,
         parcel=grown / float(found.events[index]),
         law_s=_median(left_s, growth.weights.law[index], horizon_s, line_s),
     )
+
+
+def _steadied(rate: float, growth: Growth, seen: Pace) -> float:
+    """Return the rate of a pace that is irregular: all growth over all time says most of it.
+
+    A least-squares line weighs the parcels in the middle most, which is right for noise and wrong
+    for parcels at random times. Where memory is given back the floor lags, and the line stays.
+    """
+    weight = min(max((seen.error - REGULAR) / (IRREGULAR - REGULAR), 0.0), 1.0)
+    if weight == 0.0 or growth.found.lag_s[growth.best] > 0.0:
+        return rate
+    view = growth.found.view
+    begun = float(np.interp(growth.onset_s, view.t_s, view.floor))
+    whole = (float(view.floor[-1]) - begun) / -growth.onset_s
+    # Never far from the rate that is shown.
+    whole = min(max(whole, 0.25 * rate), 4.0 * rate)
+    return float(rate ** (1.0 - weight) * whole**weight)
 
 
 def _median(left_s: FloatArray, weight: FloatArray, horizon_s: float, line_s: float) -> float:
