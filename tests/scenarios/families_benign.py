@@ -196,3 +196,53 @@ def bfc_doubling(w: World) -> Shape:
     w.framework = "TensorFlow"
     x = np.minimum(x, 0.9 * w.room())
     return w.base + x, fine("plateau", "spike", "stable", "preallocated", "unknown")
+
+
+def sigmoid_ramp(w: World) -> Shape:
+    """Traffic moved over to a new server: slow at first, then fast, then all of it is there."""
+    rise, span = w.room() * w.u(0.08, 0.5), w.log(4, 35) * 60
+    middle = w.u(2, 3) * span + w.u(0, 0.3) * HOUR
+    x = rise / (1 + np.exp(-np.clip((w.t - middle) / (0.4 * span), -60, 60)))
+    return w.base + x, fine("plateau", "stable", "spike", "unknown")
+
+
+def ramp_up_down(w: World) -> Shape:
+    """A wave of work: queues fill over an hour or so, and empty again."""
+    x = np.zeros(w.t.size)
+    for _ in range(int(w.rng.integers(1, 4))):
+        begin, up = w.u(0, 0.7) * w.length_s, w.log(10, 100) * 60
+        stay, down = w.u(0, 60) * 60, w.log(5, 90) * 60
+        knots = begin + np.cumsum([0.0, up, stay, down])
+        x += w.room() * w.u(0.05, 0.25) * np.interp(w.t, knots, [0.0, 1.0, 1.0, 0.0])
+    return w.base + x, fine("sawtooth", "plateau", "spike", "stable", "unknown")
+
+
+def growing_peaks(w: World) -> Shape:
+    """Batches of documents of growing length, each given back: peaks rise, the floor does not."""
+    period = w.u(3, 20) * 60
+    turn = np.floor(w.t / period)
+    top = np.minimum(0.1 + 0.6 * (turn * period / w.length_s) ** w.u(0.5, 1.5), 0.7)
+    wobble = w.rng.uniform(0.7, 1.0, int(w.t[-1] / period) + 2)[turn.astype(int)]
+    part = (w.t / period) % 1.0
+    x = w.room() * top * wobble * w.u(0.3, 1.0) * (part > w.u(0.1, 0.6))
+    return w.base + x, fine("sawtooth", "spike", "stable", "unknown")
+
+
+def bounded_walk(w: World) -> Shape:
+    """Sessions that come and go one by one under a quota: up and down in steps, never beyond."""
+    at = w.times(w.log(15, 240))
+    step, places = w.room() * w.u(0.01, 0.05), int(w.rng.integers(5, 14))
+    moves = w.rng.choice([-1, 1], at.size)
+    free = np.cumsum(moves)
+    # A walk between two walls is a free walk folded over and over.
+    folded = np.abs((free + places) % (2 * places) - places)
+    x = step * np.concatenate(([0], folded))[np.searchsorted(at, w.t, side="right")]
+    return w.base + x, fine("sawtooth", "stable", "plateau", "spike", "unknown")
+
+
+def long_fill(w: World) -> Shape:
+    """A cache with a bound that takes hours to fill: embeddings of what users ask for."""
+    rise, length = w.room() * w.u(0.03, 0.2), w.log(0.5, 3.5) * HOUR
+    filled = rise * np.minimum((w.t / length) ** w.u(0.5, 1.0), 1.0)
+    x = filled + np.clip(w.ar(0.01 * w.room(), 120.0), 0, None)
+    return w.base + x, fine("plateau", "stable", "spike", "sawtooth", "unknown")

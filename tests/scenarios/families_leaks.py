@@ -267,3 +267,46 @@ def conversations(w: World) -> Shape:
     w.name = "python chat_api.py"
     x = w.ramps(at, length, size) - gone
     return w.base + x, leak(0.0, rate, oom, "gradual", "cyclic", "step")
+
+
+def rate_changes(w: World) -> Shape:
+    """A leak whose rate changes once or twice: another data set, another hour, another client."""
+    oom = w.log(2, 14) * HOUR
+    rate = w.room() / oom
+    edges = np.sort(w.rng.uniform(0.1, 0.8, int(w.rng.integers(1, 3)))) * oom
+    factor = np.exp(w.rng.uniform(np.log(0.35), np.log(2.8), edges.size + 1))
+    speed = factor[np.searchsorted(edges, w.t)]
+    spans = np.diff(np.concatenate(([0.0], edges, [oom])))
+    speed *= oom / float(factor @ spans)
+    return w.base + w.integral(rate * speed), leak(0.0, rate, oom, "gradual")
+
+
+def partial_trims(w: World) -> Shape:
+    """A leak that somebody fights: a timer empties the cache, and gets back a part of it."""
+    period = w.u(10, 60) * 60
+    back = w.u(0.1, 0.6)
+    oom = w.log(2, 12) * HOUR
+    rate = 0.95 * w.room() / oom
+    turns = np.floor(w.t / period)
+    x = rate / (1 - back) * (w.t - back * period * turns)
+    return w.base + x, leak(0.0, rate, oom, "cyclic", "gradual", "step")
+
+
+def doubling_leak(w: World) -> Shape:
+    """A leak that feeds itself: what is kept is copied along, the rate doubles again and again."""
+    oom = w.log(1.5, 10) * HOUR
+    doublings = w.u(1.5, 5)
+    x = w.room() * (2 ** np.minimum(w.t / oom * doublings, 60) - 1) / (2**doublings - 1)
+    return w.base + x, leak(0.0, w.room() / oom, oom, "gradual")
+
+
+def phase_then_leak(w: World) -> Shape:
+    """Phases of a pipeline, each on its own level; the last of them leaks."""
+    count = int(w.rng.integers(1, 5))
+    at = np.sort(w.rng.uniform(0.05, 3.5, count)) * HOUR
+    level = w.room() * w.rng.uniform(0.0, 0.4, count + 1)
+    onset, left = float(at[-1]), w.room() - float(level[-1])
+    oom = w.log(1, 10) * HOUR
+    rate = left / oom
+    x = level[np.searchsorted(at, w.t, side="right")] + rate * np.maximum(w.t - onset, 0)
+    return w.base + x, leak(onset, rate, onset + oom, "gradual")

@@ -28,7 +28,7 @@ LEVEL = {
     "flat", "exp_warmup", "hyperbolic_warmup", "cache_linear_stop", "model_load", "eval_spikes",
     "sawtooth_regular", "checkpoint_spikes", "prealloc", "frag_saturate", "sequence_curriculum",
     "compile_bursts", "lru_cache_churn", "replay_buffer", "unfreeze_steps",
-    "jit_buckets", "largest_sample", "staged_warmup",
+    "jit_buckets", "largest_sample", "staged_warmup", "sigmoid_ramp",
 }  # fmt: skip
 """Harmless families whose retained floor has settled by the end of the record."""
 

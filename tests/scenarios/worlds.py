@@ -78,21 +78,24 @@ FAMILIES = LEAKS | BENIGN
 TUNING: frozenset[str] = frozenset({
     "linear_slow", "segments", "staircase", "cyclic_floor", "late_onset", "noisy", "restarts",
     "outside_allocator", "request_leak", "orphans", "gc_falls_behind", "leak_beside_pool",
-    "work_bound", "notebook_cells", "adapter_swaps",
+    "work_bound", "notebook_cells", "adapter_swaps", "rate_changes",
+    "phase_then_leak",
     "flat", "exp_warmup", "cache_linear_stop", "sawtooth_regular", "eval_spikes", "serving_ar",
     "dev_day", "neighbours", "high_water", "model_load",
     "sawtooth_jittered", "checkpoint_spikes", "kv_cache", "jit_buckets", "replay_buffer",
-    "unfreeze_steps", "idle_unload", "job_array", "bfc_doubling",
+    "unfreeze_steps", "idle_unload", "job_array", "bfc_doubling", "sigmoid_ramp",
+    "growing_peaks", "long_fill",
 })  # fmt: skip
 VALIDATION: frozenset[str] = frozenset({
     "linear_fast", "bursts", "residue", "warmup_then_leak", "accelerating", "rare_2mib",
     "model_reload", "leaker_neighbours",
     "jit_cache_unbounded", "failed_loads", "episodes", "worker_pool", "fragmentation_creep",
-    "two_leaks", "conversations",
+    "two_leaks", "conversations", "partial_trims", "doubling_leak",
     "log_warmup", "hyperbolic_warmup", "sawtooth_late_gc", "curriculum", "pipeline_phases",
     "diurnal", "model_swap", "prealloc", "wander", "frag_saturate",
     "sequence_curriculum", "lru_cache_churn", "compile_bursts", "autoscaled_replicas",
     "sorted_by_length", "desktop_session", "largest_sample", "staged_warmup", "rolling_update",
+    "ramp_up_down", "bounded_walk",
 })  # fmt: skip
 HELD_OUT = VALIDATION
 TUNING_SEEDS = range(1000, 2000)
