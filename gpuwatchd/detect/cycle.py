@@ -86,8 +86,7 @@ class Cycle:
         leak = (
             low.size > LEAST_CYCLES
             and slope > 0.0
-            and up >= 0.75
-            and r_squared >= 0.7
+            and ((up >= 0.75 and r_squared >= 0.7) or (up >= 0.6 and r_squared >= 0.85))
             and growth >= max(LEAST_GROWTH, 0.02 * swing)
         )
         pattern: Pattern = "cyclic" if leak else "sawtooth"
@@ -110,6 +109,7 @@ class Cycle:
                 "scatter_bytes": scatter,
                 "longest_rise_s": _longest_rise(at, top_at),
                 "last_fall_s": -float(at[-1]),
+                "slope_bytes_per_s": slope,
                 "busy_share": _busy(view, float(at[0]), slope, float(np.median(rest)), swing),
             },
         )

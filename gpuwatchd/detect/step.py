@@ -17,6 +17,7 @@ LEAST_RISERS = 3
 LEAST_RISER = 40.0 * robust.MIB
 """Smaller rises are how an allocator follows a steady leak: that is called gradual."""
 SHARP_S = 45.0
+LEAST_DWELL_S = 40.0
 LEAST_DWELL = 3.0
 """The usual plateau lasts at least this many times as long as the usual riser."""
 ALIKE = 4.0
@@ -37,7 +38,7 @@ class Step:
     When it fires
         The usual riser has 40 MiB or more and stands four times above the noise; three or more
         risers within a factor of four of it, each within 45 s (or three samples), bring 60 % of
-        the growth, and the usual plateau is three times as long as the usual riser.
+        the growth; the usual plateau lasts 40 s or more, and three times as long as the riser.
     When it must not
         A single model load; a ramp (no plateaus); jumps that are given back (the floor does not
         rise); noise.
@@ -76,7 +77,7 @@ class Step:
         pause = np.diff(at)
         usual = float(np.median(pause))
         dwell = usual - float(np.median(lasted))
-        if dwell < LEAST_DWELL * max(float(np.median(lasted)), view.step_s):
+        if dwell < max(LEAST_DWELL_S, LEAST_DWELL * max(float(np.median(lasted)), view.step_s)):
             return None
         since = -float(at[-1])
         first = int(np.searchsorted(view.t_s, at[0])) - 1
@@ -114,12 +115,12 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray
     ``least`` bytes is the least size of the usual riser; none when that is smaller.
     """
     none = np.empty(0)
-    rise = np.diff(view.floor)
-    index = np.flatnonzero(rise >= 0.1 * least)
-    if not index.size:
-        return none, none, none
-    t = view.t_s
     sharp = max(SHARP_S, 2.5 * view.step_s)
+    rise = view.floor[1:] - view.floor[:-1]
+    if float(rise.max()) * (sharp / view.step_s + 2.0) < least:
+        return none, none, none  # No rise is both sharp and large.
+    index = np.flatnonzero(rise >= 0.1 * least)
+    t = view.t_s
     # Rises that touch (within one cell) are one riser.
     edge = np.concatenate(([0], np.flatnonzero(np.diff(index) > 1) + 1))
     size = np.add.reduceat(rise[index], edge)
@@ -142,7 +143,7 @@ def n50(size: FloatArray) -> float:
     Examples
     --------
     >>> n50(np.array([1.0, 1.0, 1.0, 10.0, 12.0]))
-    12.0
+    10.0
     """
     falling = np.sort(size)[::-1]
     total = np.cumsum(falling)

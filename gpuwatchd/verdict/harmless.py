@@ -32,7 +32,9 @@ MAIN_SHARE = 0.6
 MOST_ALIKE = 2.0
 """More jumps of its size than this are no single event."""
 SCATTER_SHARE = 0.5
-"""Swings come back to the same floor when their troughs scatter by this share of them, or less."""
+"""Swings come back to one floor when their troughs scatter by this share of them, or less."""
+LARGER = 1.5
+"""A rise this many times the swings that followed it is what happened."""
 POOL_LEVEL, POOL_JUMP = 0.75, 0.3
 """A jump by this share of the device to this level, flat since, is a pool."""
 FAINT = 0.25
@@ -128,21 +130,16 @@ def _news(spike: Signal, calm_s: float | None) -> bool:
 
 
 def _goes_on(view: View, cycle: Signal, calm_s: float | None, plateau: Signal | None) -> bool:
-    """Say whether these swings are a sawtooth, and what the record is about.
+    """Say whether these swings are what the record is about.
 
-    They come back to the same floor; they have not ended long ago; and no warm-up that brought
-    more than they do is the larger story.
+    They have not ended long ago, and no warm-up that brought more than they do is the larger
+    story. What the present swing holds does not count for either.
     """
     facts = cycle.facts
-    if (
-        cycle.pattern == "sawtooth"
-        and facts["scatter_bytes"] > SCATTER_SHARE * facts["swing_bytes"]
-    ):
-        return False
     if calm_s is not None and calm_s > max(3.0 * facts["period_s"], 0.5 * view.span_s):
         return False
-    rise = 0.0 if plateau is None else plateau.facts["growth_bytes"]
-    return rise < 1.5 * facts["swing_bytes"]
+    kept = float(np.interp(-facts["last_fall_s"], view.t_s, view.floor) - view.floor[0])
+    return plateau is None or kept < LARGER * facts["swing_bytes"]
 
 
 def _calm_since(view: View, least: float) -> float | None:
@@ -197,8 +194,10 @@ def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
     facts = cycle.facts
     text = (
         f"rises and falls by {units.size(facts['swing_bytes'])} about every "
-        f"{units.duration(facts['period_s'])} and comes back"
+        f"{units.duration(facts['period_s'])}"
     )
+    scatter = facts["scatter_bytes"] > SCATTER_SHARE * facts["swing_bytes"]
+    text += ", nothing that it keeps grows" if scatter else " and comes back"
     level_floor = facts["floor_growth_bytes"] < 0.02 * facts["swing_bytes"]
     higher = facts["peaks_slope_bytes_per_s"] * view.span_s
     if level_floor and higher > 0.1 * facts["swing_bytes"]:

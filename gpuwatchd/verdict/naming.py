@@ -9,13 +9,14 @@ import numpy as np
 
 from gpuwatchd import robust
 from gpuwatchd.detect.cycle import Cycle
-from gpuwatchd.detect.plateau import Slowing, slowing
 from gpuwatchd.detect.step import Step
 from gpuwatchd.detect.trend import Trend
+from gpuwatchd.robust.slowing import slowing
 
 if TYPE_CHECKING:
     from gpuwatchd.model import Pattern, Signal
     from gpuwatchd.robust import View
+    from gpuwatchd.robust.slowing import Slowing
     from gpuwatchd.verdict.growth import Growth
 
 _TREND, _STEP, _CYCLE = Trend(), Step(), Cycle()
@@ -27,6 +28,8 @@ SHORT_BUSY = 0.25
 """Swings that take less of the time than this are spikes on something else."""
 UNRELATED = 1.6
 """Risers and spikes whose periods differ by this factor have nothing to do with each other."""
+LEAST_R_SQUARED = 0.4
+"""The line through the troughs explains this share of their variance when they seem to rise."""
 UNPROVEN = 0.25
 """Confidence of a cycle whose troughs alone do not prove that they rise."""
 MANY_RISERS = 6
@@ -59,7 +62,7 @@ def name(view: View, growth: Growth) -> Named:
     step, cycle = _STEP.look_at(view), _CYCLE.look_at(view)
     signals = tuple(signal for signal in (trend, step, cycle) if signal is not None)
     if cycle is not None:
-        if creeps(view, cycle, growth.onset_s):
+        if creeps(cycle, growth):
             if step is not None and _apart(step, cycle):
                 return Named("step", step, signals, step.rate_bytes_per_s)
             if cycle.pattern == "sawtooth":
@@ -69,7 +72,7 @@ def name(view: View, growth: Growth) -> Named:
                     cycle, pattern="cyclic", rate_bytes_per_s=slope, confidence=UNPROVEN
                 )
             return Named("cyclic", cycle, signals, cycle.rate_bytes_per_s)
-        if seen_before(view, cycle, growth.onset_s):
+        if seen_before(view, cycle):
             return Named("sawtooth", cycle, signals, cycle.rate_bytes_per_s)
     if step is None or step.n >= MANY_RISERS:
         slows = decelerates(view, growth)
@@ -83,36 +86,49 @@ def name(view: View, growth: Growth) -> Named:
     return Named("gradual", None, signals, slope)
 
 
-def creeps(view: View, cycle: Signal, onset_s: float) -> bool:
-    """Say whether a growth since ``onset_s`` (<= 0) is the creeping floor of these swings.
+def creeps(cycle: Signal, growth: Growth) -> bool:
+    """Say whether a growth is the creeping floor of these swings.
 
     Either the troughs prove it by themselves (pattern "cyclic"), or the growth that was found in
-    the floor lived through three swings, which went on until lately, and the troughs rose by half
-    of it or more.
+    the floor lived through three swings, which went on until lately, and the troughs rise too:
+    by their own line, or at half the rate of the growth or more.
     """
     if cycle.pattern == "cyclic":
         return True
-    first_s = cycle.since_s - view.now_s
-    period = cycle.facts["period_s"]
-    if -onset_s < LEAST_CYCLES * period or cycle.facts["last_fall_s"] > 2.0 * period:
-        return False
-    lived = min(-onset_s, -first_s)
-    grown = float(view.floor[-1]) - float(np.interp(onset_s, view.t_s, view.floor))
-    risen = cycle.facts["floor_growth_bytes"] * lived / max(-first_s, 1.0)
-    return lived >= LEAST_CYCLES * period and risen >= 0.5 * grown > 0.0
+    facts, found = cycle.facts, growth.found
+    age_s = float(found.age_s[growth.best])
+    rate = float(found.growth[growth.best]) / age_s
+    return (
+        age_s >= LEAST_CYCLES * facts["period_s"]
+        and facts["last_fall_s"] <= 2.0 * facts["period_s"]
+        and (_rising(cycle) or facts["slope_bytes_per_s"] >= 0.5 * rate)
+    )
 
 
-def seen_before(view: View, cycle: Signal, onset_s: float) -> bool:
-    """Say whether a rise since ``onset_s`` is one of a sawtooth's, no higher and no longer.
+def _rising(cycle: Signal) -> bool:
+    """Say whether the troughs seem to rise: too little to prove a leak, too much to deny one."""
+    facts = cycle.facts
+    return (
+        facts["slope_bytes_per_s"] > 0.0
+        and facts["floor_growth_bytes"] >= 0.02 * facts["swing_bytes"]
+        and (facts["r_squared"] >= LEAST_R_SQUARED or facts["rising_share"] == 1.0)
+    )
+
+
+def seen_before(view: View, cycle: Signal) -> bool:
+    """Say whether the present rise is one of a sawtooth's, no higher and no longer.
 
     A rise that passes every earlier peak, or lasts half as long again as the longest before it,
-    is news; what is neither has been given back every time so far.
+    is news; what is neither has been given back every time so far. Troughs that seem to rise are
+    news as well.
     """
     facts = cycle.facts
-    if facts["rising_share"] == 1.0 and facts["floor_growth_bytes"] >= 0.02 * facts["swing_bytes"]:
-        return False
     longest = LIKE_BEFORE * max(facts["longest_rise_s"], facts["period_s"])
-    return float(view.mean[-1]) <= facts["peak_bytes"] and -onset_s <= longest
+    return (
+        not _rising(cycle)
+        and float(view.mean[-1]) <= facts["peak_bytes"]
+        and facts["last_fall_s"] <= longest
+    )
 
 
 def _apart(step: Signal, cycle: Signal) -> bool:
