@@ -34,10 +34,16 @@ DOUBT = 1.0
 """β: weight of the ordinary prior of a leak against suspicious earlier runs."""
 WORD_RUNS = 5.0
 """The user's word counts for as many runs."""
+CUT_OFF = 0.25
+"""A run that ended while it grew, neither alerting nor near the limit, is so much of a suspect."""
 SIBLING_RUNS = 3.0
 """All siblings together count for at most as many runs: they see the same event."""
 SLOWER = 1.5
 """A run may take this much longer for the same growth."""
+FASTER = 1.25
+"""Or be this much faster."""
+SUSPICIOUS = 0.05
+"""Share of the memory that a run must have grown by, without a stop, to be a suspect."""
 LAST_RESORT = 0.08
 """With less than this share of the memory left, history silences nothing."""
 EXPECTED = 0.2
@@ -92,9 +98,10 @@ class Personal:
         -----
         With v the chance of each run to get here, l to get to the limit, and S0 the ordinary
         survival: S = (κ S0(A) + Σ v) / (κ + Σ d), S_R = (κ S0(A + R) + Σ l) / (κ + Σ d), where
-        d = 1 for a run that stopped, d = v for one that knows nothing beyond its proven level;
+        d = 1 for a run that stopped, d = v for one that knows nothing beyond its proven level, and
+        between them for a run that ended at an earlier age;
         g = min(1, S_R / S); π = (0.1 β + λ) / (β + λ); ω = π / (π + (1 - π) S); ω + (1 - ω) g.
-        λ fades where a run that did stop has been: there it explains nothing.
+        λ fades where another run is known to have stood: there it explains nothing.
         """
         here, further = self._chances(found)
         weight = np.array([one.weight for one in self.past])
@@ -102,14 +109,19 @@ class Personal:
         climbing = np.array([one.climbing for one in self.past], dtype=np.bool_)
         # A sibling that is level with this run, or ahead, knows no more than this run does.
         left = np.where(climbing, np.maximum(1.0 - here / EXPECTED, 0.0), 1.0) * weight
-        seen = ORDINARY + (np.where(stopped | climbing, 1.0, here) * left).sum(axis=1)
         age = found.age_s
+        until = np.maximum(self.age_s + found.end_s, 1.0)[:, None]
+        lived = np.array([one.run_s for one in self.past])
+        # A run that ended young does not know what comes later; at half the age it knows nothing.
+        knows = np.clip(2.0 * lived / until - 1.0, 0.0, 1.0)
+        knows = here + (1.0 - here) * np.where(stopped, knows, climbing)
+        seen = ORDINARY + (knows * left).sum(axis=1)
         before = (1.0 + age / STOP_SCALE_S) ** -STOP_SHAPE
         after = (1.0 + (age[:, None] + reach_s) / STOP_SCALE_S) ** -STOP_SHAPE
         survive = (ORDINARY * before + (here * left).sum(axis=1)) / seen
         reached = (ORDINARY * after + (further * left).sum(axis=1)[:, None]) / seen[:, None]
         in_time = np.minimum(1.0, reached / survive[:, None])
-        known = np.max(here, axis=1, where=stopped & ~climbing, initial=0.0)
+        known = np.max(here, axis=1, where=~climbing, initial=0.0)
         suspects = self.suspects * np.maximum(1.0 - known / EXPECTED, 0.0)
         prior = (LEAK_PRIOR * DOUBT + suspects) / (DOUBT + suspects)
         leak = (prior / (prior + (1.0 - prior) * survive))[:, None]
@@ -137,7 +149,7 @@ class Personal:
         above = np.log(np.array([(one.above + small) / (one.height + small) for one in self.past]))
         room = np.log(np.array([(one.room + small) / (one.height + small) for one in self.past]))
         growth = np.log(found.growth + small)
-        look = np.log(found.age_s)
+        look = np.log(FASTER * found.age_s)
         begun = self.age_s + found.begin_s
         excess = np.empty((found.size, len(self.past)))
         for k, one in enumerate(self.past):
@@ -224,7 +236,7 @@ def _past(one: Profile, now: _Now, share: float) -> _Past:
         room=max(now.limit - begin, 0.0),
         grown=larger * grown,
         late=larger * np.asarray(ages, dtype=np.float64),
-        run_s=one.run_s,
+        run_s=np.inf if one.kind == "yesterday" else one.run_s,
     )
 
 
@@ -252,8 +264,10 @@ def _suspects(history: Sequence[Profile], scale: float) -> float:
             for other in runs
             if other is not one and other.word != "leak" and stopped(other, scale)
         ]
-        if one.top_bytes - one.base_bytes > (1.0 + SPREAD) * max([*others, TOLERANCE * scale]):
-            out += 1.0
+        if one.top_bytes - one.base_bytes > max(
+            (1.0 + SPREAD) * max(others, default=0.0), SUSPICIOUS * scale
+        ):
+            out += 1.0 if one.near_limit or one.alerted else CUT_OFF
     return out
 
 
