@@ -120,6 +120,8 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray
     if float(rise.max()) * (sharp / view.step_s + 2.0) < least:
         return none, none, none  # No rise is both sharp and large.
     index = np.flatnonzero(rise >= 0.1 * least)
+    if not index.size:
+        return none, none, none
     t = view.t_s
     # Rises that touch (within one cell) are one riser.
     edge = np.concatenate(([0], np.flatnonzero(np.diff(index) > 1) + 1))
