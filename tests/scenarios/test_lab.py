@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SEEDS = (11, 12)
 NEVER_FULL = {"restarts"}
 """Leaks that end for another reason before they reach the limit."""
+BUSY_BEFORE = {"warmup_then_leak", "leak_beside_pool", "phase_then_leak"}
+"""Leaks that begin on top of growth that ends."""
 NO_LEAKING_PROCESS = {"orphans", "worker_pool"}
 """Leaks of the device: each process by itself is flat."""
 LEVEL = {
@@ -133,7 +135,7 @@ def test_the_floor_of_a_leak_rises_after_its_onset_and_not_before(family: str, s
     # Every quarter of the way the floor has risen; never by less than a tenth of its share.
     assert np.all(rises > 0.02 * rises.sum())
     early = run.device[run.t < truth.onset_s - 60.0]
-    if truth.onset_s > HOUR and family not in {"warmup_then_leak", "leak_beside_pool"}:
+    if truth.onset_s > HOUR and family not in BUSY_BEFORE:
         assert np.ptp(floor(early)) <= 0.06 * run.total
 
 
