@@ -14,21 +14,22 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpuwatchd import units
-from tests.scenarios.bench import page, result, runner, sets
+from tests.scenarios.bench import known, page, result, runner, sets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.scenarios.bench.measure import Task
 
-KINDS = ("folds", "seeds", "blind", "real")
+KINDS = ("folds", "seeds", "blind", "known", "real")
 QUICK, USUAL = 2, 10
 BLIND_DAYS, QUICK_DAYS = 200.0, 5.0
+PROGRAMS, QUICK_PROGRAMS = 16, 3
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,6 +86,17 @@ def real_folder(options: argparse.Namespace) -> Path | None:
     return Path(data) / "traces" if data else runner.ROOT.parent / "shared" / "data" / "traces"
 
 
+def history(options: argparse.Namespace, workers: int, code: str) -> dict[str, Any] | None:
+    """Return what earlier runs of a program are worth; None when that is not wanted."""
+    if options.family or (options.only and "known" not in options.only):
+        return None
+    number = QUICK_PROGRAMS if options.quick else PROGRAMS
+    path = options.output / "history.jsonl"
+    return known.figures(
+        known.rows(number, path, workers=workers, code=code, tuning=options.tuning)
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, or put its figures into the page."""
     options = parser().parse_args(argv)
@@ -93,13 +105,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     words: dict[str, str] = {}
     tasks = tasks_of(options, words)
-    path = options.output / "outcomes.jsonl"
+    code = runner.fingerprint()
+    workers = max(1, options.workers)
     try:
-        outcomes = runner.evaluate(tasks, path, workers=max(1, options.workers))
+        outcomes = runner.evaluate(
+            tasks, options.output / "outcomes.jsonl", workers=workers, code=code
+        )
+        before = history(options, workers, code)
     except KeyboardInterrupt:
-        print(f"interrupted; what is done is kept in {path}", file=sys.stderr)
+        print(f"interrupted; what is done is kept in {options.output}", file=sys.stderr)
         return 130
-    figures = result.figures(outcomes, words, real_folder(options))
+    figures = result.figures(outcomes, words, real_folder(options), before)
     spent = time.monotonic() - began
     figures["run"] |= {
         "command": "python -m tests.scenarios.bench " + " ".join(argv or sys.argv[1:]),

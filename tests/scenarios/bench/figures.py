@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.model import FloatArray
-    from tests.scenarios.bench.outcome import Outcome
+    from tests.scenarios.bench.outcome import Forecast, Outcome
 
 DAY_S = 86400.0
 ROUNDS = 2000
 """Resamples of the bootstrap over families."""
-NOMINAL = (0.1, 0.5, 0.9)
+NOMINAL = (0.05, 0.5, 0.95)
 """Quantiles that the low, middle and high of a forecast claim to be."""
+LEFT_EDGES_H = (0.0, 1.0, 4.0, 12.0, math.inf)
+"""Forecasts are also counted by the time that was really left."""
 HALF = 0.5
 """An alert is in time while this share of the time from onset to out-of-memory is left."""
 Figures = dict[str, Any]
@@ -209,9 +212,35 @@ def calibration(hits: Sequence[Outcome]) -> Figures:
         "covered": float(np.mean(inside)) if inside else None,
         "covered_at_alert": share(at_first),
         "error": median(errors),
+        "by_hours_left": _by_hours(hits),
         "nominal": list(NOMINAL),
         "observed": np.mean(below, axis=0).tolist() if below else None,
     }
+
+
+def _by_hours(hits: Sequence[Outcome]) -> list[Figures]:
+    """Return coverage and error by the hours that were really left; every item weighs the same."""
+    out = []
+    for low, high in itertools.pairwise(LEFT_EDGES_H):
+        inside, errors = [], []
+        for one in hits:
+            rows = [r for r in one.forecasts if low <= r.real_s / 3600.0 < high]
+            if rows:
+                inside.append(sum(_covers(row) for row in rows) / len(rows))
+                errors.append(float(np.median([_error(row) for row in rows])))
+        out.append({
+            "hours": [low, None if math.isinf(high) else high], "items": len(inside),
+            "covered": float(np.mean(inside)) if inside else None, "error": median(errors),
+        })  # fmt: skip
+    return out
+
+
+def _covers(row: Forecast) -> bool:
+    return row.low_s <= row.real_s and (row.high_s is None or row.real_s <= row.high_s)
+
+
+def _error(row: Forecast) -> float:
+    return abs(math.log(max(row.mid_s, 1.0) / row.real_s))
 
 
 def confusion(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:

@@ -22,7 +22,10 @@ DIGITS = 4
 
 
 def figures(
-    outcomes: Sequence[Outcome], words: dict[str, str], recorded: Path | None
+    outcomes: Sequence[Outcome],
+    words: dict[str, str],
+    recorded: Path | None,
+    known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return everything that the report and the page are made of.
 
@@ -32,6 +35,8 @@ def figures(
         What is to be said of the run, by key.
     recorded
         Folder of recorded series; None when they are not wanted.
+    known
+        What earlier runs of a program are worth, where that was looked at.
     """
     groups = {name: [one for one in outcomes if one.group == name] for name in TITLES}
     groups = {name: mine for name, mine in groups.items() if mine}
@@ -55,6 +60,7 @@ def figures(
             }
             for name, mine in groups.items()
         },
+        "known": known,
         "real": _real(recorded),
     }
     rounded: dict[str, Any] = _rounded(out)
@@ -102,15 +108,19 @@ def summaries(found: dict[str, Any]) -> dict[str, Any]:
 def sections(found: dict[str, Any]) -> dict[str, str]:
     """Return every table by the name under which a page may ask for it."""
     sums = summaries(found)
-    out = {
-        "headline": tables.headline(sums) if sums else "nothing was evaluated",
-        "targets": tables.targets(found["sets"]),
-        "calibration": tables.calibration(sums),
-        "processes": tables.processes(
-            {one["title"]: one["processes"] for one in found["sets"].values()}
-        ),
-        "real": _real_table(found["real"]),
-    }
+    out = {"targets": tables.targets(found["sets"], found["known"])}
+    if sums:
+        out |= {
+            "headline": tables.headline(sums),
+            "calibration": tables.calibration(sums),
+            "forecasts": tables.forecasts(sums),
+        }
+    processes = {one["title"]: one["processes"] for one in found["sets"].values()}
+    if any(processes.values()):
+        out["processes"] = tables.processes(processes)
+    if found["known"] is not None:
+        out["known"] = tables.known(found["known"])
+    out["real"] = _real_table(found["real"])
     for name, one in found["sets"].items():
         out[f"families-{name}"] = tables.families(one["families"])
         out[f"confusion-{name}"] = tables.confusion(one["confusion"])
@@ -128,6 +138,8 @@ HEADINGS = {
     "headline": "Figures",
     "targets": "Targets",
     "calibration": "Forecasts: claimed and observed",
+    "forecasts": "Forecasts by the time that was left",
+    "known": "Programs that have run before",
     "processes": "Judged process by process",
     "real": "Recorded series",
     "families": "Families",

@@ -7,14 +7,14 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Generic, TextIO, TypeVar
 
 import msgspec
 
 import gpuwatchd
 from gpuwatchd import units
 from tests.scenarios.bench.measure import Task, run
-from tests.scenarios.bench.outcome import Outcome  # noqa: TC001 - msgspec decodes it
+from tests.scenarios.bench.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,11 +24,40 @@ WATCHED = ("gpuwatchd", "tests/scenarios")
 """What an outcome depends on."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the file of outcomes."""
+T = TypeVar("T")
 
-    mark: str
-    outcome: Outcome
+
+class Kept(Generic[T]):
+    """Results by mark in a file, one JSON object a line; a torn last line is left out.
+
+    Parameters
+    ----------
+    path
+        The file; made when the first result is added.
+    kind
+        What a result is.
+    """
+
+    def __init__(self, path: Path, kind: type[T]) -> None:
+        self.path = path
+        self.found: dict[str, T] = {}
+        data = path.read_bytes() if path.is_file() else b""
+        self._torn = bool(data) and not data.endswith(b"\n")
+        for line in data.splitlines():
+            mark, _, text = line.partition(b" ")
+            try:
+                self.found[mark.decode()] = msgspec.json.decode(text, type=kind)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+
+    def add(self, mark: str, result: T) -> None:
+        """Keep one more."""
+        self.found[mark] = result
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as sink:
+            sink.write(b"\n" if self._torn else b"")
+            self._torn = False
+            sink.write(mark.encode() + b" " + msgspec.json.encode(result) + b"\n")
 
 
 class Bar:
@@ -76,50 +105,29 @@ def mark(task: Task, code: str) -> str:
     return hashlib.sha256(code.encode() + msgspec.json.encode(task)).hexdigest()[:20]
 
 
-def kept(path: Path) -> dict[str, Outcome]:
-    """Return outcomes of an earlier run, by mark; a torn last line is left out."""
-    found: dict[str, Outcome] = {}
-    if not path.is_file():
-        return found
-    decoder = msgspec.json.Decoder(Row)
-    for line in path.read_bytes().splitlines():
-        try:
-            row = decoder.decode(line)
-        except msgspec.DecodeError:
-            continue
-        found[row.mark] = row.outcome
-    return found
-
-
-def evaluate(
-    tasks: Sequence[Task], path: Path, *, workers: int, code: str | None = None
-) -> list[Outcome]:
+def evaluate(tasks: Sequence[Task], path: Path, *, workers: int, code: str) -> list[Outcome]:
     """Return the outcomes of the tasks, in their order.
 
     Parameters
     ----------
     path
-        File of outcomes, one JSON object a line; what it holds already is not run again.
+        File of outcomes; what it holds already is not run again.
     code
-        Fingerprint of the code; worked out when it is not given.
+        Fingerprint of the code.
     """
-    code = code or fingerprint()
-    found = kept(path)
+    kept = Kept(path, Outcome)
     marks = [mark(task, code) for task in tasks]
-    missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in found]
+    missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in kept.found]
     if len(missing) < len(tasks):
         print(f"{len(tasks) - len(missing)} of {len(tasks)} are known already", file=sys.stderr)
-    if missing:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as sink:
-            for one, outcome in _run(missing, workers):
-                found[one] = outcome
-                sink.write(msgspec.json.encode(Row(mark=one, outcome=outcome)) + b"\n")
-                sink.flush()
-    return [found[m] for m in marks]
+    for one, outcome in _run(missing, workers):
+        kept.add(one, outcome)
+    return [kept.found[m] for m in marks]
 
 
 def _run(missing: Sequence[tuple[str, Task]], workers: int) -> Iterable[tuple[str, Outcome]]:
+    if not missing:
+        return
     bar = Bar(len(missing), "detection")
     if workers <= 1:
         for one, task in missing:

@@ -157,6 +157,37 @@ def calibration(sets: Mapping[str, Figures]) -> str:
     return table(["the truth lies", *known], rows)
 
 
+def forecasts(sets: Mapping[str, Figures]) -> str:
+    """Return coverage and error by the hours that were really left."""
+    rows = []
+    for name, one in sets.items():
+        for part in one["eta"]["by_hours_left"]:
+            low, high = part["hours"]
+            span = f"over {low:g} h" if high is None else f"{low:g} to {high:g} h"
+            rows.append([
+                name, span, str(part["items"]), share(part["covered"]), share(part["error"]),
+            ])  # fmt: skip
+    return table(["set", "really left", "leaks", "inside the interval", "error"], rows)
+
+
+def known(found: Figures) -> str:
+    """Return what earlier runs of a program are worth."""
+    rows = [
+        [
+            str(one["known"]), share(one["f1"]), share(one["per_day"]), share(one["per_day_bound"]),
+            *("/".join(str(n) for n in one[f"alarmed_{test}"]) for test in ("i", "iii", "iii'")),
+            number(one["left_median"]), number(one["before_half"]), whole(one["alert_minutes"]),
+            number(one["watched"]),
+        ]
+        for one in found["by_count"]
+    ]  # fmt: skip
+    head = [
+        "earlier runs", "F1", "false a day", "95 % bound", "same again alerted", "larger alerted",
+        "growth larger alerted", "left, median", "before half", "alert min", "harmless watched",
+    ]  # fmt: skip
+    return table(head, rows)
+
+
 def rivals(rows: Sequence[Figures], ours: Figures | None = None) -> str:
     """Return the rules of others, and ours above them."""
     head = [
@@ -224,13 +255,15 @@ GOALS: tuple[tuple[str, str, str, str, Any], ...] = (
 )
 
 
-def targets(sets: Mapping[str, Any]) -> str:
+def targets(sets: Mapping[str, Any], known: Figures | None = None) -> str:
     """Return what was aimed at beside what was reached."""
-    return table(
-        ["figure", "goal", "reached"],
-        [
-            [label, goal, _cell(key, shown, sets[name]["summary"])]
-            for label, name, key, goal, shown in GOALS
-            if name in sets
-        ],
-    )
+    rows = [
+        [label, goal, _cell(key, shown, sets[name]["summary"])]
+        for label, name, key, goal, shown in GOALS
+        if name in sets
+    ]
+    for one in known["by_count"] if known is not None else ():
+        if one["known"]:
+            label = f"share of the time left at the alert, program seen {one['known']} times before"
+            rows.append([label, "≥ .88", number(one["left_median"])])
+    return table(["figure", "goal", "reached"], rows)
