@@ -11,6 +11,7 @@ COMMANDS: dict[str, str] = {
     "predict": "gpuwatchd.ctl.predict:command",
     "history": "gpuwatchd.ctl.history:command",
     "alerts": "gpuwatchd.ctl.alerts:command",
+    "feedback": "gpuwatchd.ctl.feedback:command",
     "analyze": "gpuwatchd.ctl.analyze:command",
     "doctor": "gpuwatchd.ctl.doctor:command",
     "config": "gpuwatchd.ctl.config:command",

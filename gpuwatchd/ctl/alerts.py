@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, look, options, output, words
-from gpuwatchd.errors import GpuwatchdError, StoreError
+from gpuwatchd.ctl import envelope, incidents, options, output, words
+from gpuwatchd.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Alert, Delivery, Device
+    from gpuwatchd.ctl.incidents import Found
+    from gpuwatchd.model import Alert, Delivery
+    from gpuwatchd.store.words import Word
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 _DAY_S = 86400.0
-_OPEN = {"pending", "watch", "firing"}
 _STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
 
@@ -51,83 +52,31 @@ def command(
     since_s = since
     if since_s is None:
         since_s = 0.0 if only_open else time.time() - 7 * _DAY_S
-    found = _gather(since_s, only_open=only_open)
+    found = incidents.gather(since_s, only_open=only_open)
     chosen = [
         alert
         for alert in found.alerts
         if _RANK[alert.severity] >= _RANK[severity or "info"] and found.wanted(flags, alert)
     ]
     if flags.json:
-        data = [alert_json(alert, None) for alert in chosen]
+        data = [alert_json(alert, None, found.said(alert)) for alert in chosen]
         output.emit_json(
             envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
         )
     else:
-        _table(flags, chosen, found.warnings, only_open=only_open)
+        _table(flags, chosen, found, only_open=only_open)
     return 3 if exit_code and any(a.state in {"watch", "firing"} for a in chosen) else 0
-
-
-class Found:
-    """Alerts, newest first, with where they come from and what is missing."""
-
-    def __init__(self) -> None:
-        self.alerts: list[Alert] = []
-        self.devices: dict[str, Device] = {}
-        self.source = "state-file"
-        self.warnings: list[tuple[str, str]] = []
-
-    def wanted(self, flags: Globals, alert: Alert) -> bool:
-        """Return whether ``--gpu`` lets an alert through."""
-        device = self.devices.get(alert.subject.device_uid)
-        return not flags.gpu or (device is not None and flags.wants(device))
-
-
-def _gather(since_s: float, *, only_open: bool) -> Found:
-    """Return the alerts that were open at or after an instant.
-
-    The history has all of them; the live state has the open ones with their newest numbers.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is neither.
-    """
-    from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
-
-    found = Found()
-    state, found.warnings = look.read_state()
-    merged: dict[tuple[str, float], Alert] = {}
-    try:
-        with past.reader() as history:
-            for alert in history.alerts(since_s, open_only=only_open):
-                merged[alert.key, alert.opened_at_s] = alert
-            found.devices = {device.uid: device for device in history.devices()}
-        found.source = "database"
-    except StoreError as error:
-        if state is None:
-            raise GpuwatchdError(
-                "no alerts are recorded: there is no history and no live state",
-                hint="gpuwatchctl service install",
-            ) from error
-        words = f"only the open alerts are known: {error.message}"
-        found.warnings.append(("no-history", words))
-    if state is not None:
-        found.devices |= {item.device.uid: item.device for item in state.devices}
-        merged |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
-    alerts = [a for a in merged.values() if not only_open or a.state in _OPEN]
-    found.alerts = sorted(alerts, key=lambda a: -a.opened_at_s)
-    return found
 
 
 def _table(
     flags: Globals,
     alerts: Sequence[Alert],
-    warnings: Sequence[tuple[str, str]],
+    found: Found,
     *,
     only_open: bool,
 ) -> None:
     out = output.Out(flags)
-    for _, sentence in warnings:
+    for _, sentence in found.warnings:
         out.flow([(f"! {sentence}", "yellow")])
     if not alerts:
         out.line(
@@ -150,13 +99,16 @@ def _table(
                 f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
                 (f"held back: {alert.held_back}", "yellow") if alert.held_back else "",
                 (f"ended: {alert.ended}", "dim") if alert.ended else "",
+                words.said(found.said(alert)),
             ],
             rest="  ",
         )
         out.flow([(alert.key, "dim")], first="  ", rest="  ")
 
 
-def alert_json(alert: Alert, deliveries: Sequence[Delivery] | None) -> dict[str, Any]:
+def alert_json(
+    alert: Alert, deliveries: Sequence[Delivery] | None, word: Word | None
+) -> dict[str, Any]:
     """Return one alert; ``deliveries`` is None where they were not asked for."""
     process = alert.subject.process
     return {
@@ -179,6 +131,7 @@ def alert_json(alert: Alert, deliveries: Sequence[Delivery] | None) -> dict[str,
         "next_notice_at": units.instant(alert.next_notice_at_s),
         "held_back": text.clean(alert.held_back) or None,
         "ended": text.clean(alert.ended) or None,
+        "feedback": None if word is None else envelope.word_json(word),
         "verdict": envelope.verdict_json(alert.finding),
         "deliveries": None if deliveries is None else [_delivery_json(d) for d in deliveries],
     }
@@ -206,8 +159,8 @@ def show(key: str) -> int:
     KEY is the key of an alert, a part of it that fits only one, or a pid.
     """
     flags = options.current()
-    found = _gather(0.0, only_open=False)
-    alert = _pick(found.alerts, key)
+    found = incidents.gather(0.0, only_open=False)
+    alert = incidents.pick(found.alerts, key)
     deliveries: list[Delivery] | None = None
     try:
         from gpuwatchd.ctl import past  # noqa: PLC0415
@@ -215,41 +168,18 @@ def show(key: str) -> int:
         with past.reader() as history:
             deliveries = list(history.deliveries(alert.key))
     except StoreError:
-        pass  # already said by _gather
+        pass  # already said by gather
     if flags.json:
-        data = alert_json(alert, deliveries)
+        data = alert_json(alert, deliveries, found.said(alert))
         output.emit_json(
             envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
         )
     else:
-        _tell(output.Out(flags), alert, deliveries)
+        _tell(output.Out(flags), alert, deliveries, words.said(found.said(alert)))
     return 0
 
 
-def _pick(alerts: Sequence[Alert], key: str) -> Alert:
-    """Return the newest alert that is meant.
-
-    Raises
-    ------
-    GpuwatchdError
-        When none or several different ones fit.
-    """
-    exact = [a for a in alerts if a.key == key]
-    pids = [a for a in alerts if a.subject.process and str(a.subject.process.pid) == key]
-    pids = [a for a in pids if a.state in _OPEN] or pids
-    parts = [a for a in alerts if key in a.key]
-    for fitting in (exact, pids, parts):
-        keys = {a.key for a in fitting}
-        if len(keys) == 1:
-            return fitting[0]
-        if len(keys) > 1:
-            raise GpuwatchdError(
-                f"{key!r} fits {len(keys)} alerts", hint=f"for example: {fitting[0].key}"
-            )
-    raise GpuwatchdError(f"no alert {key!r}", hint="gpuwatchctl alerts --all lists them")
-
-
-def _tell(out: output.Out, alert: Alert, deliveries: Sequence[Delivery] | None) -> None:
+def _tell(out: output.Out, alert: Alert, deliveries: Sequence[Delivery] | None, said: str) -> None:
     finding = alert.finding
     out.line((alert.title or alert.key, "bold"))
     now_s = time.time()
@@ -267,6 +197,7 @@ def _tell(out: output.Out, alert: Alert, deliveries: Sequence[Delivery] | None) 
         ("full in", words.eta(finding.eta) or "?"),
         ("because", finding.reason or "?"),
         ("ended", alert.ended),
+        ("feedback", said),
         ("held back", alert.held_back or _why_quiet(alert)),
     ]
     for label, value in facts:

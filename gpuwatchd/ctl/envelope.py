@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.look import Daemon, View
     from gpuwatchd.model import Device, EtaRange, Finding, ProcessInfo
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
+    from gpuwatchd.store.words import Word
 
 SCHEMA_VERSION = 1
 
@@ -133,6 +134,29 @@ def verdict_json(finding: Finding) -> dict[str, Any]:
     }
 
 
+def word_json(word: Word) -> dict[str, Any]:
+    """Return what the user said of an alert."""
+    return {
+        "word": word.word,
+        "why": _maybe(word.why),
+        "by": _maybe(word.who),
+        "given_at": units.instant(word.given_at_s),
+        "undone_at": units.instant(word.undone_at_s),
+    }
+
+
+def known_json(history: KnownRuns | None) -> dict[str, Any] | None:
+    """Return what is known beside the curve; None where the program cannot be known again."""
+    if history is None:
+        return None
+    return {
+        "runs": history.runs,
+        "word": history.word,
+        "siblings": history.siblings,
+        "yesterday": history.yesterday,
+    }
+
+
 def device_json(device: Device) -> dict[str, Any]:
     """Return the identity of a device."""
     return {
@@ -158,6 +182,7 @@ def _process_json(process: LiveProcess) -> dict[str, Any]:
         "container": _maybe(info.container),
         "job": _maybe(info.job),
         "used_bytes": process.used_bytes,
+        "history": known_json(process.history),
         "verdict": None if process.finding is None else verdict_json(process.finding),
     }
 

@@ -103,6 +103,11 @@ def alive(state: LiveState) -> bool:
     return not zombie and (started_at_s is None or started_at_s <= state.taken_at_s + 1.0)
 
 
+def running() -> bool:
+    """Return whether a daemon runs."""
+    return _daemon(read_state()[0]).running
+
+
 def _daemon(state: LiveState | None) -> Daemon:
     daemon = Daemon()
     if state is None:

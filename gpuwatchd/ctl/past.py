@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd import config
 from gpuwatchd.errors import StoreError
 from gpuwatchd.model import DeviceReading, ProcessInfo, Series, Subject
 from gpuwatchd.store import reader as store
-from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.schema import FILE_NAME
 
 if TYPE_CHECKING:
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Device, Finding, ProcessKey
+    from gpuwatchd.model import Device, Finding, ProcessKey, Profile
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
+    from gpuwatchd.store.words import Word
 
 __all__ = ["FILE_NAME", "judged", "reader"]
 
@@ -67,6 +70,7 @@ def judged(
         with reader() as history:
             begun_s = _begun_s(history)
             infos = {info.key: info for info in history.processes()}
+            words = history.words()
             for device in history.devices():
                 rows = _last_rows(history, device, now_s, begun_s)
                 age_s = now_s - rows[-1].at_s if rows else None
@@ -75,7 +79,8 @@ def judged(
                 newest_s = max(newest_s, rows[-1].at_s)
                 span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
                 used = history.process_rows(device.uid, *span)
-                devices.append(_live(device, rows, used, infos, settings))
+                known = Known(history, device, infos, words)
+                devices.append(_live(device, rows, used, known, settings))
     except StoreError as error:
         warnings.append(("history", error.message))
         return None
@@ -86,6 +91,39 @@ def judged(
     view = View("database", newest_s, devices)
     view.warnings.append(("from-history", "judged from the history, without the daemon's alerts"))
     return view
+
+
+class Known:
+    """Who is on one device, what is known of their earlier runs, what the user said of them."""
+
+    def __init__(
+        self,
+        history: Reader,
+        device: Device,
+        infos: dict[ProcessKey, ProcessInfo],
+        words: Sequence[Word],
+    ) -> None:
+        self._history = history
+        self._device = device
+        self.infos = infos
+        self._words = words
+
+    def of(self, info: ProcessInfo) -> tuple[tuple[Profile, ...], KnownRuns | None]:
+        """Return the earlier runs that a process is judged by, and the same for people."""
+        from gpuwatchd import programs  # noqa: PLC0415 - only where the history is judged
+        from gpuwatchd.pipeline.memo import chosen  # noqa: PLC0415
+
+        key = programs.key_on(info.program, self._device)
+        if key is None:
+            return (), None
+        found = chosen(
+            self._history.runs(key),
+            self._words,
+            device_uid=self._device.uid,
+            process=info.key,
+        )
+        said = [run.word for run in found if run.word is not None]
+        return found, KnownRuns(runs=len(found), word=said[-1] if said else None)
 
 
 def _begun_s(history: Reader) -> float:
@@ -119,7 +157,7 @@ def _live(
     device: Device,
     rows: Sequence[DeviceRow],
     used: Sequence[ProcessRow],
-    infos: dict[ProcessKey, ProcessInfo],
+    known: Known,
     settings: DetectionSection,
 ) -> LiveDevice:
     end_s, last = rows[-1].at_s, rows[-1].used_last_bytes or 0
@@ -133,12 +171,21 @@ def _live(
     for key, own in points.items():
         if own[-1][0] < end_s - _ALIVE_S:
             continue
-        info = infos.get(key) or ProcessInfo(key=key, name="?")
+        info = known.infos.get(key) or ProcessInfo(key=key, name="?")
         whole = _filled(own, [row.at_s for row in rows])
         subject = Subject(device_uid=device.uid, process=key)
-        series = _series(subject, whole, free, total, info.framework)
-        finding = _judge(series, settings)
-        processes.append(LiveProcess(info=info, used_bytes=own[-1][1], finding=finding))
+        runs, shown = known.of(info)
+        series = msgspec.structs.replace(
+            _series(subject, whole, free, total, info.framework), history=runs
+        )
+        processes.append(
+            LiveProcess(
+                info=info,
+                used_bytes=own[-1][1],
+                finding=_judge(series, settings),
+                history=shown,
+            )
+        )
     whole = [(row.at_s, row.used_last_bytes or 0) for row in rows]
     own_finding = _judge(_series(Subject(device_uid=device.uid), whole, free, total), settings)
     return LiveDevice(

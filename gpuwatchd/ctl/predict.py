@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.output import Out, Part
-    from gpuwatchd.model import Finding, ProcessInfo
-    from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.model import Finding
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 _LABEL_WIDTH = 14
 _TOLD_IN_FULL = LEAK_PATTERNS | {"spike"}
@@ -73,7 +73,7 @@ def _view(flags: Globals) -> look.View:
 
 def _subjects(
     item: LiveDevice, *, whole: bool
-) -> Iterator[tuple[str, Finding, ProcessInfo | None]]:
+) -> Iterator[tuple[str, Finding, LiveProcess | None]]:
     """Yield (who, judgement, process) per subject, the device first."""
     finding = item.finding
     own = finding is not None and finding.subject.process is None
@@ -85,7 +85,7 @@ def _subjects(
         if process.finding is None:
             continue
         seen = seen or process.finding.subject == (finding.subject if finding else None)
-        yield words.who(process.info), process.finding, process.info
+        yield words.who(process.info), process.finding, process
     key = finding.subject.process if finding is not None else None
     if finding is not None and key is not None and not seen and whole:
         yield f"pid {key.pid}", finding, None
@@ -97,16 +97,20 @@ def _device(out: Out, item: LiveDevice, *, whole: bool, verbose: bool) -> None:
     out.line((f"GPU {index if index is not None else '?'}  {item.device.name}", "bold"))
     if not subjects:
         out.flow([words.verdict(None, samples=item.samples)], first="  ", rest="  ")
-    for who, finding, info in subjects:
+    for who, finding, process in subjects:
         if verbose or finding.pattern in _TOLD_IN_FULL:
-            _full(out, item, who, finding, info)
+            _full(out, item, who, finding, process)
         else:
             said = words.verdict(finding)
             reason = finding.reason if finding.reason != said[0] else ""
-            out.flow([who, said, (reason, "dim")], first="  ", rest="    ")
+            known = words.known(process.history) if process is not None else ""
+            out.flow([who, said, (reason, "dim"), (known, "dim")], first="  ", rest="    ")
 
 
-def _full(out: Out, item: LiveDevice, who: str, finding: Finding, info: ProcessInfo | None) -> None:
+def _full(
+    out: Out, item: LiveDevice, who: str, finding: Finding, process: LiveProcess | None
+) -> None:
+    info = process.info if process is not None else None
     out.flow([who, words.verdict(finding)], first="  ", rest="    ")
     facts: list[tuple[str, Part]] = [
         ("growth rate", words.growth(finding.rate_bytes_per_s)),
@@ -122,6 +126,8 @@ def _full(out: Out, item: LiveDevice, who: str, finding: Finding, info: ProcessI
         facts.append(("since", units.clock(finding.onset_at_s, now_s=finding.judged_at_s)))
     if finding.reason:
         facts.append(("because", finding.reason))
+    if process is not None and process.history is not None:
+        facts.append(("known", words.known(process.history) or "its first run"))
     facts += [("advice", advice) for advice in finding.advice]
     for label, value in facts:
         out.flow(

@@ -10,6 +10,8 @@ from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
     from gpuwatchd.model import EtaRange, Finding, ProcessInfo
+    from gpuwatchd.store.live import KnownRuns
+    from gpuwatchd.store.words import Word
 
 _CALM = {"stable", "plateau", "preallocated", "sawtooth"}
 
@@ -86,6 +88,37 @@ def who(info: ProcessInfo) -> str:
     """Return "python[4711] of alice"."""
     owner = f" of {info.user}" if info.user else ""
     return f"{info.label}[{info.key.pid}]{owner}"
+
+
+def said(word: Word | None) -> str:
+    """Return "alice said: normal (a cache)"; "" when nothing was said."""
+    if word is None:
+        return ""
+    return f"{word.who or 'you'} said: {word.word}" + (f" ({word.why})" if word.why else "")
+
+
+def known(history: KnownRuns | None) -> str:
+    """Return what is known beside the curve; "" when nothing is.
+
+    Examples
+    --------
+    >>> from gpuwatchd.store.live import KnownRuns
+    >>> known(KnownRuns(runs=3, word="normal", siblings=1, yesterday=True))
+    '3 earlier runs, said to be normal, 1 sibling, yesterday'
+    >>> known(KnownRuns())
+    ''
+    """
+    if history is None:
+        return ""
+    parts = [
+        f"{count} {name}{'s' if count > 1 else ''}"
+        for count, name in ((history.runs, "earlier run"), (history.siblings, "sibling"))
+        if count
+    ]
+    if history.word is not None:
+        word = "said to be normal" if history.word == "normal" else "said to leak"
+        parts.insert(1 if history.runs else 0, word)
+    return ", ".join([*parts, "yesterday"] if history.yesterday else parts)
 
 
 def framework(finding: Finding | None, info: ProcessInfo | None) -> str:

@@ -296,8 +296,9 @@ class Knowledge:
             return
         siblings = self._siblings(track)
         for other in siblings:
-            if abs(now_s - other.memo.live_s) >= SIBLINGS_EVERY_S:
-                other.memo.live_s = now_s
+            moved = other.window.moves != other.memo.live_moves
+            if moved and abs(now_s - other.memo.live_s) >= SIBLINGS_EVERY_S:
+                other.memo.live_s, other.memo.live_moves = now_s, other.window.moves
                 other.memo.live = profile_of(other, self._shelf, now_s, kind="sibling")
                 self._wishes.append(track)
                 return

@@ -45,6 +45,8 @@ class Memo(msgspec.Struct, kw_only=True, eq=False):
     live: Profile | None = None
     """What the subject itself has done so far, for its siblings."""
     live_s: float = float("-inf")
+    live_moves: int = -1
+    """The window's count of moves then: what has not moved has done nothing new."""
     shown: KnownRuns = KnownRuns()
     """The same for people."""
     siblings_s: float = float("-inf")

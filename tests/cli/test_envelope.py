@@ -26,7 +26,8 @@ DEVICE = {
     "faults", "verdict", "processes",
 }  # fmt: skip
 PROCESS = {
-    "pid", "started_at", "name", "user", "framework", "container", "job", "used_bytes", "verdict",
+    "pid", "started_at", "name", "user", "framework", "container", "job", "used_bytes", "history",
+    "verdict",
 }  # fmt: skip
 HEAD = {"schema_version", "verb", "generated_at", "host", "version", "source", "stale_s",
         "warnings", "daemon", "data"}  # fmt: skip

@@ -1,0 +1,219 @@
+"""``feedback``: the user's word on an alert, which teaches what its program's runs are judged by.
+
+The word is one row that this program writes into the history itself (see :mod:`store.words`); a
+running daemon notices it within a tick, one that is stopped when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import config, text, units
+from gpuwatchd.ctl import envelope, incidents, look, options, output, words
+from gpuwatchd.errors import GpuwatchdError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.incidents import Found
+    from gpuwatchd.model import Alert
+    from gpuwatchd.store.words import Word
+
+_WHY_CHARS = 200
+
+
+class _Saying(click.Group):
+    """A group whose verb "say" may be left out: ``feedback ALERT normal``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["say", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    "feedback",
+    cls=_Saying,
+    subcommand_metavar="ALERT normal|leak | VERB ...",
+    epilog=options.examples(
+        'feedback latest normal --why "fills its cache"', "feedback 4711 leak", "feedback undo 4711"
+    ),
+)
+def command() -> None:
+    """Say of an alert whether it is normal or a leak.
+
+    What is normal is over at once and stays quiet while it stays within that; the next runs of
+    the same program are judged by it. ALERT is as `alerts` prints it: its key, a part of the key
+    that fits only one, a pid, or "latest".
+    """
+
+
+@command.command(
+    "say",
+    epilog=options.examples(
+        'feedback say latest normal --why "fills its cache"', "feedback 4711 leak"
+    ),
+)
+@click.argument("alert", shell_complete=options.complete_key)
+@click.argument("word", type=click.Choice(["normal", "leak"]))
+@click.option("--why", metavar="TEXT", help="Why, for those who ask later.")
+def say(alert: str, word: str, why: str | None) -> int:
+    """Say it; `feedback ALERT normal` is the same. A new word takes the place of an older one."""
+    from gpuwatchd.store import words as store  # noqa: PLC0415 - SQLite comes with it
+
+    flags = options.current()
+    found = _gather()
+    meant = incidents.pick(found.alerts, alert)
+    said = store.say(
+        config.state_dir(),
+        store.Word(
+            alert_key=meant.key,
+            opened_at_s=meant.opened_at_s,
+            subject=meant.subject,
+            title=text.clean(meant.title or meant.key),
+            word="normal" if word == "normal" else "leak",
+            given_at_s=time.time(),
+            why=(text.clean(why, limit=_WHY_CHARS).strip() or None) if why else None,
+            who=_user(),
+        ),
+    )
+    learned = meant.subject.process is not None and meant.subject.process in found.known
+    running = look.running()
+    if flags.json:
+        entry = _entry(said) | {"program_known": learned, "daemon_running": running}
+        output.emit_json(envelope.answer("feedback", [entry], source="database"))
+        return 0
+    out = output.Out(flags)
+    out.flow([(said.title, "bold"), words.said(said)], rest="  ")
+    out.flow(
+        _follows(meant, said, learned=learned, running=running), first="  ", rest="  ", gap=" "
+    )
+    return 0
+
+
+def _follows(meant: Alert, said: Word, *, learned: bool, running: bool) -> list[str]:
+    if said.word == "leak":
+        first = "the alert stays"
+    elif meant.state in incidents.OPEN:
+        when = "within seconds" if running else "when the daemon runs again"
+        first = f"the alert is over {when}, and it stays quiet while it stays within this"
+    else:
+        first = "the alert is over already"
+    then = (
+        "the next runs of this program are judged by it"
+        if learned
+        else "it holds for this alone: what ran cannot be known again"
+    )
+    return f"{first}; {then}".split(" ")
+
+
+@command.command("undo", epilog=options.examples("feedback undo 4711", "feedback undo latest"))
+@click.argument("alert", shell_complete=options.complete_key)
+def undo(alert: str) -> int:
+    """Take back what was said of an alert; it is judged as if nothing had been said."""
+    from gpuwatchd.store import words as store  # noqa: PLC0415
+
+    flags = options.current()
+    found = _gather()
+    said = [a for a in found.alerts if found.said(a) is not None]
+    if alert == "latest" and found.words:
+        key = found.words[-1].alert_key
+    else:
+        try:
+            key = incidents.pick(said, alert).key
+        except GpuwatchdError as error:
+            incidents.pick(found.alerts, alert)  # says so when there is no such alert at all
+            raise GpuwatchdError(
+                f"nothing was said of {alert}", hint="gpuwatchctl feedback list"
+            ) from error
+    last = next(word for word in reversed(found.words) if word.alert_key == key)
+    if not store.unsay(config.state_dir(), key, time.time()):
+        raise GpuwatchdError(f"nothing was said of {alert}", hint="gpuwatchctl feedback list")
+    if flags.json:
+        entry = _entry(last) | {"undone_at": units.instant(time.time())}
+        output.emit_json(envelope.answer("feedback", [entry], source="database"))
+    else:
+        parts: list[output.Part] = [(last.title, "bold"), f"taken back: {words.said(last)}"]
+        output.Out(flags).flow(parts, rest="  ")
+    return 0
+
+
+@command.command("list", epilog=options.examples("feedback list", "feedback list --all --json"))
+@click.option("--all", "everything", is_flag=True, help="Also what was taken back.")
+def list_(everything: bool) -> int:  # noqa: FBT001
+    """List what was said, newest first."""
+    from gpuwatchd.ctl import past  # noqa: PLC0415
+
+    flags = options.current()
+    with past.reader() as history:
+        said = history.words(all_of_them=everything)[::-1]
+    if flags.json:
+        data = [_entry(word) for word in said]
+        output.emit_json(envelope.answer("feedback", data, source="database"))
+    else:
+        _table(flags, said)
+    return 0
+
+
+def _table(flags: Globals, said: Sequence[Word]) -> None:
+    out = output.Out(flags)
+    if not said:
+        out.line("nothing was said of any alert")
+    now_s = time.time()
+    for word in said:
+        taken = word.undone_at_s
+        parts: list[output.Part] = [
+            units.clock(word.given_at_s, now_s=now_s),
+            words.said(word),
+            word.title,
+            (f"taken back {units.clock(taken, now_s=now_s)}", "dim") if taken is not None else "",
+        ]
+        out.flow(parts, rest="  ")
+        out.flow([(word.alert_key, "dim")], first="  ", rest="  ")
+
+
+def _gather() -> Found:
+    """Return all alerts; they must be in the history, where the word goes.
+
+    Raises
+    ------
+    StoreError
+        When there is no usable history.
+    """
+    found = incidents.gather(0.0, only_open=False)
+    if found.source != "database":
+        why = next((words_ for code, words_ in found.warnings if code == "no-history"), "")
+        raise StoreError(
+            f"nothing can be said without the history ({why})" if why else "there is no history",
+            hint="gpuwatchctl doctor tells what is wrong with it",
+        )
+    return found
+
+
+def _entry(word: Word) -> dict[str, Any]:
+    process = word.subject.process
+    return {
+        "key": text.clean(word.alert_key),
+        "title": text.clean(word.title),
+        "opened_at": units.instant(word.opened_at_s),
+        "device_uid": text.clean(word.subject.device_uid),
+        "process": None
+        if process is None
+        else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        **envelope.word_json(word),
+    }
+
+
+def _user() -> str:
+    try:
+        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return str(os.getuid())

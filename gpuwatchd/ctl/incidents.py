@@ -1,0 +1,109 @@
+"""Alerts as ``alerts`` and ``feedback`` find them: open and past, with what was said of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.ctl import look
+from gpuwatchd.errors import GpuwatchdError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.model import Alert, Device, ProcessKey
+    from gpuwatchd.store.words import Word
+
+OPEN = {"pending", "watch", "firing"}
+
+
+class Found:
+    """Alerts, newest first, with where they come from and what is missing."""
+
+    def __init__(self) -> None:
+        self.alerts: list[Alert] = []
+        self.devices: dict[str, Device] = {}
+        self.words: list[Word] = []
+        """What the user said of alerts and did not take back, oldest first."""
+        self.known: set[ProcessKey] = set()
+        """Processes whose program would be known again."""
+        self.source = "state-file"
+        self.warnings: list[tuple[str, str]] = []
+
+    def wanted(self, flags: Globals, alert: Alert) -> bool:
+        """Return whether ``--gpu`` lets an alert through."""
+        device = self.devices.get(alert.subject.device_uid)
+        return not flags.gpu or (device is not None and flags.wants(device))
+
+    def said(self, alert: Alert) -> Word | None:
+        """Return what the user said of an alert."""
+        meant = [
+            word
+            for word in self.words
+            if word.alert_key == alert.key and abs(word.opened_at_s - alert.opened_at_s) < 1.0
+        ]
+        return meant[-1] if meant else None
+
+
+def gather(since_s: float, *, only_open: bool) -> Found:
+    """Return the alerts that were open at or after an instant.
+
+    The history has all of them; the live state has the open ones with their newest numbers.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is neither.
+    """
+    from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
+
+    found = Found()
+    state, found.warnings = look.read_state()
+    merged: dict[tuple[str, float], Alert] = {}
+    try:
+        with past.reader() as history:
+            for alert in history.alerts(since_s, open_only=only_open):
+                merged[alert.key, alert.opened_at_s] = alert
+            found.devices = {device.uid: device for device in history.devices()}
+            found.words = history.words()
+            found.known = {info.key for info in history.processes() if info.program is not None}
+        found.source = "database"
+    except StoreError as error:
+        if state is None:
+            raise GpuwatchdError(
+                "no alerts are recorded: there is no history and no live state",
+                hint="gpuwatchctl service install",
+            ) from error
+        words = f"only the open alerts are known: {error.message}"
+        found.warnings.append(("no-history", words))
+    if state is not None:
+        found.devices |= {item.device.uid: item.device for item in state.devices}
+        merged |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
+    alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
+    found.alerts = sorted(alerts, key=lambda a: -a.opened_at_s)
+    return found
+
+
+def pick(alerts: Sequence[Alert], key: str) -> Alert:
+    """Return the newest alert that is meant: by key, part of it, pid, or "latest".
+
+    Raises
+    ------
+    GpuwatchdError
+        When none or several different ones fit.
+    """
+    if key == "latest" and alerts:
+        return next((a for a in alerts if a.state in OPEN), alerts[0])
+    exact = [a for a in alerts if a.key == key]
+    pids = [a for a in alerts if a.subject.process and str(a.subject.process.pid) == key]
+    pids = [a for a in pids if a.state in OPEN] or pids
+    parts = [a for a in alerts if key in a.key]
+    for fitting in (exact, pids, parts):
+        keys = {a.key for a in fitting}
+        if len(keys) == 1:
+            return fitting[0]
+        if len(keys) > 1:
+            raise GpuwatchdError(
+                f"{key!r} fits {len(keys)} alerts", hint=f"for example: {fitting[0].key}"
+            )
+    raise GpuwatchdError(f"no alert {key!r}", hint="gpuwatchctl alerts --all lists them")
