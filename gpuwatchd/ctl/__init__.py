@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "alerts": "gpuwatchd.ctl.alerts:command",
     "feedback": "gpuwatchd.ctl.feedback:command",
     "analyze": "gpuwatchd.ctl.analyze:command",
+    "backtest": "gpuwatchd.ctl.backtest:command",
     "doctor": "gpuwatchd.ctl.doctor:command",
     "config": "gpuwatchd.ctl.config:command",
     "notify": "gpuwatchd.ctl.notify:command",

@@ -177,6 +177,7 @@ def analyze(
     config: Config,
     *,
     only: Container[str] | None = None,
+    watcher: Watcher | None = None,
     passed: Callable[[float], None] | None = None,
 ) -> list[SubjectResult]:
     """Return what the daemon would have said, live, of each subject of a log.
@@ -189,10 +190,12 @@ def analyze(
         Settings; by default those of the daemon.
     only
         Ids of the subjects to judge; the others are there for the room that they leave.
+    watcher
+        Who judges; by default one that knows nothing yet.
     passed
         Told now and then which share of the log has been played.
     """
-    watcher = Watcher(config)
+    watcher = watcher or Watcher(config)
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []

@@ -1,0 +1,378 @@
+"""The user's own history, replayed: what would have been raised, what came of it, what if.
+
+The same replay as :mod:`gpuwatchd.pipeline.offline`, over the record of one device at a time. Other
+settings are tried on those subjects only that grew at all: the rest is silent under each of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import verdict
+from gpuwatchd.model import EtaRange, Pattern, Subject, Value
+from gpuwatchd.pipeline import archive, hindsight, offline
+from gpuwatchd.pipeline.intake import device_title, process_title
+from gpuwatchd.pipeline.tracks import Watcher
+from gpuwatchd.policy import FAST_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpuwatchd.config import Config, DetectionSection
+    from gpuwatchd.model import Device, Finding, Series
+    from gpuwatchd.pipeline.offline import Event, SubjectResult
+    from gpuwatchd.sources.formats.log import LogFile, LogSeries
+    from gpuwatchd.store.reader import Reader
+
+    _Findings = dict[tuple[str, float, float | None, float], Finding | None]
+
+_THRESHOLD_STEPS = (-0.2, -0.1, 0.1, 0.2)
+_HIGHEST = 0.98
+_CONFIRM_FACTORS = (2, 5)
+_READ_SHARE, _SCOUT_SHARE = 0.1, 0.5
+
+
+class Trial(Value, frozen=True, kw_only=True):
+    """One set of settings that the history is played under."""
+
+    name: str
+    config: Config
+    whole: bool = False
+    """Play every subject: the settings may wake one that the others leave asleep."""
+
+
+class Case(Value, frozen=True, kw_only=True):
+    """One alert, or one watch, that would have been raised."""
+
+    subject: Subject
+    title: str
+    pattern: Pattern
+    reason: str
+    watch_at_s: float | None
+    alert_at_s: float | None
+    """None for a watch that never became an alert."""
+    over_at_s: float | None
+    rate_bytes_per_s: float | None
+    confidence: float
+    eta: EtaRange | None
+    """As it was told."""
+    fate: hindsight.Fate
+    word: str | None = None
+    """What the user said of it: "normal" or "leak"."""
+    band_held: bool | None = None
+    """Whether the limit was reached within the interval told; None when it cannot be known."""
+
+    @property
+    def true(self) -> bool | None:
+        """Whether it came true: the user's word, else the record; None when neither tells."""
+        return self.word == "leak" if self.word is not None else self.fate.true
+
+    @property
+    def lead_s(self) -> float | None:
+        """Time from the alert to the full memory; None when it was never full."""
+        if self.alert_at_s is None or self.fate.came != "filled":
+            return None
+        return self.fate.at_s - self.alert_at_s
+
+
+class Played(Value, frozen=True, kw_only=True):
+    """What one device's history says under one trial."""
+
+    trial: str
+    cases: tuple[Case, ...]
+    deaths: int
+    """Subjects that ended near the limit of their own growth."""
+    missed: int
+    """Those of them that no alert came before."""
+
+
+class DeviceReport(Value, frozen=True, kw_only=True):
+    """What one device's history says."""
+
+    device: Device
+    subjects: int
+    samples: int
+    begun_at_s: float | None
+    """None when nothing is recorded."""
+    ended_at_s: float | None
+    played: tuple[Played, ...]
+
+
+class Tally(Value, frozen=True, kw_only=True):
+    """The figures of one trial over all devices."""
+
+    trial: str
+    watches: int
+    """Watches that never became an alert."""
+    alerts: int
+    true: int
+    false: int
+    unknown: int
+    deaths: int
+    missed: int
+    lead_s: float | None
+    """Median time from the alert to the full memory."""
+    held: int
+    """Forecasts whose interval held the time at which the memory was full."""
+    foretold: int
+    """Forecasts of which that is known."""
+
+
+def trials(config: Config, changed: Config | None = None, name: str = "") -> list[Trial]:
+    """Return the present settings, thresholds and holds around them, and the changed ones.
+
+    Parameters
+    ----------
+    config
+        The settings in force.
+    changed
+        Settings that the user asks about, under this ``name``.
+    """
+    out = [Trial(name="as it is", config=config)]
+    now = config.detection.confidence_threshold
+    levels = {round(min(max(now + step, 0.3), _HIGHEST), 2) for step in _THRESHOLD_STEPS} - {now}
+    for level in sorted(levels):
+        detection = msgspec.structs.replace(config.detection, confidence_threshold=level)
+        over = msgspec.structs.replace(config, detection=detection)
+        out.append(Trial(name=f"detection.confidence-threshold={level:g}", config=over))
+    for factor in _CONFIRM_FACTORS:
+        policy = msgspec.structs.replace(config.policy, confirm=config.policy.confirm * factor)
+        over = msgspec.structs.replace(config, policy=policy)
+        out.append(Trial(name=f"policy.confirm={policy.confirm}", config=over))
+    if changed is not None:
+        plain = msgspec.structs.replace(
+            changed.detection, confidence_threshold=config.detection.confidence_threshold
+        )
+        out.append(Trial(name=name, config=changed, whole=plain != config.detection))
+    return out
+
+
+def play(
+    history: Reader,
+    device: Device,
+    span: tuple[float, float],
+    tried: Sequence[Trial],
+    *,
+    passed: Callable[[float], None] | None = None,
+) -> DeviceReport:
+    """Return what would have been raised on one device in a span, under each trial.
+
+    Parameters
+    ----------
+    history
+        The open history.
+    span
+        Begin and end, epoch seconds.
+    tried
+        Settings, the present ones first.
+    passed
+        Told now and then which share of the work is done.
+    """
+    tell = passed or _nobody
+    read = _share_of(tell, 0.0, _READ_SHARE)
+    log = archive.load(history, device, *span, passed=read)
+    if not log.series:
+        return DeviceReport(
+            device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()
+        )
+    words = spoken(history)
+    stirred = _stirred(log, tried, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
+    died = hindsight.deaths(log)
+    played = []
+    recall: dict[DetectionSection, _Findings] = {}
+    each = (1.0 - _READ_SHARE - _SCOUT_SHARE) / len(tried)
+    for position, trial in enumerate(tried):
+        begin = _READ_SHARE + _SCOUT_SHARE + each * position
+        results = offline.analyze(
+            log,
+            trial.config,
+            only=None if trial.whole else stirred,
+            watcher=_Recalling(trial.config, recall),
+            passed=_share_of(tell, begin, each),
+        )
+        cases = tuple(_cases(results, log, words))
+        alerted = [case for case in cases if case.alert_at_s is not None]
+        missed = sum(not _warned(subject, at_s, alerted) for subject, at_s in died.items())
+        played.append(Played(trial=trial.name, cases=cases, deaths=len(died), missed=missed))
+    return DeviceReport(
+        device=device,
+        subjects=len(log.series),
+        samples=sum(int(one.t_s.size) for one in log.series),
+        begun_at_s=min(float(one.t_s[0]) for one in log.series),
+        ended_at_s=max(float(one.t_s[-1]) for one in log.series),
+        played=tuple(played),
+    )
+
+
+def tally(reports: Iterable[DeviceReport], tried: Sequence[Trial]) -> list[Tally]:
+    """Return the figures of each trial over all devices."""
+    played = [one for report in reports for one in report.played]
+    return [_tally(trial.name, [p for p in played if p.trial == trial.name]) for trial in tried]
+
+
+def spoken(history: Reader) -> dict[str, list[tuple[float, str]]]:
+    """Return what the user said: subject id -> when its alert had opened, and the word."""
+    out: dict[str, list[tuple[float, str]]] = {}
+    for word in history.words():
+        out.setdefault(word.subject.id, []).append((word.opened_at_s, word.word))
+    return out
+
+
+def _nobody(_: float) -> None:
+    """Tell nobody."""
+
+
+def _share_of(tell: Callable[[float], None], begin: float, width: float) -> Callable[[float], None]:
+    return lambda share: tell(begin + width * share)
+
+
+def _stirred(log: LogFile, tried: Sequence[Trial], tell: Callable[[float], None]) -> set[str]:
+    """Return the subjects that any trial could raise anything of.
+
+    Found with the lowest threshold of all and a single confirmation: what does not open even a
+    watch then opens nothing under a stricter rule.
+    """
+    first = tried[0].config
+    lowest = min(trial.config.detection.confidence_threshold for trial in tried)
+    scout = msgspec.structs.replace(
+        first,
+        detection=msgspec.structs.replace(first.detection, confidence_threshold=lowest),
+        policy=msgspec.structs.replace(first.policy, confirm=1),
+    )
+    found = offline.analyze(log, scout, passed=tell)
+    return {one.subject.id for one in found if one.watches or one.alerts}
+
+
+class _Recalling(Watcher):
+    """Judges each series once for all trials that differ in the threshold or in policy alone.
+
+    Above the level of a watch the threshold decides nothing but whether a finding is a watch or an
+    alert; so it is judged with the level itself, and lowered to a watch where the trial asks more.
+    """
+
+    def __init__(self, config: Config, recall: dict[DetectionSection, _Findings]) -> None:
+        super().__init__(config)
+        self._threshold = config.detection.confidence_threshold
+        shared = msgspec.structs.replace(
+            config.detection, confidence_threshold=min(self._threshold, verdict.WATCH_CONFIDENCE)
+        )
+        self.config = msgspec.structs.replace(config, detection=shared)
+        self._recall = recall.setdefault(shared, {})
+
+    def _findings(self, batch: list[Series]) -> list[Finding | None]:
+        keys = [
+            (one.subject.id, float(one.t_s[-1]), one.limit_bytes, one.others_bytes_per_s)
+            for one in batch
+        ]
+        new = [k for k, key in enumerate(keys) if key not in self._recall]
+        judged = super()._findings([batch[k] for k in new]) if new else []
+        for k, finding in zip(new, judged, strict=True):
+            if finding is not None:
+                finding = msgspec.structs.replace(finding, signals=())  # noqa: PLW2901 - smaller
+            self._recall[keys[k]] = finding
+        return [self._lowered(self._recall[key]) for key in keys]
+
+    def _lowered(self, finding: Finding | None) -> Finding | None:
+        if finding is None or finding.tier != "alert" or finding.confidence >= self._threshold:
+            return finding
+        severity = "warning" if finding.severity == "critical" else finding.severity
+        return msgspec.structs.replace(finding, tier="watch", severity=severity)
+
+
+def _cases(
+    results: Iterable[SubjectResult], log: LogFile, words: dict[str, list[tuple[float, str]]]
+) -> Iterable[Case]:
+    device = next((one for one in log.series if one.process is None), None)
+    series = {one.subject.id: one for one in log.series}
+    for result in results:
+        lives: dict[float, list[Event]] = {}
+        for event in (*result.watches, *result.alerts):
+            lives.setdefault(event.alert.opened_at_s, []).append(event)
+        for opened_s, events in sorted(lives.items()):
+            own = series[result.subject.id]
+            said = _said(words.get(result.subject.id, ()), opened_s, own)
+            yield _case(result, events, own, device, said)
+
+
+def _said(words: Sequence[tuple[float, str]], opened_s: float, own: LogSeries) -> str | None:
+    """Return the word on the alert that the daemon opened nearest to this one."""
+    span_s = max(float(own.t_s[-1] - own.t_s[0]), 1.0)
+    near = [(abs(at_s - opened_s), word) for at_s, word in words]
+    return min(near)[1] if near and min(near)[0] <= span_s else None
+
+
+def _case(
+    result: SubjectResult,
+    events: list[Event],
+    own: LogSeries,
+    device: LogSeries | None,
+    word: str | None,
+) -> Case:
+    told = next((e for e in events if e.state == "firing"), None)
+    first = told or min(events, key=lambda event: event.at_s)
+    over = next((e.at_s for e in events if e.state == "resolved"), None)
+    finding = first.alert.finding
+    lived = hindsight.fate(
+        own,
+        device if own.process is not None else None,
+        from_s=first.at_s,
+        onset_s=first.at_s if finding.onset_at_s is None else finding.onset_at_s,
+        growth=finding.growth_bytes or 0.0,
+    )
+    return Case(
+        subject=result.subject,
+        title=_title(result),
+        pattern=finding.pattern,
+        reason=finding.reason,
+        watch_at_s=first.alert.watch_at_s,
+        alert_at_s=None if told is None else told.at_s,
+        over_at_s=over,
+        rate_bytes_per_s=finding.rate_bytes_per_s,
+        confidence=finding.confidence,
+        eta=finding.eta,
+        fate=lived,
+        word=word,
+        band_held=None
+        if told is None
+        else hindsight.band_held(finding.eta, lived, from_s=told.at_s, end_s=float(own.t_s[-1])),
+    )
+
+
+def _title(result: SubjectResult) -> str:
+    if result.process is None:
+        return device_title(result.device)
+    return process_title(result.device, result.process)
+
+
+def _warned(subject: str, died_s: float, alerted: Iterable[Case]) -> bool:
+    return any(
+        case.subject.id == subject
+        and case.alert_at_s is not None
+        and case.alert_at_s < died_s
+        and (case.over_at_s is None or case.over_at_s >= died_s - FAST_S)
+        for case in alerted
+    )
+
+
+def _tally(name: str, played: Sequence[Played]) -> Tally:
+    cases = [case for one in played for case in one.cases]
+    alerts = [case for case in cases if case.alert_at_s is not None]
+    known = [case.true for case in alerts if case.true is not None]
+    leads = [case.lead_s for case in alerts if case.lead_s is not None]
+    bands = [case.band_held for case in alerts if case.band_held is not None]
+    return Tally(
+        trial=name,
+        watches=len(cases) - len(alerts),
+        alerts=len(alerts),
+        true=sum(known),
+        false=len(known) - sum(known),
+        unknown=len(alerts) - len(known),
+        deaths=sum(one.deaths for one in played),
+        missed=sum(one.missed for one in played),
+        lead_s=statistics.median(leads) if leads else None,
+        held=sum(bands),
+        foretold=len(bands),
+    )

@@ -1,0 +1,225 @@
+"""``backtest``: the user's own history in words and as JSON; and work on many things at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.ctl import backtest, main, parallel
+from gpuwatchd.model import Subject
+from gpuwatchd.pipeline.backtest import Case
+from gpuwatchd.pipeline.hindsight import Fate
+from tests.cli import world
+from tests.pipeline import recorded
+from tests.pipeline.recorded import Run, ramp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def dead(devices: int = 1, *, hours: float = 2.0) -> None:
+    """Write a history in which a process fills the memory and dies."""
+    now_s = time.time()
+    config.state_dir().mkdir(exist_ok=True)
+    begin_s = now_s - hours * 3600.0
+    run = Run(pid=4711, begin_s=begin_s + 300, used=ramp(75, 19.3))
+    recorded.write(config.state_dir(), [run], begin_s, now_s, devices=devices)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["backtest", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)["data"]
+
+
+def test_a_death_is_told_with_its_alert(capsys: pytest.CaptureFixture[str]) -> None:
+    dead()
+    data = said(capsys, "--since", "3h")
+    (device,) = data["devices"]
+    (case,) = [one for one in device["cases"] if one["alert_at"] is not None]
+    assert (case["pid"], case["came"], case["true"]) == (4711, "filled", True)
+    assert case["process_ended"]
+    assert case["memory_share"] == pytest.approx(0.99, abs=0.01)
+    assert 1800 < case["lead_s"] < 4500
+    present = data["settings"][0]
+    assert (present["name"], present["alerts"], present["precision"]) == ("as it is", 1, 1.0)
+    assert (present["deaths"], present["deaths_missed"]) == (1, 0)
+
+
+def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    dead()
+    assert main(["backtest", "--since", "3h", "--set", "confidence-threshold=0.9"]) == 0
+    out = capsys.readouterr().out
+    assert "probably out of memory" in out
+    assert "1 of the 1 whose outcome is known came true (precision 100%)" in out
+    assert "1 process died near the limit, 0 without an alert" in out
+    assert "as it is" in out
+    assert "detection.confidence-threshold=0.9 " in out
+    assert "\x1b" not in out
+
+
+def test_several_gpus_are_played_by_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    dead(devices=2, hours=1.7)
+    data = said(capsys, "--since", "3h")
+    assert [one["device"]["uid"] for one in data["devices"]] == ["GPU-0", "GPU-1"]
+    first, second = (one["cases"] for one in data["devices"])
+    assert [case["alert_at"] for case in first] == [case["alert_at"] for case in second]
+    chosen = said(capsys, "--since", "3h", "--gpu", "1")
+    assert [one["device"]["uid"] for one in chosen["devices"]] == ["GPU-1"]
+
+
+def test_without_a_history_it_says_what_history_says(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = [main(["history"]), main(["backtest"])]
+    history, ours = capsys.readouterr().err.strip().splitlines()[::2]
+    assert codes == [1, 1]
+    assert history == ours
+
+
+def test_an_empty_time_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = time.time()
+    config.state_dir().mkdir()
+    recorded.write(config.state_dir(), [], now_s - 9e6, now_s - 9e6 + 600)
+    assert main(["backtest", "--since", "2h"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("gpuwatchctl: nothing is recorded since ")
+    assert len(told.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("wish", "why", "code"),
+    [
+        ("confidence-threshold", "is not KEY=VALUE", 2),
+        ("confidence-treshold=0.9", "did you mean confidence-threshold?", 2),
+        ("notify.email.host=x", "only [detection] and [policy]", 2),
+        ("confidence-threshold=9", "[detection] confidence-threshold", 5),
+        ("detection.minimum-duration=soon", "[detection] minimum-duration", 5),
+    ],
+)
+def test_a_wrong_setting_is_one_line(
+    wish: str, why: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backtest", "--set", wish]) == code
+    told = capsys.readouterr()
+    assert why in told.err
+    assert len(told.err.splitlines()) <= 2
+    assert "Traceback" not in told.err
+
+
+def test_a_time_to_come_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backtest", "--since", "2099-01-01T00:00"]) == 2
+    assert "--since lies in the future" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fate", "word", "told"),
+    [
+        (
+            {"came": "filled", "share": 0.97, "ended": True},
+            None,
+            "ended at 97% of the memory: probably out of memory, 0h 40m after the alert",
+        ),
+        (
+            {"came": "filled", "share": 0.97, "ended": False},
+            None,
+            "filled 97% of the memory, 0h 40m after the alert",
+        ),
+        ({"came": "plateaued", "share": 0.4, "ended": False}, None, "stopped growing 0h 40m later"),
+        (
+            {"came": "given-back", "share": 0.4, "ended": False},
+            "normal",
+            'gave the memory back 0h 40m later; you said "normal"',
+        ),
+        (
+            {"came": "ended", "share": 0.62, "ended": True},
+            None,
+            "ended at 62% of the memory while it grew: nobody knows",
+        ),
+        ({"came": "open", "share": None, "ended": False}, None, "still open"),
+    ],
+)
+def test_what_came_of_it_in_words(fate: dict[str, Any], word: str | None, told: str) -> None:
+    case = Case(
+        subject=Subject(device_uid="G"),
+        title="GPU 0",
+        pattern="gradual",
+        reason="",
+        watch_at_s=1000.0,
+        alert_at_s=1000.0,
+        over_at_s=None,
+        rate_bytes_per_s=1e6,
+        confidence=0.8,
+        eta=None,
+        fate=Fate(at_s=3400.0, **fate),
+        word=word,
+    )
+    assert backtest.came(case) == told
+
+
+def test_control_c_ends_it_at_once() -> None:
+    dead(devices=3, hours=12)
+    started = subprocess.Popen(
+        [world.PROGRAM, "backtest"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(2.0)
+    os.killpg(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=20)
+    assert started.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+
+
+# ---- many things at once
+
+
+def double(item: int, tell: Callable[[float], None]) -> int:
+    tell(0.5)
+    if item == 13:
+        raise ValueError("unlucky")
+    if item == 99:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2 * item
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_results_keep_their_order_and_a_bad_one_costs_no_other(cores: int) -> None:
+    spread: parallel.Spread[int, int] = parallel.Spread(double, str, cores=cores)
+    with parallel.Bar(shown=False) as bar:
+        found = spread.over([5, 13, 1, 3], bar, weights=[1.0, 9.0, 2.0, 3.0])
+    assert found == [10, parallel.Lost("ValueError: unlucky"), 2, 6]
+
+
+def test_a_killed_worker_costs_only_its_own_result() -> None:
+    spread: parallel.Spread[int, int] = parallel.Spread(double, str, cores=2)
+    with parallel.Bar(shown=False) as bar:
+        found = spread.over([1, 99, 2, 3], bar, weights=[1.0] * 4)
+    assert [found[0], *found[2:]] == [2, 4, 6]
+    assert isinstance(found[1], parallel.Lost)
+    assert "killed" in found[1].why
+
+
+def test_the_bar_shows_share_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    assert parallel.on_terminal()
+    with parallel.Bar(shown=True) as bar:
+        bar.tell(0.25, "RTX [bold]4090\x1b[2J")
+    written = stream.getvalue()
+    assert "25%" in written
+    assert "RTX [bold]4090" in written
+    assert "\x1b[2J" not in written
+    monkeypatch.setenv("TERM", "dumb")
+    assert not parallel.on_terminal()
