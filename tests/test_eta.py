@@ -12,6 +12,7 @@ from gpuwatchd import robust
 from gpuwatchd.config import DetectionSection
 from gpuwatchd.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
 from gpuwatchd.forecast.eta import NARROWEST, WIDEST, Ahead, ahead, eta, pace, quantile
+from gpuwatchd.forecast.saturation import Saturation, saturation
 from gpuwatchd.model import Finding, Series, Subject
 from gpuwatchd.verdict import judge
 from tests.scenarios import eta as measure
@@ -162,3 +163,65 @@ def test_the_fit_finds_quantiles_that_depend_on_a_feature() -> None:
     assert low[1] == pytest.approx(-1.645, abs=0.25)
     inside = (features @ low <= target) & (target <= features @ high)
     assert inside.mean() == pytest.approx(0.9, abs=0.02)
+
+
+def curve(kind: str, until: float) -> Array:
+    """Growth of 8 GiB from 4 GiB that has come ``until`` of the way."""
+    t = np.arange(0.0, 24_000.0, 5.0)
+    share = 1.0 - np.exp(-t / 2400.0) if kind == "exponential" else t / (t + 1600.0)
+    x = 4 * GIB + 8 * GIB * share[share <= until]
+    return np.asarray(np.ceil(x / 2**21) * 2**21)
+
+
+def saturate(x: Array) -> Saturation | None:
+    t = np.arange(float(x.size)) * 5.0
+    view = robust.prepare(
+        Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=24 * GIB)
+    )
+    return saturation(view, float(view.t_s[0]))
+
+
+@pytest.mark.parametrize("kind", ["exponential", "hyperbolic"])
+@pytest.mark.parametrize("until", [0.7, 0.8, 0.9])
+def test_growth_that_slows_down_is_told_where_it_ends(kind: str, until: float) -> None:
+    found = saturate(curve(kind, until))
+    assert found is not None
+    left = 12 * GIB - (4 + 8 * until) * GIB
+    assert found.low <= 12 * GIB * 1.01
+    assert found.high >= 12 * GIB * 0.99
+    assert abs(found.mid - 12 * GIB) < 1.2 * left
+    assert found.low <= found.mid <= found.high
+    assert 0.5 < found.ends <= 1.0
+
+
+def test_growth_that_does_not_slow_down_has_no_level() -> None:
+    t = np.arange(0.0, 7200.0, 5.0)
+    assert saturate(4e9 + 1e6 * t) is None
+    assert saturate(4e9 + 1e2 * t * t) is None
+    assert saturate(4e9 + 1e6 * t[:60]) is None
+    root = saturate(4e9 + 1e8 * np.sqrt(t))
+    assert root is None or root.high == math.inf
+
+
+def test_scaling_bytes_scales_the_level() -> None:
+    x = curve("exponential", 0.8)
+    small, large = saturate(x), saturate(4.0 * x)
+    assert small is not None
+    assert large is not None
+    assert large.mid == pytest.approx(4.0 * small.mid, rel=0.01)
+
+
+def test_a_warm_up_is_said_to_level_off_and_has_no_false_time() -> None:
+    x = curve("exponential", 0.75)
+    t = np.arange(float(x.size)) * 5.0
+    found = judge(
+        Series(
+            subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=80 * GIB,
+            total_bytes=80 * GIB,
+        ),
+        DetectionSection(),
+    )  # fmt: skip
+    assert found.tier != "alert"
+    assert found.eta is None or found.eta.high_s is None
+    assert found.levels_off_bytes == pytest.approx(12 * GIB, rel=0.15)
+    assert "level" in found.reason

@@ -15,6 +15,7 @@ from gpuwatchd.model import Finding
 from gpuwatchd.robust import MIB
 from gpuwatchd.screen import POOL_SHARE
 from gpuwatchd.verdict.naming import decelerates
+from gpuwatchd.verdict.timing import ending
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
@@ -224,14 +225,13 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
     age_s = float(found.age_s[index])
     speed = units.rate(float(found.growth[index]) / age_s)
     text = f"{units.size(float(found.growth[index]))} more than before, at {speed}, but "
-    slows = decelerates(view, growth)
+    slows, level = decelerates(view, growth), None
     if found.stall[index] >= 2.0:
         text += f"not rising any more for {units.duration(-float(found.end_s[index]))}"
         pattern: Pattern = "plateau"
     elif slows is not None:
-        text += "slowing down"
-        if slows.level_bytes is not None:
-            text += f"; it would level off at about {units.size(slows.level_bytes)}"
+        level, ends = ending(growth, slows.level_bytes)
+        text += f"slowing down; {ends}" if ends else "slowing down"
         pattern = "plateau"
     elif found.calm[index] < 1.0:
         text += "it also gives back as much"
@@ -241,7 +241,9 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
         seen = f"{events} rise{'s' if events != 1 else ''} in {units.duration(age_s)}"
         text += f"too little to tell a leak from a warm-up ({seen}): it must go on, or stop"
         pattern = "unknown"
-    return finding(series, view, pattern, reason=text, confidence=growth.confidence)
+    return finding(
+        series, view, pattern, reason=text, confidence=growth.confidence, levels_off_bytes=level
+    )
 
 
 def finding(
@@ -252,6 +254,7 @@ def finding(
     reason: str,
     signals: tuple[Signal, ...] = (),
     confidence: float = 0.0,
+    levels_off_bytes: float | None = None,
 ) -> Finding:
     """Return a finding of tier "none"."""
     return Finding(
@@ -269,6 +272,7 @@ def finding(
         reason=reason,
         framework=series.framework,
         limit_bytes=series.limit_bytes,
+        levels_off_bytes=levels_off_bytes,
         samples=view.samples,
         signals=signals,
     )

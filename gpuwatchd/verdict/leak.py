@@ -11,7 +11,7 @@ from gpuwatchd import units
 from gpuwatchd.model import Finding
 from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT
 from gpuwatchd.verdict.naming import line, name, p_value_since
-from gpuwatchd.verdict.timing import eta_of
+from gpuwatchd.verdict.timing import Prospect, ending, prospect_of
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
@@ -52,8 +52,12 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         return None
     if named.slows is not None:
         return _slowing(series, view, growth, named)
-    eta = eta_of(series, growth, rate, settings)
+    prospect = prospect_of(series, growth, rate, settings)
+    eta = prospect.eta
     severity = _severity(tier, eta, growth, settings)
+    if eta is None and prospect.levels_off_bytes is not None:
+        # It almost surely ends before the limit.
+        tier, severity = "watch", "info"
     if eta is not None and eta.mid_s > settings.eta_horizon:
         tier, severity = "watch", "info"
     trend = next((one for one in named.signals if one.detector == "trend"), None)
@@ -72,10 +76,11 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         p_value=p_value,
         detector=named.signal.detector if named.signal is not None else "trend",
         onset_at_s=view.now_s + growth.onset_s,
-        reason=_leak_reason(growth, named, eta, series),
+        reason=_leak_reason(growth, named, prospect, series),
         framework=series.framework,
         growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,
+        levels_off_bytes=prospect.levels_off_bytes,
         samples=view.samples,
         signals=named.signals,
     )
@@ -84,11 +89,10 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
 def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Finding:
     """Return the watch on growth that provably slows down: shown, told to nobody, no time left."""
     slows = named.slows
-    level = None if slows is None else slows.level_bytes
+    level, ends = ending(growth, None if slows is None else slows.level_bytes)
     text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
     text += f"slowing down, now {units.rate(named.rate)}"
-    if level is not None:
-        text += f"; it would level off at about {units.size(level)}"
+    text += f"; {ends}" if ends else ""
     return Finding(
         id=series.subject.id,
         subject=series.subject,
@@ -105,6 +109,7 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
         framework=series.framework,
         growth_bytes=_grown(growth),
         limit_bytes=series.limit_bytes,
+        levels_off_bytes=level,
         samples=view.samples,
         signals=named.signals,
     )
@@ -157,7 +162,7 @@ def _severity(
     return "warning" if left < _WARNING_S or grown >= _INFO_BYTES else "info"
 
 
-def _leak_reason(growth: Growth, named: Named, eta: EtaRange | None, series: Series) -> str:
+def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Series) -> str:
     for_s = units.duration(-growth.onset_s)
     grown = units.size(_grown(growth))
     speed = units.rate(named.rate)
@@ -174,7 +179,10 @@ def _leak_reason(growth: Growth, named: Named, eta: EtaRange | None, series: Ser
             f"each of {named.signal.n} cycles creeps up by {speed}"
         )
     else:
-        text = f"grows steadily by {speed} for {for_s}, {grown} so far, none given back"
+        how = "grows" if prospect.words else "grows steadily"
+        text = f"{how} by {speed} for {for_s}, {grown} so far, none given back"
+    text += f"; {prospect.words}" if prospect.words else ""
+    eta = prospect.eta
     if eta is None:
         return text if series.limit_bytes is not None else f"{text}; the limit is not known"
     return f"{text}; {units.size(growth.headroom)} left, full in about {units.duration(eta.mid_s)}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuwatchd import forecast
+from gpuwatchd import forecast, units
 from gpuwatchd.forecast.eta import Ahead, Pace, ahead, eta, pace
 from gpuwatchd.forecast.laws import LAWS
+from gpuwatchd.forecast.saturation import Saturation, saturation
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
@@ -21,18 +23,62 @@ REGULAR, IRREGULAR = 0.15, 0.65
 """Standard error of the change of pace: below, a line fits; above, only what it adds up to."""
 
 
-def eta_of(
+class Prospect(NamedTuple):
+    """What will become of a growth: it runs full, or it levels off before."""
+
+    eta: EtaRange | None
+    """None without a limit, and where the growth almost surely levels off below it."""
+    levels_off_bytes: float | None
+    """Level at which it rather ends, where that is below the limit."""
+    words: str
+    """The same for people; "" where it does not slow down."""
+
+
+def prospect_of(
     series: Series, growth: Growth, rate: float, settings: DetectionSection
-) -> EtaRange | None:
-    """Return the time until the limit that binds; None without a limit or without growth."""
+) -> Prospect:
+    """Return the time until the limit that binds, and where the growth may end before it."""
     one = outlook(series, growth, rate, settings)
-    return None if one is None else eta(one)
+    ends = _ends(growth)
+    limit = series.limit_bytes
+    if ends is None or limit is None or ends.mid >= limit:
+        return Prospect(None if one is None else eta(one), None, "")
+    # Rather than not it ends before the limit: then nobody can say when it is reached at last.
+    if one is None or ends.high < limit:
+        return Prospect(None, ends.mid, f"slowing down, levels off at {_about(ends)}")
+    band = eta(one, may_stop=True)
+    return Prospect(band, ends.mid, f"slowing down, may level off at {_about(ends)}")
+
+
+def ending(growth: Growth, guess: float | None) -> tuple[float | None, str]:
+    """Return where growth that slows down levels off, in bytes and in words.
+
+    ``guess`` is taken where the laws see no such level; None and "" where there is none either.
+    """
+    ends = _ends(growth)
+    if ends is not None and math.isfinite(ends.mid):
+        return ends.mid, f"levels off at {_about(ends)}"
+    return guess, "" if guess is None else f"levels off at about {units.size(guess)}"
+
+
+def _ends(growth: Growth) -> Saturation | None:
+    """Return where the growth ends; None where memory is given back: swings bend any curve."""
+    if growth.found.lag_s[growth.best] > 0.0:
+        return None
+    return saturation(growth.found.view, growth.onset_s)
+
+
+def _about(ends: Saturation) -> str:
+    text = f"about {units.size(ends.mid)}"
+    if math.isfinite(ends.high) and ends.high - ends.low > 0.05 * ends.mid:
+        text += f" ({units.size(ends.low)} to {units.size(ends.high)})"
+    return text
 
 
 def outlook(
     series: Series, growth: Growth, rate: float, settings: DetectionSection
 ) -> Ahead | None:
-    """Return the forecast that :func:`eta_of` rests on.
+    """Return the forecast that :func:`prospect_of` rests on.
 
     What everybody else on the device is leaking takes from the same free memory: of the headroom,
     only the subject's own share of all growth is its own.
