@@ -267,6 +267,8 @@ def _process(process: LiveProcess, *, in_full: bool) -> list[Part]:
         if in_full and finding.pattern in LEAK_PATTERNS:
             parts.append(words.growth(finding.rate_bytes_per_s))
             parts.append(f"full in {words.eta(finding.eta) or '?'}" if is_leak(finding) else "")
+    if finding is not None and finding.pattern in LEAK_PATTERNS:
+        parts.append((words.known(process.history), "dim"))
     return parts
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import KnownRuns
     from gpuwatchd.store.words import Word
 
+SAID_NORMAL = "said that this is normal"
+"""In the reason of what is quiet because the user said so."""
 _CALM = {"stable", "plateau", "preallocated", "sawtooth"}
 
 
@@ -77,7 +79,9 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
             return f"{word} {finding.pattern}, {sure}", style
         return f"watch {finding.pattern}, {sure}", "yellow"
     if finding.pattern in LEAK_PATTERNS:
-        return f"growing, not confirmed ({finding.pattern})", ""
+        normal = SAID_NORMAL in finding.reason
+        why = "said to be normal" if normal else "not confirmed"
+        return f"growing, {why} ({finding.pattern})", ""
     if finding.pattern == "unknown":
         collecting = finding.reason.startswith("collecting")
         return finding.reason if collecting else "unknown", "dim"

@@ -108,7 +108,7 @@ class Knowledge:
         self._followed.add(track.subject.id)
         then = self._what_it_had_done(track, word)
         if word.word == "normal" and then is not None:
-            track.hush = Hush(level_bytes=level_of(then), why=_said(word))
+            track.hush = Hush(level_bytes=level_of(then), why=said_to_be(word))
         self._look_up(track)
         alert = track.alert
         if track.hush is None or alert is None:
@@ -335,9 +335,11 @@ class Knowledge:
         return () if found is None else (found,)
 
 
-def _said(word: Word) -> str:
-    who = f"{word.who} said" if word.who else "you said"
-    return f"{who} that this is normal" + (f": {word.why}" if word.why else "")
+def said_to_be(word: Word | None) -> str:
+    """Return the reason of what is quiet because the user said so."""
+    who = word.who if word is not None and word.who else "you"
+    why = f": {word.why}" if word is not None and word.why else ""
+    return f"{who} said that this is normal{why}"
 
 
 def _grows(track: Track) -> bool:

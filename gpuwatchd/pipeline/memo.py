@@ -92,8 +92,12 @@ def chosen(
     }
     judged: list[tuple[Run, Profile]] = []
     covered: set[int | None] = set()
+    begun_s = None if process is None else process.started_at_s
     for run in runs:
         if run.word is not None or run.process == process:
+            continue
+        if begun_s is not None and abs(run.begun_at_s - begun_s) <= LAUNCH_S:
+            # Another rank of the same launch is a sibling, though it may have been let go before.
             continue
         word = said.get((run.device_uid, run.process))
         profile = run.profile

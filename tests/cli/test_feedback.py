@@ -14,10 +14,14 @@ from gpuwatchd import config
 from gpuwatchd.config import StoreSection
 from gpuwatchd.ctl import main
 from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Profile, Sample
+from gpuwatchd.pipeline.knowledge import said_to_be
+from gpuwatchd.pipeline.memo import Hush
+from gpuwatchd.pipeline.tracks import Room, Track
 from gpuwatchd.programs import key_on
-from gpuwatchd.store.live import KnownRuns, LiveProcess
+from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.ring import Ring
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
@@ -183,6 +187,27 @@ def test_predict_says_what_is_known_beside_the_curve(capsys: pytest.CaptureFixtu
     assert second["history"] is None
     assert main(["predict"]) == 0
     assert "3 earlier runs, said to be normal" in " ".join(capsys.readouterr().out.split())
+    assert main(["status"]) == 0
+    assert "3 earlier runs, said to be normal" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_quiet_because_of_the_word_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    hush = Hush(level_bytes=9e18, why=said_to_be(None))
+    track = Track(
+        subject=making.finding().subject, device=making.CARD, window=Ring(60.0), room=Room(),
+        title="", hush=hush, peak=5.0,
+    )  # fmt: skip
+    finding = track.hushed(world.leak())
+    assert finding.tier == "none"
+    device = LiveDevice(
+        device=making.CARD, reading=world.reading("GPU-1", 5), finding=finding,
+        processes=(world.process(finding=finding),),
+    )  # fmt: skip
+    world.write(devices=(device,), alerts=())
+    assert main(["status"]) == 0
+    assert "growing, said to be normal (gradual)" in " ".join(capsys.readouterr().out.split())
+    track.peak = 1e19
+    assert track.hushed(world.leak()).tier == "alert"
 
 
 def test_predict_from_the_history_knows_earlier_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -408,6 +408,12 @@ def test_the_rank_of_the_same_device_stands_for_its_launch() -> None:
     assert [p.top_bytes for p in chosen(runs, [], device_uid="z", process=ME)] == [30.0]
 
 
+def test_another_rank_of_the_same_launch_is_no_earlier_run() -> None:
+    runs = [made(1000.0, 5, 10.0), made(9000.0, 6, 20.0)]
+    me = ProcessKey(pid=7, started_at_s=9060.0)
+    assert [p.top_bytes for p in chosen(runs, [], device_uid="a", process=me)] == [10.0]
+
+
 def test_of_itself_a_subject_knows_only_what_the_user_said() -> None:
     mine = made(1000.0, 5)
     then = msgspec.structs.replace(made(1000.0, 5, 4.0, row=9))
