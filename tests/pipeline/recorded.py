@@ -53,6 +53,7 @@ def write(
     *,
     devices: int = 1,
     rolled: bool = False,
+    rolled_until_s: float | None = None,
 ) -> None:
     """Write the history of devices that all live through the same.
 
@@ -62,7 +63,10 @@ def write(
         When the daemon ran.
     rolled
         Only minutes are left of it, as after the retention of samples.
+    rolled_until_s
+        The same, up to an instant.
     """
+    until_s = rolled_until_s if rolled_until_s is not None else end_s if rolled else begin_s
     world.opened(directory, world.Time(begin_s)).close()
     t = np.arange(begin_s, end_s, STEP_S)
     whole = np.full(t.size, float(BASE))
@@ -84,10 +88,15 @@ def write(
                 (number, world.BOOT, run.pid, int(run.begin_s * 1000), run.begin_s, "alice",
                  run.name, 0, int(t[first] * 1000), int(t[last - 1] * 1000)),
             )  # fmt: skip
+            split = int(np.clip(np.searchsorted(t, until_s), first, last))
             for card in range(1, devices + 1):
-                _process(it, number, card, t[first:last], run.used[: last - first], rolled=rolled)
+                old, new = slice(0, split - first), slice(split - first, last - first)
+                _process(it, number, card, t[first:split], run.used[old], rolled=True)
+                _process(it, number, card, t[split:last], run.used[new], rolled=False)
+        split = int(np.searchsorted(t, until_s))
         for card in range(1, devices + 1):
-            _device(it, card, t, whole, rolled=rolled)
+            _device(it, card, t[:split], whole[:split], rolled=True)
+            _device(it, card, t[split:], whole[split:], rolled=False)
 
 
 def _process(
@@ -118,6 +127,8 @@ def _device(
             ((int(at * 1000), card, int(v)) for at, v in zip(t, x, strict=True)),
         )
         return
+    if not t.size:
+        return
     it.executemany(
         "INSERT INTO gpu_1m(gpu, ts_s, n, used_min_bytes, used_mean_bytes, used_max_bytes,"
         " used_last_bytes) VALUES(?,?,?,?,?,?,?)",
@@ -134,6 +145,8 @@ def _device(
 
 
 def _minutes(t: FloatArray, x: FloatArray) -> list[tuple[float, FloatArray]]:
+    if not t.size:
+        return []
     minute = t // 60.0
     edge = np.flatnonzero(np.diff(minute)) + 1
     return [
