@@ -26,6 +26,8 @@ LEAST_Z = 0.75
 """The second quarter before now must stand out above the last by this many standard errors."""
 
 
+LEAST_EVENTS = 4.0
+"""Fewer rises in the last half than this prove nothing."""
 CLEAR_Z, SURE_Z, LEAST_BETA = 1.3, 3.0, 0.6
 """Without a law that fits: the same, and what the exponent of the whole growth must show."""
 SURE = 20.0
@@ -135,11 +137,20 @@ def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
         return None  # Plainly not: most growing series end here.
     late = _Late(view, begin, growth)
     if late.first + late.second <= max(0.02 * growth, 2.0 * noise, 4.0 * MIB):
+        whole = view.floor[np.searchsorted(view.t_s, begin) :]
+        if growth < LEAST_EVENTS * _unit(whole):
+            return None  # A jump or two: nothing that could have slowed down.
         level = float(late.level[-2:].mean())
         return Slowing(begin, growth, late.rate, late.rate, level, level, 1.0, stopped=True)
-    if late.z < LEAST_Z:
+    if late.z < LEAST_Z or late.events < LEAST_EVENTS:
         return None
     return late.by_law() or late.by_exponent(view)
+
+
+def _unit(floor: FloatArray) -> float:
+    """Return the usual size of a single rise, weighted by size."""
+    steps = floor[1:] - floor[:-1]
+    return float(steps @ steps) / max(float(floor[-1] - floor[0]), 1.0)
 
 
 class _Late:
@@ -156,14 +167,15 @@ class _Late:
         tail = view.floor[np.searchsorted(view.t_s, 0.5 * begin) :]
         self.noise_variance = view.noise_bytes**2 * BLOCKS / tail.size
         """Of one block."""
-        steps = tail[1:] - tail[:-1]
-        unit = float(steps @ steps) / max(float(tail[-1] - tail[0]), 1.0)
+        unit = _unit(tail)
         if view.noise_bytes > 0.25 * unit:
             # The single rises are those of the noise: those from block to block stand in.
             steps = np.diff(self.level)
             squares = float(steps @ steps) - 2.0 * self.noise_variance * steps.size
             unit = min(unit, max(squares, 0.0) / max(float(steps.sum()), 1.0))
         variance = unit * max(self.first + self.second, 0.0) + 2.0 * self.noise_variance
+        self.events = (self.first + self.second) / max(unit, 1.0)
+        """Rises that the last half is made of, as far as they can be told apart."""
         self.z = (self.first - self.second) / max(float(np.sqrt(variance)), 1.0)
 
     def by_law(self) -> Slowing | None:

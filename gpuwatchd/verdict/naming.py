@@ -146,8 +146,9 @@ def decelerates(view: View, growth: Growth) -> Slowing | None:
     ``Slowing.level_bytes`` is where it would level off, where the law has such a level.
     """
     proof = slowing(view)
-    if proof is None and growth.onset_s > 0.6 * float(view.t_s[view.start]):
-        proof = slowing(view, growth.onset_s)
+    onset_s = min(growth.onset_s, float(growth.found.begin_s[growth.best]))
+    if proof is None and onset_s > 0.6 * float(view.t_s[view.start]):
+        proof = slowing(view, onset_s)
     if proof is None or growth.headroom is None:
         return proof
     now = float(view.mean[-1])

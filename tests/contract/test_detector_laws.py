@@ -197,3 +197,159 @@ def test_a_flat_tail_never_raises_the_verdict() -> None:
     assert confidence == sorted(confidence, reverse=True)
     assert confidence[0] > 0.7
     assert confidence[-1] < 0.5
+
+
+# Laws over drawn leaks. ``TOLERANCE`` is what a grid that ends elsewhere may move a confidence by;
+# a watch or an alert is fifty times as far from nothing.
+TOLERANCE = 0.02
+LEAKING = ("trend", "step", "cycle")
+leaking = pytest.mark.parametrize("name", LEAKING)
+WHOLE = np.arange(0.0, 3600.1, 5.0)
+"""Ends where a stair and a cycle begin: what is held then was kept, not borrowed."""
+few = settings(max_examples=15, deadline=None)
+intervals = st.sampled_from([1.0, 2.0, 5.0, 10.0, 30.0])
+
+
+def drawn(name: str, t: Array, scale: float) -> Array:
+    """Return a leak of this kind, ``scale`` times as fast."""
+    x = shape(name, t)
+    return x[0] + scale * (x - x[0])
+
+
+def confidence_of(name: str, t: Array, x: Array) -> float:
+    signal = load(name).look(one(t, x))
+    grows = signal is not None and signal.pattern != "sawtooth"
+    return signal.confidence if signal is not None and grows else 0.0
+
+
+def verdict_on(name: str, t: Array, x: Array) -> float:
+    """Return the confidence of the verdict, 0 where it is not even a watch.
+
+    For swings, everything below the level of a watch is one: a trough that lasts shows better what
+    is kept, and moves a low confidence up.
+    """
+    found = verdict.judge(one(t, x, 200 * GIB), DetectionSection())
+    least = verdict.WATCH_CONFIDENCE if name == "cycle" else 0.0
+    return max(found.confidence if found.tier != "none" else 0.0, least)
+
+
+@leaking
+@few
+@given(factor=st.floats(1.0, 20.0), interval=intervals)
+def test_any_factor_of_the_bytes_is_a_factor_of_the_rate(
+    name: str, factor: float, interval: float
+) -> None:
+    t = np.arange(0.0, 7200.0, interval)
+    x = shape(name, t)
+    small, large = load(name).look(one(t, x)), load(name).look(one(t, factor * x, 20e12))
+    assert small is not None
+    assert large is not None
+    assert large.rate_bytes_per_s == pytest.approx(factor * small.rate_bytes_per_s, rel=0.02)
+
+
+@leaking
+@few
+@given(shift=st.integers(-(2**20), 2**33), interval=intervals)
+def test_any_shift_of_the_clock_changes_nothing(name: str, shift: int, interval: float) -> None:
+    t = np.arange(0.0, 5400.0, interval)
+    x = shape(name, t)
+    here, there = load(name).look(one(t, x)), load(name).look(one(t + float(shift), x))
+    assert here is not None
+    assert there is not None
+    assert (there.confidence, there.rate_bytes_per_s, there.n, there.facts) == (
+        here.confidence,
+        here.rate_bytes_per_s,
+        here.n,
+        here.facts,
+    )
+    now, later = (
+        verdict.judge(one(t, x), DetectionSection()),
+        verdict.judge(one(t + float(shift), x), DetectionSection()),
+    )
+    assert (later.pattern, later.tier, later.confidence, later.reason) == (
+        now.pattern,
+        now.tier,
+        now.confidence,
+        now.reason,
+    )
+
+
+@leaking
+@few
+@given(flat_s=st.floats(60.0, 7200.0), scale=st.floats(0.3, 2.0))
+def test_no_flat_tail_raises_confidence(name: str, flat_s: float, scale: float) -> None:
+    if name == "step":
+        flat_s += 500.0  # Up to the length of a stair it is the same leak at another phase.
+    whole = np.arange(0.0, 3600.0 + flat_s, 5.0)
+    x = drawn(name, np.minimum(whole, WHOLE[-1]), scale)
+    before = drawn(name, WHOLE, scale)
+    assert confidence_of(name, whole, x) <= confidence_of(name, WHOLE, before) + TOLERANCE
+    assert verdict_on(name, whole, x) <= verdict_on(name, WHOLE, before) + TOLERANCE
+
+
+@leaking
+@few
+@given(more=st.integers(1, 6), scale=st.floats(0.3, 2.0))
+def test_more_of_the_same_leak_never_lowers_confidence(name: str, more: int, scale: float) -> None:
+    # Whole cycles and stairs: the same leak, not the same leak cut at another phase.
+    long = np.arange(0.0, 3000.0 + more * 1500.0, 5.0)
+    short = long[long < 3000.0]
+    x = drawn(name, long, scale)
+    before = x[: short.size]
+    assert confidence_of(name, long, x) >= confidence_of(name, short, before) - TOLERANCE
+    assert verdict_on(name, long, x) >= verdict_on(name, short, before) - TOLERANCE
+
+
+@leaking
+@few
+@given(share=st.floats(0.25, 1.0), then_s=st.floats(120.0, 3600.0))
+def test_memory_given_back_never_raises_confidence(name: str, share: float, then_s: float) -> None:
+    x = shape(name, WHOLE)
+    whole = np.arange(0.0, 3600.1 + then_s, 5.0)
+    tail = np.full(whole.size - x.size, x[-1] - share * (x[-1] - x[0]))
+    after = np.concatenate((x, tail))
+    assert confidence_of(name, whole, after) <= confidence_of(name, WHOLE, x) + TOLERANCE
+    assert verdict_on(name, whole, after) <= verdict_on(name, WHOLE, x) + TOLERANCE
+
+
+@leaking
+@few
+@given(seed=st.integers(0, 2**16), lost=st.floats(0.0, 0.5))
+def test_lost_samples_are_tolerated(name: str, seed: int, lost: float) -> None:
+    rng = np.random.default_rng(seed)
+    keep = rng.random(CLOCK.size) >= lost
+    keep[[0, -1]] = True
+    x = shape(name, CLOCK)
+    whole, holed = load(name).look(one(CLOCK, x)), load(name).look(one(CLOCK[keep], x[keep]))
+    assert whole is not None
+    assert holed is not None
+    assert holed.pattern == whole.pattern
+    assert holed.rate_bytes_per_s == pytest.approx(whole.rate_bytes_per_s, rel=0.1)
+
+
+@every
+@pytest.mark.parametrize("gap_s", [30.0, 300.0, 7200.0])
+def test_a_gap_is_no_growth(name: str, gap_s: float) -> None:
+    """What happened while nobody looked is not called a leak that was seen."""
+    t = np.concatenate((CLOCK, CLOCK + 3600.0 + gap_s))
+    x = np.where(t < 3600.0, 4e9, 9e9)
+    signal = load(name).look(one(t, x))
+    assert signal is None or signal.pattern in {"spike", "plateau"}
+    assert verdict.judge(one(t, x), DetectionSection()).tier == "none"
+
+
+@pytest.mark.parametrize("name", [*LEAKING, "spike", "plateau"])
+def test_the_verdict_leaves_its_input_alone(name: str) -> None:
+    t, x = CLOCK.copy(), shape(name, CLOCK)
+    t.setflags(write=False)
+    x.setflags(write=False)
+    first = verdict.judge(one(t, x), DetectionSection())
+    assert verdict.judge(one(t, x), DetectionSection()) == first
+
+
+@pytest.mark.parametrize("level", [0.0, 4e9, 20e9])
+@pytest.mark.parametrize("length", [0, 1, 2, 19, 720])
+def test_constant_and_short_series_are_no_leak(level: float, length: int) -> None:
+    found = verdict.judge(one(CLOCK[:length], np.full(length, level)), DetectionSection())
+    assert found.tier == "none"
+    assert found.confidence == 0.0
