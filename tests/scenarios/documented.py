@@ -95,9 +95,9 @@ def harmless() -> dict[str, Series]:
     }
 
 
-def main() -> None:
-    """Print when each example is watched and alerted, in minutes after its onset."""
-    leaks = {
+def examples() -> dict[str, tuple[Series, float]]:
+    """Return each leak with its onset, seconds after its first sample."""
+    return {
         "40 MiB/s on 80 GB": (fast(5.0), 600.0),
         "50 MB/min, noise 8 MiB": (line(50.0, 8.0, 3.5), 0.0),
         "50 MB/min, noise 50 MiB": (line(50.0, 50.0, 3.5), 0.0),
@@ -109,8 +109,12 @@ def main() -> None:
         "298 MB per reload, unloaded": (reload_sawtooth(), 420.0),
         "rising peaks, 120 MB per 5 min": (rising_peaks(), 300.0),
     }
+
+
+def main() -> None:
+    """Print when each example is watched and alerted, in minutes after its onset."""
     print(f"{'example':32} {'watch':>7} {'alert':>7}  pattern")
-    for name, (whole, onset_s) in leaks.items():
+    for name, (whole, onset_s) in examples().items():
         life = replay(whole)
         cells = [
             "-" if at_s is None else f"{(at_s - onset_s) / 60:.1f}"

@@ -242,7 +242,14 @@ def test_the_program_prints_and_writes_everything(
     printed = capsys.readouterr().out
     found = msgspec.json.decode((tmp_path / "figures.json").read_bytes())
     assert set(found["sets"]) == {"folds", "seeds"}
-    for word in ("F1", "linear_slow", "PrecogMF", "documented", "best", "no recordings at"):
+    for word in (
+        "F1",
+        "linear_slow",
+        "PrecogMF",
+        "documented",
+        "best",
+        "the folder of recordings is not here",
+    ):
         assert word in printed
     assert (tmp_path / "report.md").read_text() in printed
     rows = found["sets"]["folds"]["rivals"]
@@ -254,13 +261,21 @@ def test_the_program_prints_and_writes_everything(
     assert page.filled(filled, found) == filled
 
 
+def test_the_command_that_is_quoted_prints_the_same_figures() -> None:
+    options = program.parser().parse_args(
+        ["--blind", "--seeds", "3", "--only", "folds", "--only", "real", "--output", "elsewhere"]
+    )
+    expected = "python -m tests.scenarios.bench --seeds 3 --only folds --only real --blind"
+    assert program.command(options) == expected
+
+
 def test_the_page_is_filled_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert page.fill(tmp_path / "none.json") == 1
     assert "cannot read" in capsys.readouterr().err
 
 
 def test_recordings_that_are_not_there_are_skipped_with_the_reason(tmp_path: Path) -> None:
-    assert real.recordings(tmp_path) == f"no recordings at {tmp_path}"
+    assert real.recordings(tmp_path) == "the folder of recordings is not here"
     (tmp_path / "manifest.json").write_text('[{"file": "gone.csv", "label": "no-leak"}]')
     assert isinstance(real.recordings(tmp_path), str)
 

@@ -69,7 +69,9 @@ def tasks_of(options: argparse.Namespace, words: dict[str, str]) -> list[Task]:
         tasks += sets.blind(options.corpus, seeds, days)
     return [
         msgspec.structs.replace(
-            one, rivals=not options.no_rivals, processes=not options.no_processes
+            one,
+            rivals=one.rivals and not options.no_rivals,
+            processes=one.processes and not options.no_processes,
         )
         for one in tasks
     ]
@@ -82,8 +84,21 @@ def real_folder(options: argparse.Namespace) -> Path | None:
     if options.real is not None:
         found: Path = options.real
         return found
-    data = os.environ.get("GPUWATCHD_SHARED_DATA")
-    return Path(data) / "traces" if data else runner.ROOT.parent / "shared" / "data" / "traces"
+    return runner.ROOT.parent / "shared" / "data" / "traces"
+
+
+def command(options: argparse.Namespace) -> str:
+    """Return the command that prints the same figures, wherever it writes them."""
+    plain = parser()
+    words = ["python -m tests.scenarios.bench"]
+    for action in plain._actions:
+        value = getattr(options, action.dest, None)
+        if action.dest in {"help", "output", "workers", "real"} or value in (None, action.default):
+            continue
+        flag = action.option_strings[0]
+        values = value if isinstance(value, list) else [value]
+        words += [flag if one is True else f"{flag} {one}" for one in values]
+    return " ".join(words)
 
 
 def history(options: argparse.Namespace, workers: int, code: str) -> dict[str, Any] | None:
@@ -118,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = result.figures(outcomes, words, real_folder(options), before)
     spent = time.monotonic() - began
     figures["run"] |= {
-        "command": "python -m tests.scenarios.bench " + " ".join(argv or sys.argv[1:]),
+        "command": command(options),
         "seconds": round(spent),
         "workers": options.workers,
     }

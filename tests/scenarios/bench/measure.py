@@ -106,7 +106,7 @@ def run(task: Task) -> Outcome:
         pattern=called(life, leak=truth.leak),
         forecasts=forecasts(life, truth.oom_s) if truth.leak else (),
         evaluations=life.evaluations,
-        judged_us=1e6 * life.spent_s / max(1, life.evaluations),
+        judged_us=1e6 * float(np.median(life.spent_s)) if life.spent_s else 0.0,
         processes=None if courses is None else by_process(courses),
         rivals=rivals.first_alarms(item.series) if task.rivals else {},
     )

@@ -25,13 +25,13 @@ def recordings(folder: Path) -> list[dict[str, Any]] | str:
     """Return one row per recording of the folder's manifest, or why there is none."""
     manifest = folder / "manifest.json"
     if not manifest.is_file():
-        return f"no recordings at {folder}"
+        return "the folder of recordings is not here"
     rows = []
     for entry in json.loads(manifest.read_text(encoding="utf-8")):
         path = folder / entry["file"]
         if path.is_file():
             rows.append(recording(path, str(entry.get("label", "unknown"))))
-    return rows or f"{manifest} names no file that is there"
+    return rows or "the manifest names no file that is there"
 
 
 def recording(path: Path, label: str) -> dict[str, Any]:

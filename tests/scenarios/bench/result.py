@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tests.scenarios import documented
 from tests.scenarios.bench import figures as made
 from tests.scenarios.bench import real, tables
 from tests.scenarios.bench.outcome import is_false, is_hit
 from tests.scenarios.bench.sets import TITLES
+from tests.scenarios.replay import replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,11 +62,26 @@ def figures(
             }
             for name, mine in groups.items()
         },
+        "documented": documented_rows(),
         "known": known,
         "real": _real(recorded),
     }
     rounded: dict[str, Any] = _rounded(out)
     return rounded
+
+
+def documented_rows() -> list[dict[str, Any]]:
+    """Return when each example of the documents is watched and alerted, minutes after its onset."""
+    rows = []
+    for name, (whole, onset_s) in documented.examples().items():
+        life = replay(whole)
+        rows.append({
+            "example": name,
+            "watch": None if life.watch_s is None else (life.watch_s - onset_s) / 60.0,
+            "alert": None if life.alert_s is None else (life.alert_s - onset_s) / 60.0,
+            "called": life.alert.pattern if life.alert is not None else life.pattern,
+        })  # fmt: skip
+    return rows
 
 
 def _real(folder: Path | None) -> dict[str, Any]:
@@ -120,6 +137,7 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
         out["processes"] = tables.processes(processes)
     if found["known"] is not None:
         out["known"] = tables.known(found["known"])
+    out["documented"] = tables.documented(found["documented"])
     out["real"] = _real_table(found["real"])
     for name, one in found["sets"].items():
         out[f"families-{name}"] = tables.families(one["families"])
@@ -140,6 +158,7 @@ HEADINGS = {
     "calibration": "Forecasts: claimed and observed",
     "forecasts": "Forecasts by the time that was left",
     "known": "Programs that have run before",
+    "documented": "Documented examples",
     "processes": "Judged process by process",
     "real": "Recorded series",
     "families": "Families",

@@ -51,7 +51,10 @@ def fresh(families: Sequence[str], seeds: int) -> list[Task]:
 
 
 def blind(corpus: str, seeds: int, days: float) -> list[Task]:
-    """Return a corpus that nobody tuned on, with as many harmless items as make these GPU-days."""
+    """Return a corpus that nobody tuned on, with as many harmless items as make these GPU-days.
+
+    Beyond the first ``seeds`` of a family only our own false alarms are counted.
+    """
     known = corpus_of(corpus)
     tasks = [
         Task(group="blind", corpus=corpus, family=family, seed=seed)

@@ -224,6 +224,17 @@ def processes(sets: Mapping[str, Figures | None]) -> str:
     return table(["figure", *known], rows)
 
 
+def documented(rows: Sequence[Figures]) -> str:
+    """Return when the examples of the documents are seen."""
+    return table(
+        ["example", "watch", "alert", "called"],
+        [
+            [row["example"], number(row["watch"], 1), number(row["alert"], 1), row["called"]]
+            for row in rows
+        ],
+    )
+
+
 def real(rows: Sequence[Figures]) -> str:
     """Return the recorded series, one line each."""
     return table(
