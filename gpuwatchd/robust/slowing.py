@@ -28,8 +28,10 @@ LEAST_Z = 0.75
 
 LEAST_EVENTS = 4.0
 """Fewer rises in the last half than this prove nothing."""
-CLEAR_Z, SURE_Z, LEAST_BETA = 1.3, 3.0, 0.6
+CLEAR_Z, SURE_Z, LEAST_BETA = 1.0, 2.5, 0.65
 """Without a law that fits: the same, and what the exponent of the whole growth must show."""
+OVER_SHARE = 0.125
+"""When the last half brought no more than this share of the growth, single rises do not count."""
 SURE = 20.0
 """Gain in squared error, in variances of the noise, that cannot be chance (χ² with one degree)."""
 
@@ -142,8 +144,6 @@ def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
             return None  # A jump or two: nothing that could have slowed down.
         level = float(late.level[-2:].mean())
         return Slowing(begin, growth, late.rate, late.rate, level, level, 1.0, stopped=True)
-    if late.z < LEAST_Z or late.events < LEAST_EVENTS:
-        return None
     return late.by_law() or late.by_exponent(view)
 
 
@@ -180,6 +180,8 @@ class _Late:
 
     def by_law(self) -> Slowing | None:
         """Return the proof by a law that fits much better than a line."""
+        if self.z < LEAST_Z or self.events < LEAST_EVENTS:
+            return None
         fit = _fit(self.level, 0.5 * self.begin, self.noise_variance)
         if fit is None or fit.share > CURVED or fit.rate_now > SLOWER * fit.rate_before:
             return None
@@ -190,13 +192,16 @@ class _Late:
 
     def by_exponent(self, view: View) -> Slowing | None:
         """Return the proof by the exponent of the whole rise, where no law fits (few rises)."""
-        if self.z < CLEAR_Z or self.second > 0.6 * self.first:
+        over = self.first + self.second <= OVER_SHARE * self.growth
+        clear = self.z >= CLEAR_Z and self.events >= LEAST_EVENTS
+        if self.second > 0.6 * self.first or not (over or clear):
             return None
         beta, z = crow_amsaa(view.t_s - self.begin, view.floor)
         if beta > LEAST_BETA or z < SURE_Z:
             return None
-        # By the power law, growth goes on as age ** beta.
-        ahead = float(self.level[-2:].mean()) + self.growth * (2.0**beta - 1.0)
+        # By the power law, growth goes on as age ** beta; never faster than of late.
+        more = min(self.growth * (2.0**beta - 1.0), 2.0 * (self.first + self.second))
+        ahead = float(self.level[-2:].mean()) + more
         before = self.first / (-0.25 * self.begin)
         return Slowing(
             self.begin, self.growth, self.rate, before, None, ahead, 1.0 - beta, stopped=False
