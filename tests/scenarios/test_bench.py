@@ -84,6 +84,12 @@ def test_a_late_alert_is_found_but_not_in_time() -> None:
     assert found["f1_in_time"] == 0.0
 
 
+def test_a_watch_before_the_onset_says_nothing_of_the_leak() -> None:
+    found = figures.summary([outcome(), outcome(seed=2, watch_s=60.0)])
+    assert found["watch"]["minutes"] == pytest.approx(4.0)
+    assert found["left_watch_median"] == pytest.approx(1.0 - 240.0 / (2 * HOUR))
+
+
 def test_every_family_weighs_the_same_in_f1_and_all_time_counts_per_day() -> None:
     rows = [outcome(), *(harmless(seed=k) for k in range(9)), harmless(seed=9, alert_s=9.0)]
     found = figures.summary(rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tests.scenarios import rivals
-from tests.scenarios.bench.outcome import is_false, is_hit
+from tests.scenarios.bench.outcome import EARLY_S, is_false, is_hit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,7 +101,12 @@ def _latency(
     leaks: Sequence[Outcome], at: Callable[[Outcome], float | None]
 ) -> dict[str, float | None]:
     """Return how long after the onset, and how many times T*."""
-    seen = [(one, value) for one in leaks if (value := at(one)) is not None]
+    # What was watched before the onset was watched for another reason.
+    seen = [
+        (one, value)
+        for one in leaks
+        if (value := at(one)) is not None and value >= one.onset_s - EARLY_S
+    ]
     late = [max(0.0, value - one.onset_s) for one, value in seen]
     ratio = [max(0.0, value - one.onset_s) / one.t_star_s for one, value in seen if one.t_star_s]
     return {
@@ -144,7 +149,13 @@ def summary(outcomes: Sequence[Outcome]) -> Figures:
         "f1_high": high,
         **_alarms(outcomes),
         "left_median": median(lefts),
-        "left_watch_median": median([left(one, one.watch_s) for one in leaks if one.watch_s]),
+        "left_watch_median": median(
+            [
+                left(one, one.watch_s)
+                for one in leaks
+                if one.watch_s is not None and one.watch_s >= one.onset_s - EARLY_S
+            ]
+        ),
         "before_half": in_time / max(1, len(leaks)),
         "benign_watched": share([one.watch_s is not None for one in benign]),
         "watch": _latency(hits, lambda one: one.watch_s),

@@ -39,7 +39,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     forecasts: tuple[Forecast, ...] = ()
     evaluations: int
     judged_us: float
-    """What an evaluation took, median, microseconds: what an interrupted one took does not count."""
+    """What an evaluation took, median, microseconds: one that was interrupted does not count."""
     processes: ProcessView | None = None
     """The same run judged process by process."""
     rivals: dict[str, list[float | None]] = {}

@@ -42,6 +42,7 @@ def figures(
     """
     groups = {name: [one for one in outcomes if one.group == name] for name in TITLES}
     groups = {name: mine for name, mine in groups.items() if mine}
+    validation = [one for one in groups.get("folds", []) if not one.tuned]
     tuning = [one for one in outcomes if one.tuned and one.group in {"folds", "seeds"}]
     out: dict[str, Any] = {
         "run": {
@@ -62,6 +63,7 @@ def figures(
             }
             for name, mine in groups.items()
         },
+        "validation": made.summary(validation) if validation else None,
         "documented": documented_rows(),
         "known": known,
         "real": _real(recorded),
@@ -118,8 +120,13 @@ def wrong(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def summaries(found: dict[str, Any]) -> dict[str, Any]:
-    """Return title -> figures of each set."""
-    return {one["title"]: one["summary"] for one in found["sets"].values()}
+    """Return title -> figures of each set, and of the families that nothing was chosen on."""
+    out: dict[str, Any] = {}
+    for name, one in found["sets"].items():
+        out[one["title"]] = one["summary"]
+        if name == "folds" and found["validation"] is not None:
+            out["of these, validation"] = found["validation"]
+    return out
 
 
 def sections(found: dict[str, Any]) -> dict[str, str]:
