@@ -77,3 +77,85 @@ def test_inputs_stay_untouched(level: float) -> None:
     series = one(np.arange(0.0, 600.0, 5.0), np.full(120, level))
     series.used_bytes.setflags(write=False)
     assert screen.first_look([series], SETTINGS) == ["stable"]
+
+
+# ---- many rows at once
+
+
+def rows_of(*shapes: Array, dtype: Any = np.float64) -> Array:
+    return np.stack([np.asarray(x, dtype=dtype) for x in shapes])
+
+
+def codes(rows: Array, interval_s: float = 10.0, total: float = 24 * GIB) -> list[int]:
+    t = np.arange(0.0, rows.shape[1]) * interval_s
+    found = screen.look_at_array(rows, t, np.full(len(rows), total), SETTINGS)
+    return [int(code) for code in found]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_each_kind(dtype: Any) -> None:
+    t = np.arange(0.0, 2410.0, 10.0)
+    noise = np.random.default_rng(1).normal(0.0, 5e7, t.size)
+    rows = rows_of(
+        4e9 + 0 * t,
+        4e9 + 1e6 * t,
+        4e9 + 5e8 * ((t // 100) % 2),
+        4e9 + noise,
+        20e9 + 0 * t,
+        4e9 + 5e8 * (t == 500),
+        dtype=dtype,
+    )
+    assert codes(rows) == [
+        screen.STABLE, screen.JUDGE, screen.KEEPS_LEVEL, screen.JUDGE, screen.KEEPS_LEVEL,
+        screen.KEEPS_LEVEL,
+    ]  # fmt: skip
+    assert codes(rows[:, :4]) == [screen.UNKNOWN] * 6
+    assert codes(rows[:, :10])[:2] == [screen.JUDGE, screen.JUDGE]
+
+
+def test_what_lies_before_a_gap_or_the_window_does_not_count() -> None:
+    t = np.concatenate((np.arange(0.0, 1200.0, 10.0), np.arange(9000.0, 10200.0, 10.0)))
+    rows = rows_of(np.where(t < 5000, 1e9, 4e9), np.where(t < 5000, 4e9, 1e9 + 1e6 * (t - 9000)))
+    found = screen.look_at_array(rows, t, np.full(2, 24 * GIB), SETTINGS)
+    assert found.tolist() == [screen.STABLE, screen.JUDGE]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(5, 450),
+    st.sampled_from([1.0, 5.0, 10.0, 60.0]),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_no_row_that_is_let_go_would_be_watched(
+    seed: int, n: int, interval_s: float, dtype: Any
+) -> None:
+    rng = np.random.default_rng(seed)
+    u = np.linspace(0.0, 1.0, n)
+    rows = np.stack(
+        [
+            rng.uniform(0.5, 12.0) * GIB
+            + rng.choice([0.0, 0.03, 0.2, 1.0, 5.0]) * GIB * np.maximum(u - rng.choice([0, 0.5]), 0)
+            + rng.choice([0.0, 0.1, 2.0]) * GIB * ((u * rng.integers(2, 40)) % 1.0)
+            + rng.choice([0.0, 0.1, 2.0, 20.0, 100.0]) * 2.0**20 * rng.normal(size=n)
+            for _ in range(12)
+        ]
+    ).astype(dtype)
+    t = np.arange(0.0, n) * interval_s
+    found = screen.look_at_array(rows, t, np.full(len(rows), 24 * GIB), SETTINGS)
+    for row, code in zip(rows, found, strict=True):
+        verdict_ = verdict.judge(one(t, row), SETTINGS)
+        if code != screen.JUDGE:
+            assert verdict_.tier == "none"
+        if code == screen.STABLE:
+            assert verdict_.pattern in {"stable", "unknown"}
+
+
+def test_rows_and_series_agree_and_stay_untouched() -> None:
+    rng = np.random.default_rng(3)
+    t = np.arange(0.0, 2400.0, 10.0)
+    rows = np.stack([rng.uniform(4e9, 4e9 + s, t.size) for s in (0.0, 1e6, 1e7, 1e8, 1e9)])
+    rows.setflags(write=False)
+    found = codes(rows)
+    looked = screen.first_look([one(t, row) for row in rows], SETTINGS)
+    assert [code == screen.STABLE for code in found] == [what == "stable" for what in looked]
