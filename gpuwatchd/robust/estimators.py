@@ -154,6 +154,14 @@ def turns(t_s: FloatArray, x: FloatArray, size: float) -> list[tuple[float, floa
         picked = np.concatenate((rows.argmin(axis=1) + origin, rows.argmax(axis=1) + origin))
         picked = np.concatenate(([0], np.sort(picked)))
         t_s, x = t_s[picked], x[picked]
+    # Between two turns of direction nothing can happen that does not happen at the second.
+    move = x[1:] - x[:-1]
+    moved = np.flatnonzero(move)
+    if moved.size:
+        up = move[moved] > 0.0
+        turned = np.flatnonzero(up[1:] != up[:-1]) + 1
+        picked = np.concatenate((moved[:1], moved[turned], [x.size - 1]))
+        t_s, x = t_s[picked], x[picked]
     out: list[tuple[float, float, int]] = []
     top_t = low_t = float(t_s[0])
     top = low_x = float(x[0])
