@@ -78,6 +78,16 @@ def test_growth_that_slows_down_is_carried_on_as_a_power() -> None:
     assert 1.5 * 5e9 / straight < forecast(x, 5e9, straight).mid_s < 1.2 * left
 
 
+def test_a_rate_that_changed_at_once_is_the_last_one() -> None:
+    x = 8e9 + 1e6 * np.minimum(TIMES, 4000.0) + 3e6 * np.maximum(TIMES - 4000.0, 0.0)
+    seen = pace(robust.prepare(series(x)), -7195.0)
+    assert seen.after == pytest.approx(3e6 * 7195.0 / 16, rel=0.05)
+    straight = (x[-1] - x[0]) / TIMES[-1]
+    assert forecast(x, 6e9, straight).mid_s == pytest.approx(2000.0, rel=0.05)
+    bent = pace(robust.prepare(series(8e9 + 1e3 * TIMES**2 / 8)), -7195.0)
+    assert bent.after == 0.0
+
+
 @pytest.mark.parametrize("headroom", [0.0, 1e6, 1e10, 1e15])
 @pytest.mark.parametrize("rate", [1.0, 1e6, 1e12])
 def test_the_interval_is_ordered_finite_and_never_collapses(headroom: float, rate: float) -> None:

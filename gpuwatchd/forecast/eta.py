@@ -4,7 +4,8 @@ The middle starts from the straight line since the onset. Sixteen increments of 
 say whether the pace changes: a regression of the increments on time, whose slope is shrunk towards
 zero by what chance alone explains (James and Stein 1961, positive part; the error of the slope is
 widened by the autocorrelation of the residuals). A pace that is proven to quicken is carried on
-exponentially, one that is proven to slow down as a power of the age, which never ends.
+exponentially, one that is proven to slow down as a power of the age, which never ends. A pace that
+changed at once, from one steady rate to another, is the last one.
 
 The interval is conformalised quantile regression (Romano, Patterson and Candès, NeurIPS 2019): the
 log of truth over middle is regressed, quantile by quantile, on a few things that can be seen, and
@@ -31,6 +32,9 @@ BLOCKS = 16
 """Increments that the growth since its onset is cut into."""
 CHANCE = 5.0
 """A change of pace counts as far as its squared t statistic exceeds this."""
+BREAK_SHARE, BREAK_T = 0.35, 4.0
+"""The pace changed at once when two paces leave less than this share of what a trend leaves, and
+differ by so many standard errors; the best of 13 instants is looked at."""
 NARROWEST = 0.03
 """Each end is at least this far from the middle: a log of the ratio, about 3 per cent."""
 WIDEST = 3.0
@@ -56,6 +60,8 @@ class Pace(NamedTuple):
     """Log of the pace of the second half over that of the whole."""
     rough: float
     """Bytes: standard deviation of the level around its line."""
+    after: float = 0.0
+    """Bytes per block since the pace changed at once; 0 where it did not."""
 
     @property
     def proven(self) -> float:
@@ -105,7 +111,30 @@ def pace(view: View, onset_s: float) -> Pace:
         error=math.sqrt(variance / _AT_SQUARED) / scale,
         half=math.log(late),
         rough=float(off.std()) if off.size else 0.0,
+        after=_after(step, square),
     )
+
+
+def _after(step: FloatArray, straight: float) -> float:
+    """Return the pace since it changed at once; 0 unless two paces explain far more than a trend.
+
+    ``straight`` is what a straight trend of the increments leaves, squared. Least squares over all
+    instants of the change (Quandt 1958).
+    """
+    first = np.arange(2, BLOCKS - 1)
+    last = BLOCKS - first
+    total = np.cumsum(step)
+    before = total[first - 1]
+    after = total[-1] - before
+    rest = float(step @ step) - before * before / first - after * after / last
+    best = int(rest.argmin())
+    left = max(float(rest[best]), 0.0)
+    k, m = int(first[best]), int(last[best])
+    old, new = float(before[best]) / k, float(after[best]) / m
+    mean = abs(float(total[-1])) / BLOCKS
+    error = math.sqrt(left / (BLOCKS - 3) * (1.0 / k + 1.0 / m)) + 1e-3 * mean
+    clear = left < BREAK_SHARE * straight and abs(new - old) > BREAK_T * error
+    return new if clear and new > 0.05 * mean else 0.0
 
 
 def ahead(
@@ -130,7 +159,11 @@ def ahead(
     """
     room = max(headroom, 1.0)
     line_s = max(room / rate, 1.0)
-    bend = _bend(seen.proven, room / max(rate * age_s, 1.0))
+    if seen.after > 0.0:
+        bend = math.log(rate * age_s / (BLOCKS * seen.after))
+        bend = min(max(bend, -WIDEST), WIDEST)
+    else:
+        bend = _bend(seen.proven, room / max(rate * age_s, 1.0))
     far = min(max(math.log(line_s / age_s), -3.0), 3.0)
     unsure = math.log(seen.error + 0.003)
     laws = min(max(math.log(max(law_s, 1.0) / line_s), -2.5), 2.5)

@@ -86,6 +86,9 @@ def outlook(
     if growth.headroom is None or rate <= 0.0:
         return None
     seen = pace(growth.found.view, growth.onset_s)
+    if growth.found.lag_s[growth.best] > 0.0:
+        # Swings make any pace seem to change at once.
+        seen = seen._replace(after=0.0)
     rate = _steadied(rate, growth, seen)
     own = rate / (rate + max(series.others_bytes_per_s, 0.0))
     headroom = max(growth.headroom, 0.0) * own

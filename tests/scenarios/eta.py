@@ -165,7 +165,7 @@ def table(look: Look, band: Array) -> str:
     family = np.array([row.family for row in found])
     names = list(dict.fromkeys(family.tolist()))
     lines = [
-        f"{'family':18s} {'n':>5s} {'|log|':>6s} {'bias':>6s} {'in 90':>6s} {'width':>6s}  stop"
+        f"{'family':18s} {'n':>5s} {'|log|':>6s} {'bias':>6s} {'in 90':>6s} {'width':>6s}  no eta"
     ]
 
     def line(name: str, mine: Array) -> str:
