@@ -275,6 +275,14 @@ def test_the_command_that_is_quoted_prints_the_same_figures() -> None:
     assert program.command(options) == expected
 
 
+def test_figures_are_written_so_that_people_can_read_a_difference() -> None:
+    found = {"run": {"a": 1, "b": [1.0, None, "x, y"]}, "sets": {"one": [[1, 2], [3, 4]]}}
+    text = result.written(found)
+    assert msgspec.json.decode(text) == found
+    assert b'"b": [1.0, null, "x, y"]' in text
+    assert len(text.splitlines()) < 20
+
+
 def test_the_page_is_filled_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert page.fill(tmp_path / "none.json") == 1
     assert "cannot read" in capsys.readouterr().err

@@ -139,9 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     text = result.report(figures)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "figures.json").write_bytes(
-        msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n"
-    )
+    (options.output / "figures.json").write_bytes(result.written(figures))
     (options.output / "report.md").write_text(text, encoding="utf-8")
     print(text)
     print(f"written to {options.output}, {units.duration(spent)} in all")

@@ -198,6 +198,19 @@ def _alarms(outcomes: Sequence[Outcome]) -> Figures:
     }
 
 
+def latencies(outcomes: Sequence[Outcome]) -> list[list[float | None]]:
+    """Return T*, and minutes from the onset to the watch and to the alert, of each leak found."""
+    return [
+        [
+            one.t_star_s / 60.0,
+            None if one.watch_s is None else max(0.0, one.watch_s - one.onset_s) / 60.0,
+            None if one.alert_s is None else max(0.0, one.alert_s - one.onset_s) / 60.0,
+        ]
+        for one in outcomes
+        if is_hit(one) and one.t_star_s is not None
+    ]
+
+
 def calibration(hits: Sequence[Outcome]) -> Figures:
     """Return how forecasts while an alert fires compare with the truth; every item weighs the same.
 

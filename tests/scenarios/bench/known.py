@@ -11,7 +11,7 @@ import msgspec
 from tests.scenarios import history
 from tests.scenarios import history_families as families
 from tests.scenarios.bench import figures as made
-from tests.scenarios.bench.runner import Bar, Kept
+from tests.scenarios.bench.runner import Bar, Kept, deaf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ def _run(
         for mark, task in missing:
             yield mark, of_program(task)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=deaf) as pool:
         found = pool.map(of_program, [task for _, task in missing])
         yield from zip([mark for mark, _ in missing], found, strict=True)
 

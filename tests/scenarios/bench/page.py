@@ -50,12 +50,11 @@ def _run(run: dict[str, Any]) -> str:
 def fill(source: Path, page: Path = PAGE, kept: Path = FIGURES) -> int:
     """Write the page and keep the figures beside it; return an exit code."""
     try:
-        data = source.read_bytes()
-        figures = msgspec.json.decode(data)
+        figures = msgspec.json.decode(source.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         print(f"cannot read {source}: {error}", file=sys.stderr)
         return 1
-    kept.write_bytes(msgspec.json.format(data, indent=1).rstrip() + b"\n")
+    kept.write_bytes(result.written(figures))
     page.write_text(filled(page.read_text(encoding="utf-8"), figures), encoding="utf-8")
     print(f"{page} shows the figures of {source}; now run python -m tests.docs.pictures")
     return 0

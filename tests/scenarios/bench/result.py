@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tests.scenarios import documented
@@ -59,6 +61,7 @@ def figures(
                 "families": made.families(mine),
                 "confusion": made.confusion(mine),
                 "rivals": made.rivals_table(mine, tuning),
+                "latencies": made.latencies(mine),
                 "wrong": wrong(mine),
             }
             for name, mine in groups.items()
@@ -93,6 +96,19 @@ def _real(folder: Path | None) -> dict[str, Any]:
     if isinstance(rows, str):
         return {"skipped": rows}
     return {"rows": rows, "totals": real.totals(rows)}
+
+
+def written(found: dict[str, Any]) -> bytes:
+    """Return the figures as JSON: indented, but plain lists and small objects on one line."""
+    text = msgspec.json.format(msgspec.json.encode(found), indent=1).decode()
+    flat = re.sub(r"([\[{])\s+([^\[\]{}]*?)\s+([\]}])", _on_one_line, text)
+    # Text with brackets of its own would be bent by that.
+    whole = flat if msgspec.json.decode(flat) == msgspec.json.decode(text) else text
+    return whole.encode() + b"\n"
+
+
+def _on_one_line(match: re.Match[str]) -> str:
+    return match[1] + re.sub(r"\n\s+", " ", match[2]) + match[3]
 
 
 def _rounded(value: Any) -> Any:

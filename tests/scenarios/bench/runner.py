@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -125,6 +126,11 @@ def evaluate(tasks: Sequence[Task], path: Path, *, workers: int, code: str) -> l
     return [kept.found[m] for m in marks]
 
 
+def deaf() -> None:
+    """Leave Ctrl-C to the parent, which stops its workers and keeps what is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _run(missing: Sequence[tuple[str, Task]], workers: int) -> Iterable[tuple[str, Outcome]]:
     if not missing:
         return
@@ -134,7 +140,7 @@ def _run(missing: Sequence[tuple[str, Task]], workers: int) -> Iterable[tuple[st
             yield one, run(task)
             bar.step()
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=deaf) as pool:
         waiting = {pool.submit(run, task): one for one, task in missing}
         try:
             for future in as_completed(waiting):
