@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gpuwatchd import frameworks, policy
-from gpuwatchd.model import Alert, Device, Finding, Pattern, Series, Severity, Subject
+from gpuwatchd.model import (
+    LEAK_PATTERNS,
+    Alert,
+    Device,
+    Finding,
+    Pattern,
+    Series,
+    Severity,
+    Subject,
+)
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.pipeline.memo import Memo
 
@@ -85,7 +94,8 @@ class Room(msgspec.Struct, kw_only=True):
         """Remember the rate of a leak, for its neighbours; forget it when it is none."""
         subject = finding.subject
         part = subject.process is not None or subject.unattributed
-        if part and finding.tier != "none" and finding.rate_bytes_per_s:
+        leaks = finding.tier != "none" and finding.pattern in LEAK_PATTERNS
+        if part and leaks and finding.rate_bytes_per_s:
             self.growing[subject.id] = max(0.0, finding.rate_bytes_per_s)
         else:
             self.growing.pop(subject.id, None)
