@@ -28,8 +28,9 @@ class Cycle:
     model swapped, a crash) neither hide the rest nor make a cycle.
 
     When it fires
-        ``cyclic``: four or more troughs whose line rises, most of them above the one before, and
-        whose rise stands out of their scatter. ``sawtooth``: three or more troughs that do not.
+        ``cyclic``: four or more troughs whose line rises, most of them above the one before (or
+        nearly all above all before), and whose rise stands out of their scatter. ``sawtooth``:
+        three or more troughs that do not.
     When it must not
         Noise (a swing is at least eight times the noise and 32 MiB), a single rise and fall.
         Rising peaks over a level floor are a sawtooth: a day of ever larger jobs looks so.
@@ -78,6 +79,7 @@ class Cycle:
         growth = float(low[-1] - low[0])
         rises = np.diff(low)
         up = float((rises > 0.0).mean())
+        order = concordance(low)
         pause = float(np.median(np.diff(at)))
         since = -float(max(at[-1], top_at[-1]))
         rest = low - slope * at
@@ -86,7 +88,7 @@ class Cycle:
         leak = (
             low.size > LEAST_CYCLES
             and slope > 0.0
-            and ((up >= 0.75 and r_squared >= 0.7) or (up >= 0.6 and r_squared >= 0.85))
+            and ((up >= 0.75 and r_squared >= 0.7) or (order >= 0.88 and r_squared >= 0.8))
             and growth >= max(LEAST_GROWTH, 0.02 * swing)
         )
         pattern: Pattern = "cyclic" if leak else "sawtooth"
@@ -103,6 +105,7 @@ class Cycle:
                 "period_s": pause,
                 "floor_growth_bytes": growth,
                 "rising_share": up,
+                "order": order,
                 "r_squared": r_squared,
                 "peaks_slope_bytes_per_s": robust.least_squares(top_at, top)[0],
                 "peak_bytes": float(top.max()),
@@ -128,6 +131,23 @@ def swings(view: View) -> list[tuple[float, float, int]]:
         return []
     size = SWING_SHARE * falls[LEAST_CYCLES - 1]
     return robust.turns(view.t_s, view.mean, size) if size > least else points
+
+
+def concordance(values: FloatArray) -> float:
+    """Return the share of the pairs that rise among those that differ: 1 rising, 0.5 neither.
+
+    Kendall's rank correlation with the times, moved to 0..1; the statistic of the Mann-Kendall
+    test. Equal neighbours, as quanta make them, do not count against a rise.
+
+    Examples
+    --------
+    >>> concordance(np.array([1.0, 1.0, 2.0, 2.0])), concordance(np.array([1.0, 3.0, 2.0]))
+    (1.0, 0.6666666666666666)
+    """
+    first, second = np.triu_indices(values.size, 1)
+    change = values[second] - values[first]
+    rising, falling = int((change > 0.0).sum()), int((change < 0.0).sum())
+    return rising / (rising + falling) if rising + falling else 0.5
 
 
 def _longest_rise(at: FloatArray, top_at: FloatArray) -> float:

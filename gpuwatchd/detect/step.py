@@ -17,7 +17,8 @@ LEAST_RISERS = 3
 LEAST_RISER = 40.0 * robust.MIB
 """Smaller rises are how an allocator follows a steady leak: that is called gradual."""
 SHARP_S = 45.0
-LEAST_DWELL_S = 40.0
+LEAST_DWELL_S = 60.0
+NOISE_FACTOR = 3.0
 LEAST_DWELL = 3.0
 """The usual plateau lasts at least this many times as long as the usual riser."""
 ALIKE = 4.0
@@ -36,9 +37,9 @@ class Step:
     and noise on the plateaus does not either.
 
     When it fires
-        The usual riser has 40 MiB or more and stands four times above the noise; three or more
+        The usual riser has 40 MiB or more and stands three times above the noise; three or more
         risers within a factor of four of it, each within 45 s (or three samples), bring 60 % of
-        the growth; the usual plateau lasts 40 s or more, and three times as long as the riser.
+        the growth; the usual plateau lasts a minute or more, and three times as long as the riser.
     When it must not
         A single model load; a ramp (no plateaus); jumps that are given back (the floor does not
         rise); noise.
@@ -71,7 +72,7 @@ class Step:
         """Return what is seen in the view, or None."""
         if view.t_s.size < 2 * LEAST_RISERS:
             return None
-        at, size, lasted = risers(view, max(LEAST_RISER, 4.0 * view.noise_bytes))
+        at, size, lasted = risers(view, max(LEAST_RISER, NOISE_FACTOR * view.noise_bytes))
         if at.size < LEAST_RISERS:
             return None
         pause = np.diff(at)

@@ -14,7 +14,7 @@ from gpuwatchd.frameworks import PREALLOCATES
 from gpuwatchd.model import Finding
 from gpuwatchd.robust import MIB
 from gpuwatchd.screen import POOL_SHARE
-from gpuwatchd.verdict.naming import decelerates
+from gpuwatchd.verdict.naming import decelerates, seems_to_rise
 from gpuwatchd.verdict.timing import ending
 
 if TYPE_CHECKING:
@@ -198,7 +198,11 @@ def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
         f"{units.duration(facts['period_s'])}"
     )
     scatter = facts["scatter_bytes"] > SCATTER_SHARE * facts["swing_bytes"]
-    text += ", nothing that it keeps grows" if scatter else " and comes back"
+    if seems_to_rise(cycle):
+        text += f"; what it keeps moves up by {units.rate(facts['slope_bytes_per_s'])}, "
+        text += "too little to tell"
+    else:
+        text += ", nothing that it keeps grows" if scatter else " and comes back"
     level_floor = facts["floor_growth_bytes"] < 0.02 * facts["swing_bytes"]
     higher = facts["peaks_slope_bytes_per_s"] * view.span_s
     if level_floor and higher > 0.1 * facts["swing_bytes"]:

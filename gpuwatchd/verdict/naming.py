@@ -101,11 +101,11 @@ def creeps(cycle: Signal, growth: Growth) -> bool:
     return (
         age_s >= LEAST_CYCLES * facts["period_s"]
         and facts["last_fall_s"] <= 2.0 * facts["period_s"]
-        and (_rising(cycle) or facts["slope_bytes_per_s"] >= 0.5 * rate)
+        and (seems_to_rise(cycle) or facts["slope_bytes_per_s"] >= 0.5 * rate)
     )
 
 
-def _rising(cycle: Signal) -> bool:
+def seems_to_rise(cycle: Signal) -> bool:
     """Say whether the troughs seem to rise: too little to prove a leak, too much to deny one."""
     facts = cycle.facts
     return (
@@ -125,7 +125,7 @@ def seen_before(view: View, cycle: Signal) -> bool:
     facts = cycle.facts
     longest = LIKE_BEFORE * max(facts["longest_rise_s"], facts["period_s"])
     return (
-        not _rising(cycle)
+        not seems_to_rise(cycle)
         and float(view.mean[-1]) <= facts["peak_bytes"]
         and facts["last_fall_s"] <= longest
     )
