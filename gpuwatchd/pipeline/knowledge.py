@@ -15,8 +15,8 @@ import msgspec
 
 from gpuwatchd import programs
 from gpuwatchd.model import LEAK_PATTERNS, Profile
-from gpuwatchd.pipeline.memo import Hush, chosen, level_of
-from gpuwatchd.pipeline.whole import profile_of, whole
+from gpuwatchd.pipeline.memo import MARGIN, Hush, chosen, level_of
+from gpuwatchd.pipeline.whole import before, profile_of, whole
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import Run
 
@@ -36,6 +36,8 @@ _DAY_S = 86_400.0
 _BACK_S = 31 * 3600.0
 """How far back yesterday is read: its same hour and what came before it."""
 _SCAN_EVERY_S = 30.0
+_SLACK_S = 10.0
+"""What is seen a moment after a word was there when it was said."""
 _LEAVE_AT_MOST = 64
 """Profiles that the end of the daemon takes time for."""
 
@@ -99,6 +101,8 @@ class Knowledge:
 
     def _follow(self, track: Track, word: Word | None, now_s: float) -> Alert | None:
         """Take a word over (None: it was taken back); return the alert that it ended."""
+        if track.memo.asked != (track.program or ""):
+            self._look_up(track)
         if word is None:
             track.memo.heard, track.hush = None, None
             self._followed.discard(track.subject.id)
@@ -107,8 +111,9 @@ class Knowledge:
         track.memo.heard = word.row
         self._followed.add(track.subject.id)
         then = self._what_it_had_done(track, word)
-        if word.word == "normal" and then is not None:
-            track.hush = Hush(level_bytes=level_of(then), why=said_to_be(word))
+        level = level_of(then) if then is not None else _level_then(track, word)
+        if word.word == "normal" and level is not None:
+            track.hush = Hush(level_bytes=level, why=said_to_be(word))
         self._look_up(track)
         alert = track.alert
         if track.hush is None or alert is None:
@@ -127,7 +132,8 @@ class Knowledge:
         for run in self._shelf.runs(key):
             if run.word == word.row:
                 return run.profile
-        found = profile_of(track, self._shelf, word.given_at_s)
+        at_s = word.given_at_s
+        found = profile_of(track, self._shelf, at_s, until_s=at_s + _SLACK_S)
         if found is None:
             return None
         found = msgspec.structs.replace(found, word=word.word)
@@ -183,9 +189,14 @@ class Knowledge:
         self._served, self._intake.renamed = created, False
 
     def _look_up(self, track: Track) -> None:
-        memo = track.memo
+        memo, known_as = track.memo, self._key(track)
         memo.asked = track.program or ""
         memo.key = programs.key_on(track.program, track.device)
+        if memo.heard is not None and self._shelf is not None and known_as != self._key(track):
+            # What it runs has become known better: what the user said of it moves along.
+            for run in self._shelf.runs(known_as):
+                if run.word == memo.heard:
+                    self._shelf.keep(msgspec.structs.replace(run, key=self._key(track)))
         memo.own = False
         if self._shelf is None or (memo.key is None and memo.heard is None):
             memo.runs = ()
@@ -340,6 +351,15 @@ def said_to_be(word: Word | None) -> str:
     who = word.who if word is not None and word.who else "you"
     why = f": {word.why}" if word is not None and word.why else ""
     return f"{who} said that this is normal{why}"
+
+
+def _level_then(track: Track, word: Word) -> float | None:
+    """Return up to where a run that is too short for a profile is what the user saw of it."""
+    seen = before(track.series(), word.given_at_s + _SLACK_S)
+    if not seen.t_s.size:
+        return None
+    low, high = float(seen.used_bytes.min()), float(seen.used_bytes.max())
+    return low + (1.0 + MARGIN) * (high - low)
 
 
 def _grows(track: Track) -> bool:

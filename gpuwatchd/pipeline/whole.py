@@ -24,6 +24,7 @@ def profile_of(
     *,
     kind: Literal["run", "sibling"] = "run",
     over: bool = False,
+    until_s: float = float("inf"),
 ) -> Profile | None:
     """Return the profile of a run so far; None when it is too short to tell. About 3 ms.
 
@@ -37,10 +38,12 @@ def profile_of(
         When it ended, or now.
     over
         Whether the process has gone, and what it held is free by now.
+    until_s
+        What it did later does not count.
     """
     from gpuwatchd import forecast  # noqa: PLC0415 - numpy comes with it
 
-    series = whole(track, shelf)
+    series = before(whole(track, shelf), until_s)
     if not series.t_s.size:
         return None
     if over:
@@ -52,6 +55,20 @@ def profile_of(
         alerted=finding is not None and finding.tier == "alert",
         ended_at_s=ended_at_s,
         kind=kind,
+    )
+
+
+def before(series: Series, until_s: float) -> Series:
+    """Return the part of a series that lies before an instant; its age is the age then."""
+    count = int(series.t_s.searchsorted(until_s, side="right"))
+    if count == series.t_s.size:
+        return series
+    t_s = series.t_s[:count]
+    age_s = series.age_s
+    if age_s is not None and count:
+        age_s -= float(series.t_s[-1] - t_s[-1])
+    return msgspec.structs.replace(
+        series, t_s=t_s, used_bytes=series.used_bytes[:count], age_s=age_s
     )
 
 

@@ -278,6 +278,53 @@ def test_the_word_teaches_the_next_run(lab: Lab) -> None:
     lab.stop()
 
 
+def fast(age_s: float) -> float:
+    return BASE + 6 * GIB * age_s / MINUTE
+
+
+def test_a_word_on_a_run_that_is_too_short_for_a_profile_holds_too(lab: Lab) -> None:
+    info = lab.begin(fast)
+    seen = lab.pass_minutes(4)
+    alert = next(one for one in seen if one.state in {"watch", "firing"})
+    lab.say(alert, "normal")
+    level = fast(4 * MINUTE)
+    assert states(lab.pass_minutes(0.2)) == ["resolved"]
+    hush = lab.track(info).hush
+    assert hush is not None
+    assert hush.level_bytes == pytest.approx(BASE + (1 + MARGIN) * (level - BASE), rel=0.05)
+    assert lab.history.shelf.runs(lab.track(info).memo.key or "") == []
+    lab.stop()
+
+
+def test_what_came_after_the_word_is_not_what_was_said_to_be_normal(lab: Lab) -> None:
+    info, alert = fired(lab, straight)
+    said_s = lab.time.now_s
+    lab.say(alert, "normal")
+    lab.pipeline.knowledge.listen = lambda: None  # type: ignore[method-assign]
+    lab.pass_minutes(30)
+    lab.history.flush(lab.time.now_s)
+    lab.history.close()  # as if it had been killed before it could listen
+    lab.start()
+    lab.pass_minutes(2)
+    (then,) = [one for one in lab.track(info).history if one.word is not None]
+    started_s = info.key.started_at_s or 0.0
+    assert then.top_bytes <= straight(said_s - started_s) + 300 * MIB
+    lab.stop()
+
+
+def test_a_word_moves_along_when_the_program_becomes_known(lab: Lab) -> None:
+    info, alert = fired(lab, straight)
+    lab.say(alert, "normal")
+    lab.pass_minutes(1)
+    before = lab.track(info).memo.key
+    better = msgspec.structs.replace(info, program="abc with its framework")
+    lab.alive = {better: lab.alive[info]}
+    lab.pass_minutes(1)
+    assert lab.track(info).memo.key != before
+    assert [one.word for one in lab.track(info).history] == ["normal"]
+    lab.stop()
+
+
 def test_a_leak_that_is_confirmed_stays_and_teaches_the_next_run(lab: Lab) -> None:
     info, alert = fired(lab, straight)
     lab.say(alert, "leak")
