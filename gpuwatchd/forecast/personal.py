@@ -80,7 +80,7 @@ class Personal:
     """λ: earlier runs that may have leaked; a run of which the user said so counts for five."""
     age_s: float
     scale: float
-    limit: float
+    """Memory of the card, bytes."""
 
     def chance(self, found: Windows, headroom: FloatArray, reach_s: FloatArray) -> FloatArray:
         """Return the chance (k, laws) that growth goes on until the limit.
@@ -101,7 +101,8 @@ class Personal:
         d = 1 for a run that stopped, d = v for one that knows nothing beyond its proven level, and
         between them for a run that ended at an earlier age;
         g = min(1, S_R / S); π = (0.1 β + λ) / (β + λ); ω = π / (π + (1 - π) S); ω + (1 - ω) g.
-        λ fades where another run is known to have stood: there it explains nothing.
+        λ fades where another run is known to have stood: there it explains nothing. Where none
+        has, the chance is at least the ordinary one.
         """
         here, further = self._chances(found)
         weight = np.array([one.weight for one in self.past])
@@ -122,15 +123,14 @@ class Personal:
         reached = (ORDINARY * after + (further * left).sum(axis=1)[:, None]) / seen[:, None]
         in_time = np.minimum(1.0, reached / survive[:, None])
         known = np.max(here, axis=1, where=~climbing, initial=0.0)
-        suspects = self.suspects * np.maximum(1.0 - known / EXPECTED, 0.0)
-        prior = (LEAK_PRIOR * DOUBT + suspects) / (DOUBT + suspects)
+        new = np.maximum(1.0 - known / EXPECTED, 0.0)
+        prior = (LEAK_PRIOR * DOUBT + self.suspects * new) / (DOUBT + self.suspects * new)
         leak = (prior / (prior + (1.0 - prior) * survive))[:, None]
-        chance: FloatArray = leak + (1.0 - leak) * in_time
-        late = headroom < LAST_RESORT * self.scale
-        if late.any():
-            leak = (LEAK_PRIOR / (LEAK_PRIOR + (1.0 - LEAK_PRIOR) * before))[:, None]
-            usual = leak + (1.0 - leak) * after / before[:, None]
-            chance = np.where(late[:, None], np.maximum(chance, usual), chance)
+        leak_usually = (LEAK_PRIOR / (LEAK_PRIOR + (1.0 - LEAK_PRIOR) * before))[:, None]
+        usual = leak_usually + (1.0 - leak_usually) * after / before[:, None]
+        # What no run has proved, and what leaves little memory, is no calmer than without history.
+        new[headroom < LAST_RESORT * self.scale] = 1.0
+        chance: FloatArray = np.maximum(leak + (1.0 - leak) * in_time, new[:, None] * usual)
         return chance
 
     def expects(self, found: Windows, headroom: FloatArray | None = None) -> npt.NDArray[np.bool_]:
@@ -185,30 +185,38 @@ def personal(series: Series, view: View) -> Personal | None:
     settled = x[int(np.searchsorted(t, t[-1] - age + 120.0)) : early.size]
     base = float(settled.min()) if settled.size else float(early.min()) if early.size else None
     swing = np.array([max(0.05 * float(view.low.max() - view.low.min()), TOLERANCE * scale)])
-    hold = max(float(view.holds.longest_s(swing)[0]), *(one.hold_s for one in series.history), 0.0)
-    recent = np.searchsorted(view.t_s, -max(HOLD_MARGIN * hold, view.step_s))
-    level = float(view.low[min(int(recent), view.low.size - 1) :].min())
     siblings = sum(one.kind == "sibling" for one in series.history)
-    now = _Now(level, base, limit, scale)
+    hold = max(float(view.holds.longest_s(swing)[0]), *(one.hold_s for one in series.history), 0.0)
+    now = _Now(view, base, limit, scale, age, max(HOLD_MARGIN * hold, view.step_s))
     past = [
         _past(one, now, min(1.0, SIBLING_RUNS / max(siblings, 1)))
         for one in series.history
-        if one.word != "leak" and (one.kind != "sibling" or one.run_s >= 0.8 * age)
+        if one.kind != "sibling" or one.run_s >= 0.8 * age
+        # Of a run that the user calls a leak only what it proved before is known.
+        if one.word != "leak" or one.proven_bytes < one.top_bytes - SUSPICIOUS * scale
     ]
-    return Personal(
-        past=tuple(past), suspects=_suspects(series.history, scale), age_s=age, scale=scale,
-        limit=limit,
-    )  # fmt: skip
+    suspects = _suspects(series.history, scale)
+    return Personal(past=tuple(past), suspects=suspects, age_s=age, scale=scale)
 
 
 class _Now(NamedTuple):
-    """The present run: where it is, where it began; bytes."""
+    """The present run."""
 
-    level: float
+    view: View
     base: float | None
-    """None when its beginning was not seen."""
+    """Where it began, bytes; None when its beginning was not seen."""
     limit: float
     scale: float
+    age_s: float
+    hold_s: float
+    """For how long memory may be held before it is given back, with a margin."""
+
+    def level(self, ago_s: float = 0.0) -> float:
+        """Return what it retained so long ago, bytes."""
+        view = self.view
+        edges = np.searchsorted(view.t_s, (-self.hold_s - ago_s, -ago_s)).tolist()
+        last = max(min(edges[1], view.low.size - 1), 0)
+        return float(view.low[min(edges[0], last) : last + 1].min())
 
 
 def _past(one: Profile, now: _Now, share: float) -> _Past:
@@ -221,18 +229,25 @@ def _past(one: Profile, now: _Now, share: float) -> _Past:
     begin = larger * one.base_bytes
     normal = one.word == "normal"
     climbing = one.kind == "sibling" and not stopped(one, now.scale)
-    top = one.top_bytes if normal or climbing else one.proven_bytes
+    top = one.top_bytes if normal else one.proven_bytes
+    height = max(top - one.base_bytes, 0.0)
     grown = np.asarray(one.rose_bytes if normal else one.grown_bytes, dtype=np.float64)
-    if climbing or not grown.size:
-        grown = np.full(PROFILE_LOOKBACKS_S.size, max(top - one.base_bytes, 0.0))
+    if not grown.size:
+        grown = np.full(PROFILE_LOOKBACKS_S.size, height)
+    ago_s = 0.0
+    if climbing:
+        # Level with level at the same age: it may have been looked at a few minutes ago.
+        ago_s = max(now.age_s - one.run_s, 0.0)
+        height = max(one.top_bytes - one.base_bytes, *one.rose_bytes, 0.0)
+        grown = np.full(PROFILE_LOOKBACKS_S.size, np.inf)
     weight = share if one.kind == "sibling" else 1.0
     ages = () if normal or one.kind != "run" else one.late_bytes
     return _Past(
         weight=WORD_RUNS if normal else weight,
         stopped=stopped(one, now.scale),
         climbing=climbing,
-        height=larger * max(top - one.base_bytes, 0.0),
-        above=max(now.level - begin, 0.0),
+        height=larger * height,
+        above=max(now.level(ago_s) - begin, 0.0),
         room=max(now.limit - begin, 0.0),
         grown=larger * grown,
         late=larger * np.asarray(ages, dtype=np.float64),

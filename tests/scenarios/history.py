@@ -329,7 +329,7 @@ def run(kinds: str, number: int, *, workers: int = 1, others: bool = True) -> li
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=12, help="programs in each half")
+    parser.add_argument("--programs", type=int, default=6, help="programs in each half")
     parser.add_argument("--half", choices=("both", "tuning", "report"), default="both")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()

@@ -1,0 +1,251 @@
+"""The stop prior of one program: what earlier runs proved is normal, what lies beyond is new."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gpuwatchd import forecast, robust, verdict
+from gpuwatchd.config import DetectionSection
+from gpuwatchd.forecast.personal import _tail, stopped
+from gpuwatchd.model import Finding, Profile, Series, Subject
+
+Array = npt.NDArray[np.float64]
+GB, MIB, HOUR = 1e9, 2.0**20, 3600.0
+CARD = 24 * GB
+SETTINGS = DetectionSection()
+
+
+def clock(hours: float) -> Array:
+    return np.arange(0.0, hours * HOUR, 10.0)
+
+
+def series(x: Array, *past: Profile) -> Series:
+    return Series(
+        subject=Subject(device_uid="G"), t_s=10.0 * np.arange(x.size), used_bytes=x,
+        limit_bytes=CARD, total_bytes=CARD, history=past,
+    )  # fmt: skip
+
+
+def ramp(hours: float, *, top: float = 8 * GB, length_s: float = HOUR) -> Array:
+    return 4 * GB + top * np.clip(clock(hours) / length_s, 0.0, 1.0)
+
+
+def past(x: Array, **changes: Any) -> Profile:
+    found = forecast.profile(series(x), ended_at_s=0.0)
+    assert found is not None
+    return msgspec.structs.replace(found, **changes)
+
+
+KNOWN = past(ramp(4))
+"""A run that filled 8 GB within an hour, and then stood for three."""
+LEAKED = past(4 * GB + 12 * GB * clock(4) / (4 * HOUR), alerted=True)
+"""A run that leaked to 16 GB and was stopped."""
+BEYOND = 4 * GB + 16 * GB * clock(1) / HOUR
+"""Twice of what is known."""
+
+
+def weights(x: Array, *history: Profile) -> tuple[forecast.Windows, forecast.Weights]:
+    one = series(x, *history)
+    view = robust.prepare(one)
+    (found,) = forecast.windows(view, 40 * MIB)
+    personal = forecast.personal(one, view)
+    room = np.full(found.size, CARD - x[-1])
+    return found, forecast.weigh(found, room, personal=personal)
+
+
+def chance(x: Array, *history: Profile) -> float:
+    """Return the chance that the growth reaches the limit, from its longest window."""
+    found, said = weights(x, *history)
+    return float(said.reaches[found.age_s.argmax()])
+
+
+def judged(x: Array, *history: Profile) -> Finding:
+    return verdict.judge(series(x, *history), SETTINGS)
+
+
+def test_without_history_nothing_changes() -> None:
+    x = ramp(0.5)
+    view = robust.prepare(series(x))
+    assert forecast.personal(series(x), view) is None
+    (found,) = forecast.windows(view, 40 * MIB)
+    room = np.full(found.size, CARD - x[-1])
+    one, two = forecast.weigh(found, room), forecast.weigh(found, room, personal=None)
+    assert np.array_equal(one.score, two.score)
+
+
+def test_a_history_that_knows_nothing_gives_the_ordinary_prior() -> None:
+    """A run that ended at a fraction of this age says nothing of what comes later."""
+    x = 4 * GB + 0.4 * GB * np.maximum(clock(3) / HOUR - 1.5, 0.0) * 5
+    short = past(4 * GB + np.zeros(120))
+    assert chance(x, short) == pytest.approx(chance(x), abs=0.02)
+
+
+def test_growth_up_to_the_known_level_is_calm_and_beyond_it_is_not() -> None:
+    inside = ramp(0.7)
+    assert chance(inside, KNOWN) < chance(inside)
+    assert chance(inside, KNOWN, KNOWN) < 0.2
+    assert chance(BEYOND, KNOWN, KNOWN) > 0.9 > chance(BEYOND)
+
+
+def test_more_runs_make_it_surer_on_both_sides() -> None:
+    chances = [chance(BEYOND, *[KNOWN] * k) for k in range(4)]
+    assert chances == sorted(chances)
+
+
+def test_growth_after_the_known_rise_is_new_at_any_level() -> None:
+    """The level is known, but earlier runs stood still at this age."""
+    x = 4 * GB + 4 * GB * np.clip(clock(4) / HOUR, 0.0, 1.0)
+    x = x + 0.9 * GB * np.maximum(clock(4) / HOUR - 3.0, 0.0)
+    found, said = weights(x, KNOWN, KNOWN)
+    late = found.begin_s > -HOUR
+    _, alone = weights(x)
+    assert said.reaches[late].max() > alone.reaches[late].max()
+
+
+def test_the_known_ramp_is_not_even_plain_and_a_leak_on_top_is() -> None:
+    inside = judged(ramp(0.7), KNOWN, KNOWN)
+    assert judged(ramp(0.7)).tier != "none"
+    assert inside.tier == "none"
+    leak = ramp(3) + 4 * GB * np.maximum(clock(3) / HOUR - 2.0, 0.0)
+    assert judged(leak, KNOWN, KNOWN).tier == "alert"
+
+
+def test_a_larger_run_of_the_same_program_is_larger_everywhere() -> None:
+    larger = 1.5 * ramp(0.95)
+    assert chance(larger, KNOWN, KNOWN) < 0.5
+    # The same growth from the same base is beyond what is known.
+    assert chance(larger - 2 * GB, KNOWN, KNOWN) > chance(larger, KNOWN, KNOWN)
+
+
+def test_a_poisoned_history_neither_silences_nor_slows() -> None:
+    leak = 4 * GB + 3 * GB * clock(1.5) / HOUR
+    assert not stopped(LEAKED, CARD)
+    assert chance(leak, LEAKED, LEAKED, LEAKED) > chance(leak)
+
+
+def test_a_run_that_shows_the_end_explains_an_unfinished_one() -> None:
+    cut = past(ramp(0.6), alerted=True)
+    x = ramp(0.7)
+    assert chance(x, cut) > chance(x)
+    assert chance(x, cut, KNOWN) < chance(x)
+
+
+def test_idling_after_a_leak_is_no_proof() -> None:
+    x = 4 * GB + 8 * GB * np.clip(clock(4) / (2 * HOUR), 0.0, 1.0)
+    busy = np.where(clock(4) < 2 * HOUR, 80.0, 0.0)
+    idled = forecast.profile(series(x), busy=busy, alerted=True, ended_at_s=0.0)
+    assert idled is not None
+    leak = 4 * GB + 4 * GB * clock(1.5) / HOUR
+    assert chance(leak, idled) > chance(leak) > chance(leak, past(x))
+
+
+def test_history_silences_nothing_when_little_memory_is_left() -> None:
+    full = past(4 * GB + 18.4 * GB * np.clip(clock(4) / HOUR, 0.0, 1.0))
+    near = 4 * GB + 18.4 * GB * np.clip(clock(0.99) / HOUR, 0.0, 1.0)
+    assert chance(near, full, full) >= chance(near) - 1e-9
+    one = series(near, full, full)
+    view = robust.prepare(one)
+    (found,) = forecast.windows(view, 40 * MIB)
+    personal = forecast.personal(one, view)
+    assert personal is not None
+    assert personal.expects(found).any()
+    assert not personal.expects(found, np.full(found.size, CARD - near[-1])).any()
+
+
+def test_the_word_normal_counts_like_five_runs_and_up_to_the_top() -> None:
+    """Even a run that was cut off while it climbed."""
+    climbing = past(4 * GB + 8 * GB * clock(1) / HOUR, alerted=True)
+    normal = msgspec.structs.replace(climbing, word="normal")
+    x = 4 * GB + 8 * GB * clock(0.9) / HOUR
+    assert chance(x, climbing) > chance(x) > chance(x, normal)
+    assert judged(x, normal).tier == "none"
+    beyond = 4 * GB + 8 * GB * clock(1.8) / HOUR
+    assert chance(beyond, normal) > chance(beyond) - 0.05
+    outvoted = [LEAKED] * 3
+    assert chance(x, normal, *outvoted) < chance(x)
+
+
+def test_the_word_leak_makes_growth_beyond_the_others_a_leak() -> None:
+    said = msgspec.structs.replace(KNOWN, word="leak")
+    x = ramp(0.5)
+    assert chance(x, said) > 0.8 > chance(x)
+    # It never raises what is normal, nor lowers what others proved.
+    assert chance(x, said, KNOWN) < chance(x)
+    assert chance(BEYOND, said, KNOWN) > chance(BEYOND, KNOWN)
+
+
+def rank(x: Array) -> Profile:
+    found = forecast.profile(series(x), ended_at_s=0.0, kind="sibling")
+    assert found is not None
+    return found
+
+
+def test_a_rank_that_leaves_its_siblings_is_a_fault() -> None:
+    flat = rank(4 * GB + np.zeros(clock(1).size))
+    leak = 4 * GB + 2 * GB * clock(1) / HOUR
+    assert chance(leak, *[flat] * 7) > 0.8 > chance(leak)
+
+
+def test_ranks_that_climb_together_are_judged_by_the_ordinary_rule() -> None:
+    leak = 4 * GB + 8 * GB * clock(1) / HOUR
+    others = [rank(4 * GB + (8 + 0.1 * k) * GB * clock(1) / HOUR) for k in range(-3, 4)]
+    assert chance(leak, *others) == pytest.approx(chance(leak), abs=0.05)
+
+
+def test_siblings_that_have_stopped_show_where_this_one_will() -> None:
+    done = rank(ramp(2, length_s=0.5 * HOUR))
+    slower = ramp(2, length_s=2.2 * HOUR)
+    assert chance(slower, *[done] * 7) < chance(slower)
+
+
+def test_a_much_younger_sibling_says_nothing() -> None:
+    young = rank(4 * GB + np.zeros(clock(0.25).size))
+    leak = 4 * GB + 4 * GB * clock(1) / HOUR
+    assert chance(leak, young) == pytest.approx(chance(leak), abs=1e-6)
+
+
+def test_yesterdays_rise_is_normal_today_and_a_leak_on_top_is_not() -> None:
+    t = np.arange(0.0, 40 * HOUR, 60.0)
+    hour = (t % 86400.0) / HOUR
+    wave = np.clip((hour - 6.0) / 4.0, 0.0, 1.0) - np.clip((hour - 14.0) / 3.0, 0.0, 1.0)
+    end = int(np.searchsorted(t, 33 * HOUR))
+    yesterday = forecast.yesterday(
+        Series(
+            subject=Subject(device_uid="G"), t_s=t[:end], used_bytes=(4 * GB + 8 * GB * wave)[:end],
+            limit_bytes=CARD, total_bytes=CARD,
+        ),
+        now_s=float(t[end - 1]),
+    )  # fmt: skip
+    assert yesterday is not None
+    today = 4 * GB + 8 * GB * np.clip((clock(3) - 1.0) / (4 * HOUR), 0.0, 1.0)
+    steeper = 4 * GB + 18 * GB * np.clip((clock(1.5) - 1.0) / (1.6 * HOUR), 0.0, 1.0)
+    assert chance(today, yesterday) < chance(today)
+    assert chance(steeper, yesterday) > chance(steeper)
+
+
+def test_all_chances_are_probabilities_for_any_history() -> None:
+    every = (KNOWN, LEAKED, msgspec.structs.replace(KNOWN, word="leak"), past(ramp(0.5)))
+    bare = Profile(
+        ended_at_s=0.0, run_s=600.0, base_bytes=0.0, hold_s=0.0, proven_bytes=0.0, top_bytes=0.0
+    )
+    for hours in (0.1, 0.7, 3.0):
+        for some in ((bare,), (LEAKED,), every, (*every, bare)):
+            _, said = weights(4 * GB + 5 * GB * clock(hours) / (4 * HOUR), *some)
+            assert np.all((said.reaches > 0.0) & (said.reaches < 1.0))
+
+
+def test_a_series_without_any_limit_is_borne() -> None:
+    one = msgspec.structs.replace(series(ramp(0.7), KNOWN), limit_bytes=None, total_bytes=None)
+    assert verdict.judge(one, SETTINGS).eta is None
+
+
+def test_the_tail_is_that_of_the_normal_law() -> None:
+    z = np.linspace(-5.0, 5.0, 101)
+    exact = np.array([0.5 * math.erfc(one / math.sqrt(2.0)) for one in z.tolist()])
+    assert np.abs(_tail(z) - exact).max() < 3e-4
