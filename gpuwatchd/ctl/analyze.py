@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, options, output, words
+from gpuwatchd.ctl import envelope, options, output, parallel, words
 from gpuwatchd.errors import GpuwatchdError, LogFormatError
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpuwatchd.config import Config
     from gpuwatchd.pipeline.offline import Event, SubjectResult
     from gpuwatchd.sources.formats.log import LogFile, LogOptions
 
+    Job = tuple[str, LogOptions, Config]
+
 FINDINGS, BAD_INPUT = 3, 5
-_PARALLEL_FROM_BYTES = 16 * 1024**2
+_PARALLEL_FROM_BYTES = 2 * 1024**2
+_READ_SHARE = 0.4
 _LEAST_TOTAL_BYTES = 16 * 1024**2
 _SKIPPED_SUFFIXES = {".md", ".png", ".svg", ".py", ".html"}
 _FAIL_RANK = {"info": 0, "warning": 1, "critical": 2}
@@ -153,38 +156,47 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _one(file: str, wishes: LogOptions, config: Config) -> tuple[LogFile, list[SubjectResult]]:
+def _one(job: Job, tell: Callable[[float], None]) -> tuple[LogFile, list[SubjectResult]]:
     from gpuwatchd.pipeline import offline  # noqa: PLC0415
     from gpuwatchd.sources.replay import read_log  # noqa: PLC0415
 
+    file, wishes, config = job
     log = read_log(file, wishes)
-    if log.error is not None:
-        return log, []
-    return log, offline.analyze(log, config)
+    tell(_READ_SHARE)
+    found: list[SubjectResult] = []
+    if log.error is None:
+        found = offline.analyze(
+            log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
+        )
+    # What was read is not needed any more: a directory costs the memory of its largest file.
+    log.series = []
+    return log, found
 
 
 def _work(
     files: list[str], wishes: LogOptions, config: Config, *, quiet: bool
 ) -> list[tuple[LogFile, list[SubjectResult]]]:
-    sizes = [_size(file) for file in files]
-    bar = not quiet and len(files) > 1 and sys.stderr.isatty()
-    if len(files) < 2 or sum(sizes) < _PARALLEL_FROM_BYTES or "-" in files:
-        results = []
-        for position, file in enumerate(files):
-            _progress(position, len(files), file, shown=bar)
-            results.append(_one(file, wishes, config))
-        _progress(len(files), len(files), "", shown=bar)
-        return results
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+    from gpuwatchd.sources.formats.log import LogFile  # noqa: PLC0415
 
-    with ProcessPoolExecutor(max_workers=min(os.cpu_count() or 1, len(files), 8)) as pool:
-        jobs = [pool.submit(_one, file, wishes, config) for file in files]
-        results = []
-        for position, job in enumerate(jobs):
-            _progress(position, len(files), files[position], shown=bar)
-            results.append(job.result())
-        _progress(len(files), len(files), "", shown=bar)
-        return results
+    sizes = [_size(file) for file in files]
+    # Standard input cannot be handed to another process.
+    alone = "-" in files or sum(sizes) < _PARALLEL_FROM_BYTES
+    spread: parallel.Spread[Job, tuple[LogFile, list[SubjectResult]]] = parallel.Spread(
+        _one, lambda job: Path(job[0]).name, cores=1 if alone else None
+    )
+    much = len(files) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
+    with parallel.Bar(shown=not quiet and much and parallel.on_terminal()) as bar:
+        jobs: list[Job] = [(file, wishes, config) for file in files]
+        results = spread.over(jobs, bar, weights=[float(size + 1) for size in sizes])
+    out = []
+    for file, one in zip(files, results, strict=True):
+        if not isinstance(one, parallel.Lost):
+            out.append(one)
+            continue
+        if options.current().debug:
+            sys.stderr.write(one.trace)
+        out.append((LogFile(path=file, error=f"could not be judged: {one.why}"), []))
+    return out
 
 
 def _size(file: str) -> int:
@@ -192,16 +204,6 @@ def _size(file: str) -> int:
         return os.path.getsize(file) if file != "-" and os.path.isfile(file) else 0  # noqa: PTH113, PTH202
     except (OSError, ValueError):
         return 0
-
-
-def _progress(done: int, total: int, file: str, *, shown: bool) -> None:
-    if not shown:
-        return
-    if done == total:
-        sys.stderr.write("\r\x1b[K")
-    else:
-        sys.stderr.write(f"\r\x1b[K{done}/{total} {text.cut(text.clean(Path(file).name), 60)}")
-    sys.stderr.flush()
 
 
 def _event_json(event: Event) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,8 @@ def _play(
     reports = []
     for device, report in zip(devices, found, strict=True):
         if isinstance(report, parallel.Lost):
+            if options.current().debug:
+                sys.stderr.write(report.trace)
             raise GpuwatchdError(
                 f"the history of {device.name} could not be replayed: {report.why}",
                 hint="a shorter --since needs less memory",

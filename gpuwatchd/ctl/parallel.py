@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+import traceback
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuwatchd import text
@@ -30,6 +31,8 @@ class Lost:
     """What stands for the result of an item whose worker was killed, or failed."""
 
     why: str
+    trace: str = field(default="", compare=False)
+    """Where it failed, for ``--debug``."""
 
 
 class Bar:
@@ -218,4 +221,4 @@ def _tried(
     except MemoryError:
         return Lost("there is too little memory for it")
     except Exception as error:  # noqa: BLE001 - one bad item never stops the others
-        return Lost(f"{type(error).__name__}: {error}")
+        return Lost(f"{type(error).__name__}: {error}", traceback.format_exc())

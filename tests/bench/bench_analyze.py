@@ -1,4 +1,4 @@
-"""Rows per second of ``analyze`` on one core: ``python -m tests.bench.bench_analyze``.
+"""Rows per second of ``analyze``, and what cores bring: ``python -m tests.bench.bench_analyze``.
 
 Eight GPUs for six hours at one sample a second: one leaks, one warms up, one saws, five are flat
 but for noise. Reading, replaying at the log's own clock, judging and policy are all counted; beside
@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.config import Config
+from gpuwatchd.ctl import parallel
+from gpuwatchd.ctl.analyze import _one
 from gpuwatchd.pipeline import offline
+from gpuwatchd.sources.formats.log import LogOptions
 from gpuwatchd.sources.replay import read_log
 
 if TYPE_CHECKING:
@@ -71,6 +74,17 @@ def timed(work: Callable[[], object]) -> float:
     return statistics.median(taken)
 
 
+def spread(file: Path, cores: int) -> float:
+    """Return the seconds that a directory of as many logs as there are cores takes."""
+    files = [str(file)] * parallel.usable_cores()
+    work = parallel.Spread(_one, lambda job: job[0], cores=cores)
+    jobs = [(name, LogOptions(), Config()) for name in files]
+    begun = time.perf_counter()
+    with parallel.Bar(shown=False) as bar:
+        work.over(jobs, bar, weights=[1.0] * len(jobs))
+    return time.perf_counter() - begun
+
+
 def main() -> None:
     """Print rows per second and ratios."""
     with tempfile.TemporaryDirectory() as folder:
@@ -88,6 +102,8 @@ def main() -> None:
         judge_s = timed(lambda: offline.analyze(log, Config()))
         found = offline.analyze(log, Config())
         leaks = [r.device.index for r in found if r.alerts]
+        cores = parallel.usable_cores()
+        alone_s, together_s = spread(file, 1), spread(file, cores)
     whole_s = read_s + judge_s
     print(f"{rows:,} rows, {GPUS} GPUs, alerts on GPU {leaks}; CPU time, medians of {RUNS}")
     for name, seconds in (
@@ -98,6 +114,10 @@ def main() -> None:
             f"{name:20} {seconds:7.2f} s {rows / seconds:12,.0f} rows/s "
             f"{seconds / csv_s:6.2f} x csv"
         )
+    print(
+        f"{cores} such logs: {alone_s:.2f} s with one process, {together_s:.2f} s with {cores}, "
+        f"{alone_s / together_s:.2f} times as fast"
+    )
 
 
 if __name__ == "__main__":

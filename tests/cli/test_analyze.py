@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpuwatchd.ctl import main
+from gpuwatchd.pipeline import offline
 from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from gpuwatchd.sources.formats.log import LogFile
 
 LOGS = ROOT / "tests" / "data" / "logs"
 HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
@@ -176,6 +181,33 @@ def test_many_large_logs_are_judged_side_by_side(
     alone = answer(capsys, *files)[1]["data"]
     monkeypatch.setattr("gpuwatchd.ctl.analyze._PARALLEL_FROM_BYTES", 1)
     assert answer(capsys, *files)[1]["data"] == alone
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_log_that_breaks_us_costs_no_other_log_its_verdict(
+    at_once: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if at_once and multiprocessing.get_start_method() != "fork":
+        pytest.skip("a replaced function reaches another process by fork only")
+    files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
+    plain = offline.analyze
+
+    def breaks(log: LogFile, *args: Any, **more: Any) -> Any:
+        if log.path == files[1]:
+            raise ZeroDivisionError("by our own fault")
+        return plain(log, *args, **more)
+
+    monkeypatch.setattr(offline, "analyze", breaks)
+    if at_once:
+        monkeypatch.setattr("gpuwatchd.ctl.analyze._PARALLEL_FROM_BYTES", 1)
+    code, said = answer(capsys, *files)
+    assert code in {0, 3}
+    assert [file["path"] for file in said["data"]] == files
+    assert [bool(file["subjects"]) for file in said["data"]] == [True, False, True]
+    assert "ZeroDivisionError: by our own fault" in said["data"][1]["error"]
 
 
 def test_every_real_log_is_answered(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
