@@ -25,6 +25,8 @@ ALIKE = 4.0
 """Risers belong to one staircase within this factor of the usual one."""
 SHARE = 0.6
 """Risers bring at least this share of the growth."""
+MAIN_SHARE = 0.15
+"""A rise of this share of the riser that it touches belongs to it; less is noise, or a crumb."""
 MEMORY = 64
 """As many risers back as are looked at."""
 
@@ -127,9 +129,16 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray
     # Rises that touch (within one cell) are one riser.
     edge = np.concatenate(([0], np.flatnonzero(np.diff(index) > 1) + 1))
     size = np.add.reduceat(rise[index], edge)
+    # It begins and ends with the rises that make it up, not with the noise that touches them.
+    riser = np.repeat(np.arange(edge.size), np.diff(np.append(edge, index.size)))
+    main = rise[index] >= MAIN_SHARE * size[riser]
+    index, riser = index[main], riser[main]
+    if not index.size:
+        return none, none, none
+    known, edge = np.unique(riser, return_index=True)
+    size = size[known]
     begin = t[index[edge]]
-    last = np.append(edge[1:], index.size) - 1
-    end = t[index[last] + 1]
+    end = t[index[np.append(edge[1:], index.size) - 1] + 1]
     cut = max(size.size - MEMORY, 0)
     cut += after_loads(size[cut:])
     size, begin, end = size[cut:], begin[cut:], end[cut:]

@@ -127,7 +127,11 @@ def _main(wide: View, spike: Signal) -> bool:
 
 
 def _news(spike: Signal, calm_s: float | None) -> bool:
-    return calm_s is None or spike.facts["age_s"] < NEWS_S
+    """Say whether the jump is what there is to say now: it is young, and not one of many."""
+    if spike.facts["after"] == TOO_EARLY:
+        return True
+    single = spike.facts["alike"] <= MOST_ALIKE
+    return single and (calm_s is None or spike.facts["age_s"] < NEWS_S)
 
 
 def _goes_on(view: View, cycle: Signal, calm_s: float | None, plateau: Signal | None) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuwatchd import robust
 from gpuwatchd.detect.cycle import Cycle
-from gpuwatchd.detect.step import Step
+from gpuwatchd.detect.step import Step, risers
 from gpuwatchd.detect.trend import Trend
 from gpuwatchd.robust.slowing import slowing
 
@@ -32,6 +32,9 @@ LEAST_R_SQUARED = 0.4
 """The line through the troughs explains this share of their variance when they seem to rise."""
 UNPROVEN = 0.25
 """Confidence of a cycle whose troughs alone do not prove that they rise."""
+LEAST_JUMP = 64.0 * robust.MIB
+JUMPS_SHARE = 0.8
+"""One or two jumps that bring this share of a growth are all there was to it."""
 MANY_RISERS = 6
 """Fewer stairs than this cannot be said to slow down."""
 
@@ -46,7 +49,8 @@ class Named(NamedTuple):
     """The pattern of a growth, the detector's signal behind it, and its rate in bytes/s.
 
     Besides the leak patterns it may be "plateau" (the growth slows down: ``slows`` holds the
-    proof) or "sawtooth" (a rise like those before it, which were given back: no leak).
+    proof), "sawtooth" (a rise like those before it, which were given back: no leak) or "spike"
+    (one or two jumps, nothing since: no leak yet).
     """
 
     pattern: Pattern
@@ -62,28 +66,40 @@ def name(view: View, growth: Growth) -> Named:
     step, cycle = _STEP.look_at(view), _CYCLE.look_at(view)
     signals = tuple(signal for signal in (trend, step, cycle) if signal is not None)
     if cycle is not None:
-        if creeps(cycle, growth):
-            if step is not None and _apart(step, cycle):
-                return Named("step", step, signals, step.rate_bytes_per_s)
-            if cycle.pattern == "sawtooth":
-                # The growth proves it, not the troughs: that counts for a name, no more.
-                slope = line(growth.found.view, growth.onset_s)[0]
-                cycle = msgspec.structs.replace(
-                    cycle, pattern="cyclic", rate_bytes_per_s=slope, confidence=UNPROVEN
-                )
-            return Named("cyclic", cycle, signals, cycle.rate_bytes_per_s)
-        if seen_before(view, cycle):
-            return Named("sawtooth", cycle, signals, cycle.rate_bytes_per_s)
+        swinging = _swinging(view, growth, cycle, step, signals)
+        if swinging is not None:
+            return swinging
     if step is None or step.n >= MANY_RISERS:
         slows = decelerates(view, growth)
         if slows is not None:
             return Named("plateau", None, signals, slows.rate_now, slows)
     if step is not None and step.facts["stall"] <= 2.5:
         return Named("step", step, signals, step.rate_bytes_per_s)
+    if one_or_two(view, growth.onset_s):
+        return Named("spike", None, signals, 0.0)
     if trend is not None:
         return Named("gradual", trend, signals, trend.rate_bytes_per_s)
     slope, _, _ = line(growth.found.view, growth.onset_s)
     return Named("gradual", None, signals, slope)
+
+
+def _swinging(
+    view: View, growth: Growth, cycle: Signal, step: Signal | None, signals: tuple[Signal, ...]
+) -> Named | None:
+    """Name a growth among swings; None when it has nothing to do with them."""
+    if creeps(cycle, growth):
+        if step is not None and _apart(step, cycle):
+            return Named("step", step, signals, step.rate_bytes_per_s)
+        if cycle.pattern == "sawtooth":
+            # The growth proves it, not the troughs: that counts for a name, no more.
+            slope = line(growth.found.view, growth.onset_s)[0]
+            cycle = msgspec.structs.replace(
+                cycle, pattern="cyclic", rate_bytes_per_s=slope, confidence=UNPROVEN
+            )
+        return Named("cyclic", cycle, signals, cycle.rate_bytes_per_s)
+    if seen_before(view, cycle):
+        return Named("sawtooth", cycle, signals, cycle.rate_bytes_per_s)
+    return None
 
 
 def creeps(cycle: Signal, growth: Growth) -> bool:
@@ -129,6 +145,19 @@ def seen_before(view: View, cycle: Signal) -> bool:
         and float(view.mean[-1]) <= facts["peak_bytes"]
         and facts["last_fall_s"] <= longest
     )
+
+
+def one_or_two(view: View, onset_s: float) -> bool:
+    """Say whether one or two sharp jumps made up the growth since ``onset_s``, and no more.
+
+    They are events, not a leak: stairs are from the third on.
+    """
+    begin_s = onset_s - 2.0 * max(view.step_s, 5.0)
+    first = int(np.searchsorted(view.t_s, begin_s))
+    grown = float(view.floor[-1] - view.floor[min(first, view.t_s.size - 1)])
+    at, size, _ = risers(view, max(LEAST_JUMP, JUMPS_SHARE / 2.0 * grown))
+    late = size[at >= begin_s]
+    return 0 < late.size <= 2 and float(late.sum()) >= JUMPS_SHARE * grown
 
 
 def _apart(step: Signal, cycle: Signal) -> bool:
