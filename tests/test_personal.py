@@ -27,7 +27,7 @@ def clock(hours: float) -> Array:
 
 def series(x: Array, *past: Profile) -> Series:
     return Series(
-        subject=Subject(device_uid="G"), t_s=10.0 * np.arange(x.size), used_bytes=x,
+        subject=Subject(device_uid="G"), t_s=np.arange(0.0, 10.0 * x.size, 10.0), used_bytes=x,
         limit_bytes=CARD, total_bytes=CARD, history=past,
     )  # fmt: skip
 

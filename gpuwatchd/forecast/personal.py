@@ -9,6 +9,7 @@ limit. Siblings of the same job and the same hour of yesterday are earlier runs 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -49,6 +50,9 @@ LAST_RESORT = 0.08
 EXPECTED = 0.2
 """Growth that an earlier run reaches with this chance is what is expected of the program."""
 _LOG_LOOKBACKS = np.log(PROFILE_LOOKBACKS_S)
+_LOG_STEP = float(_LOG_LOOKBACKS[1] - _LOG_LOOKBACKS[0])
+_UNBOUNDED = 1e30
+"""More bytes than there are; unlike infinity it can be multiplied by nothing."""
 
 
 class _Past(NamedTuple):
@@ -143,25 +147,58 @@ class Personal:
         out: npt.NDArray[np.bool_] = normal
         return out
 
+    @cached_property
+    def _tables(self) -> _Tables:
+        return _Tables.of(self.past, TOLERANCE * self.scale)
+
     def _chances(self, found: Windows) -> tuple[FloatArray, FloatArray]:
         """Return the chance (k, runs) of each earlier run to get here, and on to the limit."""
-        small = TOLERANCE * self.scale
-        above = np.log(np.array([(one.above + small) / (one.height + small) for one in self.past]))
-        room = np.log(np.array([(one.room + small) / (one.height + small) for one in self.past]))
-        growth = np.log(found.growth + small)
-        look = np.log(FASTER * found.age_s)
+        known = self._tables
+        # Between two look-backs of the table, on the logarithm of time.
+        at = np.log(FASTER * found.age_s) - _LOG_LOOKBACKS[0]
+        at = np.minimum(np.maximum(at / _LOG_STEP, 0.0), PROFILE_LOOKBACKS_S.size - 1.0)
+        first = np.minimum(at.astype(np.intp), PROFILE_LOOKBACKS_S.size - 2)
+        part = (at - first)[:, None]
+        normal = known.grown[first] * (1.0 - part) + known.grown[first + 1] * part
         begun = self.age_s + found.begin_s
-        excess = np.empty((found.size, len(self.past)))
-        for k, one in enumerate(self.past):
-            normal = np.interp(look, _LOG_LOOKBACKS, one.grown)
+        rank = PROFILE_AGES_S.searchsorted(begun / SLOWER, side="right")
+        after = np.where(begun[:, None] < known.lived, known.late[rank], np.inf)
+        normal = np.minimum(normal, after)
+        small = TOLERANCE * self.scale
+        excess = np.log((found.growth[:, None] + small) / (normal + small))
+        here = _tail(np.maximum(excess, known.above) / SPREAD)
+        return here, np.minimum(here, known.limit)
+
+
+class _Tables(NamedTuple):
+    """The earlier runs (r,) side by side."""
+
+    grown: FloatArray
+    """(look-backs, r)"""
+    late: FloatArray
+    """(1 + ages, r): infinite before the first age, and where ages mean nothing."""
+    lived: FloatArray
+    above: FloatArray
+    """Logarithm of the present level over the proven one."""
+    limit: FloatArray
+    """Chance to get to the limit."""
+
+    @classmethod
+    def of(cls, past: tuple[_Past, ...], small: float) -> _Tables:
+        late = np.full((PROFILE_AGES_S.size + 1, len(past)), np.inf)
+        for k, one in enumerate(past):
             if one.late.size:
-                rank = np.searchsorted(PROFILE_AGES_S, begun / SLOWER, side="right") - 1
-                known = (rank >= 0) & (begun < one.run_s)
-                then = one.late[np.clip(rank, 0, one.late.size - 1)]
-                normal = np.where(known, np.minimum(normal, then), normal)
-            excess[:, k] = growth - np.log(normal + small)
-        here = _tail(np.maximum(excess, above) / SPREAD)
-        return here, np.minimum(here, _tail(room / SPREAD))
+                late[1 : one.late.size + 1, k] = one.late
+                late[one.late.size + 1 :, k] = one.late[-1]
+        height = np.array([one.height for one in past]) + small
+        above = np.array([one.above for one in past]) + small
+        room = np.array([one.room for one in past]) + small
+        grown = np.array([one.grown for one in past]).reshape(-1, PROFILE_LOOKBACKS_S.size).T
+        return cls(
+            grown=np.minimum(grown, _UNBOUNDED), late=late,
+            lived=np.array([one.run_s for one in past]), above=np.log(above / height),
+            limit=_tail(np.log(room / height) / SPREAD),
+        )  # fmt: skip
 
 
 def personal(series: Series, view: View) -> Personal | None:
