@@ -135,20 +135,19 @@ def _plain(found: forecast.Windows, personal: forecast.Personal | None) -> bool:
 
     What earlier runs of the same program proved to be normal does not count.
     """
-    known = False if personal is None else personal.expects(found)
-    return bool(
-        np.any(
-            np.logical_not(known)
-            & ((found.shares > 0.01).sum(axis=1) >= 10)
-            & (found.excess <= 0.1)
-            & (found.deficit <= 0.17)
-            & (found.stall <= 1.5)
-            & (found.calm >= 1.0)
-            & (found.events >= 3.0)
-            & (found.growth >= 4.0 * found.view.noise_bytes)
-            & (found.begin_s <= -LEAST_AGE_S)
-        )
+    plain = (
+        ((found.shares > 0.01).sum(axis=1) >= 10)
+        & (found.excess <= 0.1)
+        & (found.deficit <= 0.17)
+        & (found.stall <= 1.5)
+        & (found.calm >= 1.0)
+        & (found.events >= 3.0)
+        & (found.growth >= 4.0 * found.view.noise_bytes)
+        & (found.begin_s <= -LEAST_AGE_S)
     )
+    if personal is not None and plain.any():
+        plain &= ~personal.expects(found)
+    return bool(plain.any())
 
 
 def _onset(view: View, found: forecast.Windows, index: int) -> float:
