@@ -63,7 +63,7 @@ class _Fits:
         u = (np.arange(BLOCKS) + 0.5) / BLOCKS
         log = np.array([0.02, 0.06, 0.2, 0.6, 1.5])
         hyper = np.array([0.02, 0.06, 0.2, 0.6, 1.5, 4.0])
-        decay = np.array([0.06, 0.12, 0.25, 0.5, 1.0, 2.0])
+        decay = np.array([0.06, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0])
         root = np.array([0.0, 0.3])
 
         def values(at: FloatArray) -> FloatArray:
@@ -125,8 +125,10 @@ def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
     ----
         10 µs where growth plainly goes on, else one product of 48 × 20; about 60 µs.
     """
+    if view.t_s.size < LEAST_CELLS:
+        return None
     begin = float(view.t_s[view.start]) if begin_s is None else begin_s
-    if view.t_s.size < LEAST_CELLS or -begin < LEAST_CELLS * view.step_s:
+    if -begin < LEAST_CELLS * view.step_s:
         return None
     noise = view.noise_bytes
     low, middle, high, last = np.interp(
