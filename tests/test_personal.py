@@ -112,6 +112,8 @@ def test_the_known_ramp_is_not_even_plain_and_a_leak_on_top_is() -> None:
     inside = judged(ramp(0.7), KNOWN, KNOWN)
     assert judged(ramp(0.7)).tier != "none"
     assert inside.tier == "none"
+    assert inside.pattern == "plateau"
+    assert "has grown like this before, and stopped" in inside.reason
     leak = ramp(3) + 4 * GB * np.maximum(clock(3) / HOUR - 2.0, 0.0)
     assert judged(leak, KNOWN, KNOWN).tier == "alert"
 

@@ -244,6 +244,9 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
     elif found.calm[index] < 1.0:
         text += "it also gives back as much"
         pattern = "stable"
+    elif growth.expected:
+        text += "this program has grown like this before, and stopped"
+        pattern = "plateau"
     else:
         events = round(float(found.events[index]))
         seen = f"{events} rise{'s' if events != 1 else ''} in {units.duration(age_s)}"
