@@ -1,8 +1,8 @@
 """Promise 6: killed at any moment, no torn tick, no lost alert, at most the last flush of samples.
 
-The child writes ticks (one flush each, an alert and a mail with every fifth) and prints the number
-of each tick after it is committed; the parent kills it at random moments, reads what was
-printed and looks into the file.
+The child writes ticks (one flush with a run's profile each, an alert and a mail with every fifth,
+a word of the user's with every seventh) and prints the number of each tick after it is committed;
+the parent kills it at random moments, reads what was printed and looks into the file.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ import sys
 from pathlib import Path
 from tests.making import alert
 from tests.store.world import *
+from tests.store.test_profiles import profile, run, word
+from gpuwatchd.store import words
 directory, tick = Path(sys.argv[1]), int(sys.argv[2])
 history = opened(directory)
 assert history.writing and not history.problems, history.problems
@@ -41,12 +43,16 @@ while True:
     tick += 1
     taken = sample(T0 + 5 * tick, tick, uses=(tick,) * 3, cards=CARDS)
     history.record(taken, CARDS, KNOWN)
+    history.shelf.keep(run(profile=profile(top_bytes=float(tick))))
     assert history.flush(T0 + 5 * tick)
     print("tick", tick, flush=True)
     if tick % 5 == 0:
         key = f"leak:{tick}"
         (sent,) = history.apply([alert(key=key)], [delivery(key)])
         print("alert", tick, sent.row, flush=True)
+    if tick % 7 == 0:
+        said = words.say(directory, word(run(), alert_key=f"leak:{tick}"))
+        print("word", tick, said.row, flush=True)
     if tick % 10 == 0:
         history.chores(T0 + 5 * tick)
 """
@@ -74,12 +80,14 @@ def test_nothing_acknowledged_is_lost_by_kill(tmp_path: Path) -> None:
     dice = random.Random()
     tick = 0
     acknowledged: set[tuple[str, int]] = set()
+    spoken: set[tuple[str, int]] = set()
     for number in range(KILLS):
         said = _run_and_kill(tmp_path, tick, dice.uniform(0.04, 0.2))
         committed = [int(words[1]) for words in said if words[0] == "tick"]
         acknowledged |= {
             (f"leak:{words[1]}", int(words[2])) for words in said if words[0] == "alert"
         }
+        spoken |= {(f"leak:{words[1]}", int(words[2])) for words in said if words[0] == "word"}
         with closing(sqlite3.connect(tmp_path / "history.db")) as connection:
             (newest,) = connection.execute("SELECT max(used_bytes) FROM gpu_raw").fetchone()
             assert newest >= committed[-1]
@@ -91,6 +99,7 @@ def test_nothing_acknowledged_is_lost_by_kill(tmp_path: Path) -> None:
             assert torn == []
             (ticks,) = connection.execute("SELECT count(DISTINCT ts_ms) FROM gpu_raw").fetchone()
             assert ticks == newest
+            assert connection.execute("SELECT top_bytes FROM profile").fetchall() == [(newest,)]
             if number % 10 == 9 or number == KILLS - 1:
                 assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         tick = newest
@@ -99,6 +108,7 @@ def test_nothing_acknowledged_is_lost_by_kill(tmp_path: Path) -> None:
             for key, row in acknowledged:
                 assert key in open_keys
                 assert [sent.row for sent in reader.deliveries(key)] == [row]
+            assert spoken <= {(one.alert_key, one.row) for one in reader.words()}
     assert not list(tmp_path.glob("*.corrupt-*"))
     assert len(acknowledged) >= KILLS / 4
 
