@@ -242,6 +242,15 @@ def test_all_chances_are_probabilities_for_any_history() -> None:
             assert np.all((said.reaches > 0.0) & (said.reaches < 1.0))
 
 
+def test_a_profile_of_another_version_is_borne() -> None:
+    other = msgspec.structs.replace(
+        KNOWN, grown_bytes=KNOWN.grown_bytes[:5], late_bytes=(GB,) * 40, rose_bytes=()
+    )
+    assert chance(ramp(0.7), other) < chance(ramp(0.7))
+    normal = msgspec.structs.replace(other, word="normal")
+    assert chance(ramp(0.7), normal) < chance(ramp(0.7))
+
+
 def test_a_series_without_any_limit_is_borne() -> None:
     one = msgspec.structs.replace(series(ramp(0.7), KNOWN), limit_bytes=None, total_bytes=None)
     assert verdict.judge(one, SETTINGS).eta is None

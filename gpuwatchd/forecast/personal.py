@@ -269,7 +269,8 @@ def _past(one: Profile, now: _Now, share: float) -> _Past:
     top = one.top_bytes if normal else one.proven_bytes
     height = max(top - one.base_bytes, 0.0)
     grown = np.asarray(one.rose_bytes if normal else one.grown_bytes, dtype=np.float64)
-    if not grown.size:
+    if grown.size != PROFILE_LOOKBACKS_S.size:
+        # Nothing is known, or a version with other look-backs kept it.
         grown = np.full(PROFILE_LOOKBACKS_S.size, height)
     ago_s = 0.0
     if climbing:
@@ -278,7 +279,7 @@ def _past(one: Profile, now: _Now, share: float) -> _Past:
         height = max(one.top_bytes - one.base_bytes, *one.rose_bytes, 0.0)
         grown = np.full(PROFILE_LOOKBACKS_S.size, np.inf)
     weight = share if one.kind == "sibling" else 1.0
-    ages = () if normal or one.kind != "run" else one.late_bytes
+    ages = () if normal or one.kind != "run" else one.late_bytes[: PROFILE_AGES_S.size]
     return _Past(
         weight=WORD_RUNS if normal else weight,
         stopped=stopped(one, now.scale),
