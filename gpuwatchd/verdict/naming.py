@@ -24,6 +24,8 @@ LEAST_CYCLES = 3
 """Swings that the growth must have lived through to be called cyclic."""
 LIKE_BEFORE = 1.5
 """A rise within a sawtooth lasts at most this many times the longest one before it."""
+HIGHER = 0.05
+"""A peak higher than all before it by this share of the swing is higher."""
 SHORT_BUSY = 0.25
 """Swings that take less of the time than this are spikes on something else."""
 UNRELATED = 1.6
@@ -140,9 +142,10 @@ def seen_before(view: View, cycle: Signal) -> bool:
     """
     facts = cycle.facts
     longest = LIKE_BEFORE * max(facts["longest_rise_s"], facts["period_s"])
+    margin = max(HIGHER * facts["swing_bytes"], 4.0 * view.noise_bytes)
     return (
         not seems_to_rise(cycle)
-        and float(view.mean[-1]) <= facts["peak_bytes"]
+        and float(view.mean[-1]) <= facts["peak_bytes"] + margin
         and facts["last_fall_s"] <= longest
     )
 

@@ -45,3 +45,39 @@ def test_noise_a_line_and_two_swings_are_nothing() -> None:
     assert Cycle().look(one(4e9 + rng.normal(0.0, 3e8, T.size))) is None
     assert Cycle().look(one(4e9 + 1e6 * T)) is None
     assert Cycle().look(one(4e9 + 2e9 * ((T % 1500) / 1500))) is None
+
+
+def test_a_large_odd_one_does_not_hide_the_rest() -> None:
+    odd = 2e10 * ((T > 1000) & (T < 1100))
+    signal = Cycle().look(one(4e9 + 0.3 * TOOTH + odd))
+    assert signal is not None
+    assert signal.pattern == "sawtooth"
+    assert signal.facts["period_s"] == pytest.approx(300.0, abs=10.0)
+
+
+def test_equal_troughs_do_not_speak_against_a_rise() -> None:
+    # What a cycle leaves behind shows in quanta: every third trough is higher.
+    signal = Cycle().look(one(4e9 + TOOTH + np.floor(T / 900) * 3e8))
+    assert signal is not None
+    assert signal.facts["rising_share"] < 0.5
+    assert signal.facts["order"] == 1.0
+    assert signal.pattern == "cyclic"
+
+
+def test_facts_tell_spikes_from_swings() -> None:
+    short = Cycle().look(one(4e9 + 2e9 * (T % 300 > 270)))
+    long = Cycle().look(one(4e9 + 2e9 * (T % 300 > 60)))
+    assert short is not None
+    assert long is not None
+    assert short.facts["busy_share"] == pytest.approx(0.1, abs=0.05)
+    assert long.facts["busy_share"] == pytest.approx(0.8, abs=0.05)
+    assert short.facts["longest_rise_s"] <= 40.0
+    assert short.facts["last_fall_s"] <= 300.0
+
+
+def test_scatter_is_that_of_the_troughs() -> None:
+    wave = 4e8 * np.sin(np.floor(T / 300) * 2.4)
+    even, uneven = Cycle().look(one(4e9 + TOOTH)), Cycle().look(one(5e9 + TOOTH + wave))
+    assert even is not None
+    assert uneven is not None
+    assert even.facts["scatter_bytes"] < 1e7 < uneven.facts["scatter_bytes"]

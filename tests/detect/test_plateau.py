@@ -37,3 +37,19 @@ def test_warm_ups_and_caches(x: np.typing.NDArray[np.float64]) -> None:
 )
 def test_growth_that_goes_on_is_no_plateau(x: np.typing.NDArray[np.float64]) -> None:
     assert Plateau().look(one(x)) is None
+
+
+def test_growth_that_slows_down_says_where_it_is_heading() -> None:
+    x = 4e9 + 5e9 * (1 - np.exp(-T / 2400))
+    signal = Plateau().look(one(x))
+    assert signal is not None
+    assert signal.facts["ended"] == 0.0
+    assert signal.facts["late_share"] > 0.12
+    assert 0.0 < signal.rate_bytes_per_s < 5e9 / 2400
+    assert signal.facts["level_bytes"] == pytest.approx(9e9, rel=0.1)
+
+
+def test_what_has_ended_says_so() -> None:
+    signal = Plateau().look(one(4e9 + 1e7 * np.minimum(T, 600.0)))
+    assert signal is not None
+    assert signal.facts["ended"] == 1.0

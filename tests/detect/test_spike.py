@@ -52,3 +52,12 @@ def test_settings_move_the_threshold() -> None:
 def test_small_jumps_and_growth_are_no_spike() -> None:
     assert Spike().look(one(np.where(T < 1800, 0.2e9, 0.4e9))) is None
     assert Spike().look(one(4e9 + 3e6 * T)) is None
+
+
+def test_it_says_how_many_jumps_there_are_like_it() -> None:
+    alone = Spike().look(one(np.where(T < 1800, 4e9, 8e9)))
+    many = Spike().look(one(4e9 + 3e9 * (T % 600 > 500)))
+    assert alone is not None
+    assert many is not None
+    assert alone.facts["alike"] == 1.0
+    assert many.facts["alike"] == 6.0

@@ -1,0 +1,189 @@
+"""Names: what a user would call the shape."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gpuwatchd import verdict
+from gpuwatchd.config import DetectionSection
+from gpuwatchd.model import LEAK_PATTERNS, Finding, Series, Subject
+
+Array = npt.NDArray[np.floating[Any]]
+MIB, GIB = 2.0**20, 2.0**30
+T = np.arange(0.0, 3 * 3600.0, 5.0)
+
+
+def judge(
+    x: Array,
+    t: Array = T,
+    *,
+    noise: float = 8 * MIB,
+    total: float = 24 * GIB,
+    framework: str | None = None,
+) -> Finding:
+    rng = np.random.default_rng(11)
+    x = np.round((x + rng.normal(0.0, noise, t.size)) / (2 * MIB)) * 2 * MIB
+    series = Series(
+        subject=Subject(device_uid="G"),
+        t_s=t + 1.7e9,
+        used_bytes=np.maximum(x, 0.0),
+        limit_bytes=total,
+        total_bytes=total,
+        framework=framework,
+    )
+    return verdict.judge(series, DetectionSection())
+
+
+def stairs(t: Array) -> Array:
+    return 6e9 + np.floor(t / 600) * 3e8
+
+
+def loaded(t: Array) -> Array:
+    """A model that is unloaded for a moment every seven minutes."""
+    return 5e9 * ((t % 420 > 30) & (t % 420 < 360))
+
+
+@pytest.mark.parametrize("noise", [0.0, 4 * MIB, 16 * MIB])
+@pytest.mark.parametrize(
+    ("pattern", "x"),
+    [
+        ("gradual", 6e9 + 3e5 * T),
+        ("gradual", 4e9 + 2e9 * (1 - np.exp(-T / 600)) + 3e5 * T),
+        ("gradual", 4e9 + 4e9 * (T > 3000) + 3e5 * np.maximum(T - 3000, 0)),
+        ("step", stairs(T)),
+        ("step", stairs(T) + 2e9 * ((T % 200) < 20)),
+        ("cyclic", 1e9 + np.floor(T / 420) * 298e6 + loaded(T)),
+        ("cyclic", 6e9 + np.floor(T / 300) * 1.2e8 + 3e9 * ((T % 300) / 300)),
+    ],
+)
+def test_leaks(pattern: str, x: Array, noise: float) -> None:
+    found = judge(x, noise=noise)
+    assert (found.pattern, found.tier) in {(pattern, "alert"), (pattern, "watch")}, found.reason
+
+
+@pytest.mark.parametrize("noise", [0.0, 4 * MIB, 16 * MIB])
+@pytest.mark.parametrize(
+    ("pattern", "x"),
+    [
+        ("plateau", 4e9 + 6e8 * np.log1p(T / 60)),
+        ("plateau", 4e9 + 6e9 * T / (T + 900)),
+        ("plateau", 4e9 + 6e9 * (1 - np.exp(-T / 1500))),
+        ("plateau", 4e9 + 1e6 * np.minimum(T, 5000.0)),
+        ("plateau", 4e9 + 4e9 * (1 - np.exp(-T / 900)) + 1e9 * (T % 1200 > 1100)),
+        ("spike", np.where(T < 5000, 4e9, 9e9)),
+        ("spike", 4e9 + 6e9 * ((T > 4000) & (T < 4100))),
+        ("sawtooth", 1e9 + loaded(T)),
+        ("sawtooth", 6e9 + 3e9 * ((T % 300) / 300)),
+        ("sawtooth", 6e9 + 2e9 * (T % 1500 > 1400)),
+        ("stable", 6e9 + 0 * T),
+        ("stable", np.where(T < 5000, 9e9, 4e9)),
+        ("preallocated", 0.5e9 + 21e9 * (T > 100)),
+        ("preallocated", 0.5e9 + 8e9 * np.clip(T / 120, 0, 1) + 11e9 * (T > 300)),
+    ],
+)
+def test_harmless_shapes(pattern: str, x: Array, noise: float) -> None:
+    found = judge(x, noise=noise)
+    assert found.pattern == pattern, found.reason
+    assert found.tier in {"none", "watch"}
+    assert found.severity == "info"
+
+
+@pytest.mark.parametrize("interval_s", [1.0, 2.0, 10.0, 30.0])
+def test_names_do_not_hang_on_the_sampling(interval_s: float) -> None:
+    t = np.arange(0.0, 3 * 3600.0, interval_s)
+    assert judge(stairs(t), t).pattern == "step"
+    assert judge(1e9 + np.floor(t / 420) * 298e6 + loaded(t), t).pattern == "cyclic"
+    assert judge(1e9 + loaded(t), t).pattern == "sawtooth"
+    assert judge(4e9 + 6e9 * t / (t + 900), t).pattern == "plateau"
+    assert judge(6e9 + 3e5 * t, t).pattern == "gradual"
+
+
+@pytest.mark.parametrize("minutes", [5.5, 8.0, 15.0])
+@pytest.mark.parametrize("load_s", [5.0, 60.0])
+def test_a_short_flat_record_is_known(minutes: float, load_s: float) -> None:
+    t = np.arange(0.0, minutes * 60.0, 5.0)
+    found = judge(1e9 + 8e9 * np.clip((t - 20.0) / load_s, 0.0, 1.0), t)
+    assert found.pattern in {"spike", "plateau"}, found.reason
+    assert judge(6e9 + 0.0 * t, t).pattern == "stable"
+
+
+def test_unknown_says_what_is_missing() -> None:
+    t = np.arange(0.0, 400.0, 10.0)
+    found = judge(6e9 + 3e7 * np.sqrt(t) + 1e5 * t, t, noise=0.0)
+    if found.pattern == "unknown":
+        assert "rises in" in found.reason
+    short = judge(6e9 + 1e6 * t[:10], t[:10])
+    assert short.pattern == "unknown"
+    assert "10 of 20 samples" in short.reason
+
+
+def test_a_rise_like_those_before_it_is_no_leak() -> None:
+    tooth = 6e9 + 1e10 * ((T % 1500) / 1500)
+    for end_s in (8200.0, 8500.0, 8900.0):
+        short = T[end_s > T]
+        found = judge(tooth[: short.size], short)
+        assert (found.pattern, found.tier) == ("sawtooth", "none"), found.reason
+
+
+def test_a_rise_that_passes_all_before_it_is_news() -> None:
+    x = np.where(T < 6000, 6e9 + 2e9 * ((T % 600) / 600), 6e9 + 2.5e6 * (T - 6000))
+    found = judge(x)
+    assert found.pattern == "gradual"
+    assert found.tier != "none"
+
+
+def test_one_jump_or_two_are_events_and_three_are_stairs() -> None:
+    for jumps, names in ((1, {"spike"}), (2, {"spike", "plateau"}), (5, {"step"})):
+        x = 5e9 + 1.2e9 * np.clip(np.floor(T / 1700), 0, jumps)
+        found = judge(x)
+        assert found.pattern in names, (jumps, found.reason)
+        assert (found.pattern in LEAK_PATTERNS) == (jumps >= 3)
+
+
+def test_stairs_that_were_given_back_are_no_stairs() -> None:
+    found = judge(np.where(T < 10000, stairs(T), 6e9))
+    assert found.tier == "none"
+    assert found.pattern in {"stable", "sawtooth"}
+
+
+def test_a_gap_does_not_make_a_warm_up_forgotten() -> None:
+    t = T[(T < 6000) | (T > 7500)]
+    found = judge(4e9 + 6e9 * (1 - np.exp(-t / 600)), t)
+    assert found.pattern == "plateau"
+    assert judge(1e9 + loaded(t), t).pattern == "sawtooth"
+
+
+def test_slowing_growth_is_watched_without_a_time_left() -> None:
+    found = judge(4e9 + 6e8 * np.log1p(T / 60))
+    assert (found.pattern, found.tier) == ("plateau", "watch")
+    assert found.eta is None
+    assert "slowing down" in found.reason
+
+
+def test_slowing_growth_that_fills_the_device_anyway_is_no_plateau() -> None:
+    x = 4e9 + 3e9 * np.log1p(T / 60)
+    found = judge(x, total=float(x[-1]) + 0.1 * GIB)
+    assert found.pattern != "plateau"
+    assert found.tier != "none"
+
+
+def test_names_are_stable_while_nothing_new_happens() -> None:
+    """Judged every minute, a shape changes its name only when something has happened."""
+    shapes = {
+        "stairs": stairs(T),
+        "sawtooth": 6e9 + 8e9 * ((T % 900) / 900),
+        "line": 6e9 + 3e5 * T,
+        "spikes": 6e9 + 3e9 * (T % 1200 > 1100),
+        "cyclic": 1e9 + np.floor(T / 420) * 298e6 + loaded(T),
+        "warm-up": 4e9 + 6e9 * (1 - np.exp(-T / 1500)),
+    }
+    for name, x in shapes.items():
+        ends = np.arange(4200.0, T[-1], 60.0)
+        names = [judge(x[: int(end / 5)], T[: int(end / 5)]).pattern for end in ends]
+        changes = sum(a != b for a, b in pairwise(names))
+        assert changes <= 1, (name, names)
