@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +92,8 @@ def test_the_floor_never_falls_and_is_what_is_kept(values: list[float]) -> None:
 def test_holds_are_those_of_a_plain_search(values: list[int]) -> None:
     x = np.array(values, dtype=np.float64)
     t = np.arange(x.size) - (x.size - 1.0)
-    found = robust.holds(floats(t), floats(x))
+    with mock.patch.object(robust.view, "PHASE_SHARE", float("inf")):
+        found = robust.holds(floats(t), floats(x))
     wanted: dict[float, float] = {}
     for i in range(x.size):
         for j in range(i + 1, x.size):
@@ -101,6 +103,25 @@ def test_holds_are_those_of_a_plain_search(values: list[int]) -> None:
     for amount in (1.0, 10.0, 100.0):
         longest = max((held for a, held in wanted.items() if a >= amount), default=0.0)
         assert float(found.longest_s(np.array([amount]))[0]) == longest
+
+
+def test_a_phase_that_ended_says_nothing_of_how_long_growth_is_held() -> None:
+    t = np.arange(0.0, 3600.0, 10.0)
+    phase = 4e9 + 2e9 * (t < 1800.0) + 1e5 * np.maximum(t - 1800.0, 0.0)
+    tooth = 4e9 + 2e9 * (t / 1800.0) * (t < 1800.0)
+    phases = 4e9 + 2e9 * ((t % 1200.0) < 600.0)
+    amount = np.array([1e9])
+    assert robust.prepare(one(t, phase)).holds.longest_s(amount).tolist() == [0.0]
+    assert robust.prepare(one(t, tooth)).holds.longest_s(amount)[0] > 800.0
+    assert robust.prepare(one(t, phases)).holds.longest_s(amount)[0] > 500.0
+
+
+def test_peaks_that_grow_are_no_rise_of_the_coarser_floor() -> None:
+    t = np.arange(0.0, 7200.0, 10.0)
+    peaks = (np.arange(t.size) % 3 == 0) * (1e9 + 2e5 * t)
+    view = robust.prepare(one(t, 4e9 + peaks)).coarser(16)
+    assert view.floor[-1] == view.floor[0] == 4e9
+    assert view.mean[-1] > view.mean[0] + 2e8
 
 
 def test_falls_are_counted() -> None:

@@ -34,6 +34,8 @@ FEW = 6
 """Grid cells of at most this many samples are worked out sample by sample."""
 RECENT = 4.0
 """A hold that ended longer ago than this many times its length says nothing about now."""
+PHASE_SHARE = 0.85
+"""A phase has this share of its level in the first half of its time; a tooth has half of it."""
 MIB = float(1 << 20)
 
 
@@ -108,15 +110,18 @@ class View:
     def coarser(self, factor: int) -> View:
         """Return the view with ``factor`` cells averaged into one: less noise, less detail.
 
-        The floor of the result is that of the means, so that white noise no longer hides a slow
-        rise, and the lucky low of a single sample does not count as a release.
+        The floor of the result is that of the lower half of each cell: white noise no longer hides
+        a slow rise, the lucky low of a single sample does not count as a release, and peaks that
+        grow while what is kept does not are no rise.
         """
         edge = np.arange(self.t_s.size % factor, self.t_s.size, factor)
         mean = np.add.reduceat(self.mean, edge) / factor
+        cells = np.sort(self.mean[self.t_s.size % factor :].reshape(-1, factor), axis=1)
+        low = cells[:, : max(1, factor // 2)].mean(axis=1)
         return View(
             now_s=self.now_s,
             t_s=self.t_s[edge + factor - 1],
-            low=mean,
+            low=low,
             mean=mean,
             high=np.maximum.reduceat(self.high, edge),
             samples=self.samples,
@@ -268,10 +273,34 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     lately = -t_s[end] <= RECENT * age + GAP_S
     begin, end, age = begin[lately], end[lately], age[lately]
     released = low[begin] - low[end]
-    order = np.argsort(-released)
     falls = falls[falls > 0.0]
     falls.sort()
+    if end.size:
+        habit = _habit(end, age, released, falls)
+        age, released = age[habit], released[habit]
+    order = np.argsort(-released)
     return Holds(amount=released[order], held_s=np.maximum.accumulate(age[order]), falls=falls)
+
+
+def _habit(
+    end: npt.NDArray[np.intp], age: FloatArray, released: FloatArray, falls: FloatArray
+) -> npt.NDArray[np.bool_]:
+    """Return which releases (k,) say how long growth is held: all but the end of a single phase.
+
+    Memory that stood at its level, and was given back once, was a phase of the program; what grows
+    after it is another story. A tooth had been growing until it fell.
+    """
+    order = np.argsort(end, kind="stable")
+    first = np.flatnonzero(np.diff(end[order], prepend=-1))
+    size = np.diff(np.append(first, end.size))
+    oldest = np.repeat(np.maximum.reduceat(age[order], first), size)
+    top = np.maximum.reduceat(released[order], first)
+    early = np.where(age[order] >= 0.5 * oldest, released[order], 0.0)
+    stood = np.maximum.reduceat(early, first) >= PHASE_SHARE * top
+    once = falls.size - falls.searchsorted(0.5 * top) < 2
+    out = np.empty(end.size, dtype=bool)
+    out[order] = np.repeat(~(stood & once), size)
+    return out
 
 
 def _next_lower(values: list[float]) -> npt.NDArray[np.intp]:
