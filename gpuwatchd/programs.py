@@ -40,6 +40,9 @@ _INTERPRETER: Final = re.compile(
     r"(?:python|pypy|node|nodejs|ruby|perl|php|julia|R|Rscript|lua|luajit|java|octave|tclsh)[\d.]*"
 )
 _PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*")
+_FLAGS: Final = re.compile(r"-[bBdEhIOPqsSuvVx]*([mci])(.*)", re.DOTALL)
+"""Python's flags, up to the one that ends them: a module, a command, an interactive session."""
+_CONSOLES: Final = frozenset({"code", "pdb", "asyncio", "idlelib"})
 _TAKES_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 
 _DROPPED: Final = frozenset(
@@ -160,14 +163,15 @@ def _python(program: str, argv: Sequence[str]) -> Launch | None:
     position = 1
     while position < len(argv):
         word = argv[position]
-        if word == "-m" or (word.startswith("-m") and not word.startswith("--")):
-            module = word[2:] or (argv[position + 1] if position + 1 < len(argv) else "")
-            rest = tuple(argv[position + (1 if word[2:] else 2) :])
-            if not module or _NOTEBOOKS.match(module) or module in {"code", "pdb", "asyncio"}:
-                return None
-            return Launch(program, "", module, rest)
-        if word in {"-c", "-", "-i"} or (word.startswith("-") and "c" in word[1:2]):
+        flags = _FLAGS.fullmatch(word)
+        if word == "-" or (flags is not None and flags[1] != "m"):
             return None
+        if flags is not None:
+            following = argv[position + 1 : position + 2]
+            module, rest = flags[2] or "".join(following), argv[position + 1 :]
+            if not module or _NOTEBOOKS.match(module) or module in _CONSOLES:
+                return None
+            return Launch(program, "", module, tuple(rest if flags[2] else rest[1:]))
         if not word.startswith("-"):
             if _NOTEBOOKS.match(posixpath.basename(word)):
                 return None

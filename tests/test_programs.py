@@ -83,6 +83,9 @@ def test_changed_code_another_user_and_another_library_have_other_keys() -> None
         ["-bash"],
         ["python"],
         ["python", "-i"],
+        ["python", "-ui", "train.py"],
+        ["python", "-uc", "import x"],
+        ["python", "-m"],
         ["python", "-"],
         ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"],
         ["python", "-m", "ipykernel_launcher", "-f", "kernel-1.json"],
@@ -96,6 +99,14 @@ def test_changed_code_another_user_and_another_library_have_other_keys() -> None
 )
 def test_what_may_be_anything_next_time_has_no_key(argv: list[str]) -> None:
     assert launch(argv) is None
+
+
+@pytest.mark.parametrize(
+    "argv", [["-m", "a.train", "-x"], ["-um", "a.train", "-x"], ["-ma.train", "-x"],
+             ["-X", "dev", "-W", "error", "-u", "-m", "a.train", "-x"]]
+)  # fmt: skip
+def test_a_module_is_found_behind_flags(argv: list[str]) -> None:
+    assert launch(["python", *argv]) == ("python", "", "a.train", ("-x",))
 
 
 def test_a_written_over_command_line_has_no_key() -> None:
