@@ -39,6 +39,9 @@ NARROWEST = 0.03
 """Each end is at least this far from the middle: a log of the ratio, about 3 per cent."""
 WIDEST = 3.0
 """No end is further from the middle than this; e³ is twentyfold."""
+_EDGES = np.arange(BLOCKS + 1)
+_BEFORE = np.arange(2, BLOCKS - 1)
+_AFTER = BLOCKS - _BEFORE
 _AT = (np.arange(BLOCKS) + 0.5) / BLOCKS - 0.5
 _AT_SQUARED = float(_AT @ _AT)
 _EARLY = float(_AT[: BLOCKS // 2].sum()) / BLOCKS
@@ -86,16 +89,16 @@ def pace(view: View, onset_s: float) -> Pace:
     """
     t, n = view.t_s, view.t_s.size
     width = -onset_s / BLOCKS
-    edges = onset_s + width * np.arange(BLOCKS + 1)
-    first = np.minimum(np.searchsorted(t, edges - 0.5 * width), n - 1)
-    first[0] = min(int(np.searchsorted(t, onset_s - 1e-6)), n - 1)
-    last = np.maximum(np.searchsorted(t, edges + 0.5 * width), first + 1)
+    edges = onset_s + width * _EDGES
+    first = np.minimum(t.searchsorted(edges - 0.5 * width), n - 1)
+    first[0] = min(int(t.searchsorted(onset_s - 1e-6)), n - 1)
+    last = np.maximum(t.searchsorted(edges + 0.5 * width), first + 1)
     level = (view.sums[last] - view.sums[first]) / (last - first)
-    step = np.diff(level)
+    step = level[1:] - level[:-1]
     # At both ends only half of the block around the edge is there.
     step[0] /= 0.75
     step[-1] /= 0.75
-    mean = float(step.mean())
+    mean = float(np.add.reduce(step)) / BLOCKS
     slope = float(_AT @ step) / _AT_SQUARED
     rest = step - mean - slope * _AT
     square = float(rest @ rest)
@@ -121,10 +124,9 @@ def _after(step: FloatArray, straight: float) -> float:
     ``straight`` is what a straight trend of the increments leaves, squared. Least squares over all
     instants of the change (Quandt 1958).
     """
-    first = np.arange(2, BLOCKS - 1)
-    last = BLOCKS - first
+    first, last = _BEFORE, _AFTER
     total = np.cumsum(step)
-    before = total[first - 1]
+    before = total[1 : BLOCKS - 2]
     after = total[-1] - before
     rest = float(step @ step) - before * before / first - after * after / last
     best = int(rest.argmin())
@@ -164,7 +166,7 @@ def ahead(
         bend = min(max(bend, -WIDEST), WIDEST)
     else:
         bend = _bend(seen.proven, room / max(rate * age_s, 1.0))
-    far = min(max(math.log(line_s / age_s), -3.0), 3.0)
+    far = min(max(math.log(line_s / age_s), -5.0), 3.0)
     unsure = math.log(seen.error + 0.003)
     laws = min(max(math.log(max(law_s, 1.0) / line_s), -2.5), 2.5)
     values = {
@@ -175,9 +177,11 @@ def ahead(
         "very_unsure": max(unsure + 2.0, 0.0),
         "laws_differ": math.log(abs(laws - bend) + 0.02),
         "half_differs": math.log(abs(seen.half) + 0.02),
-        "rough": math.log(min(seen.rough / room, 10.0) + 0.001),
-        "parcel": math.log(min(parcel / room, 10.0) + 0.0005),
+        "rough": math.log(min(seen.rough / room, 30.0) + 0.001),
+        "parcel": math.log(min(parcel / room, 30.0) + 0.0005),
         "bend": abs(bend),
+        "soon": max(-far - 2.0, 0.0),
+        "next": max(math.log(min(parcel / room, 30.0) + 1e-9) + 1.5, 0.0),
     }
     return Ahead(line_s * math.exp(bend), np.array([values[name] for name in FEATURES]))
 

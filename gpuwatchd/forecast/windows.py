@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -91,8 +92,9 @@ def windows(view: View, minimum_growth: float) -> list[Windows]:
     look = np.concatenate((LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest]))
     quiet = noise <= minimum_growth
     groups = [(view, [look])] if quiet else _groups(view, look, noise)
-    spans = [span for one, looks in groups for span in _spans(one, looks, minimum_growth)]
-    return _described(spans) if spans else []
+    spans = [_span(one, looks, minimum_growth) for one, looks in groups]
+    found = [span for span in spans if span is not None]
+    return _described(found) if found else []
 
 
 def joined(groups: Sequence[Windows]) -> Windows:
@@ -139,19 +141,21 @@ def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, list
 
 
 class _Span(NamedTuple):
-    """Windows (k,) of one group, not yet described."""
+    """Windows (k,) that are seen in one view, not yet described."""
 
     view: View
+    sizes: tuple[int, ...]
+    """How many of them are of each group."""
     begin: FloatArray
     end: FloatArray
     lag: FloatArray
 
 
-def _spans(view: View, looks: list[FloatArray], minimum_growth: float) -> list[_Span]:
-    """Return those of each group that are windows; groups without any are left out."""
+def _span(view: View, looks: list[FloatArray], minimum_growth: float) -> _Span | None:
+    """Return those look-backs of each group that are windows; None without any."""
     t, floor = view.t_s, view.floor
     if float(floor[-1] - floor[0]) < minimum_growth:
-        return []
+        return None
     least = 4.0 * view.step_s
     oldest = float(t[view.start])
     look = np.minimum(looks[0] if len(looks) == 1 else np.concatenate(looks), -oldest)
@@ -169,17 +173,14 @@ def _spans(view: View, looks: list[FloatArray], minimum_growth: float) -> list[_
         justified = view.holds.longest_s(HOLD_SHARE * growth) >= 0.5 * lag
         long_enough = end - begin >= np.maximum(np.maximum(0.5 * look, HOLDS * lag), least)
         good = (growth >= minimum_growth) & long_enough & justified
-    if not good.any():
-        return []
+    own = np.flatnonzero(good)
+    if not own.size:
+        return None
     if len(looks) == 1:
-        return [_Span(view, begin[good], end[good], lag[good])]
-    out, first = [], 0
-    for part in looks:
-        own = np.flatnonzero(good[first : first + part.size]) + first
-        if own.size:
-            out.append(_Span(view, begin[own], end[own], lag[own]))
-        first += part.size
-    return out
+        return _Span(view, (own.size,), begin[own], end[own], lag[own])
+    ends = own.searchsorted(np.cumsum([part.size for part in looks])).tolist()
+    sizes = (last - first for first, last in pairwise([0, *ends]))
+    return _Span(view, tuple(sizes), begin[own], end[own], lag[own])
 
 
 def _shifted(
@@ -214,12 +215,13 @@ def _described(spans: list[_Span]) -> list[Windows]:
     before = np.maximum(span_s + begin, 0.0)
     age = end - begin
     out, first = [], 0
-    for span in spans:
-        here = slice(first, first + span.begin.size)
+    # A group without windows is left out.
+    for view, size in ((span.view, size) for span in spans for size in span.sizes if size):
+        here = slice(first, first + size)
         first = here.stop
         out.append(
             Windows(
-                view=span.view, begin_s=begin[here], end_s=end[here], age_s=age[here],
+                view=view, begin_s=begin[here], end_s=end[here], age_s=age[here],
                 growth=growth[here], shares=shares[here], lag_s=lag[here], events=events[here],
                 excess=excess[here], deficit=deficit[here], stall=stall[here], calm=calm[here],
                 returns=returns[here], before_s=before[here], noise_bytes=noise[here],
@@ -229,13 +231,13 @@ def _described(spans: list[_Span]) -> list[Windows]:
 
 
 def _seen(span: _Span) -> tuple[FloatArray, ...]:
-    """Return what must be looked up in the view, for each window of a group.
+    """Return what must be looked up in the view, for each window.
 
     Begin, end and lag; level (k, 17) at the edges of the sixteenths; size-weighted jump; stall;
     sums and numbers (k, 48) of the blocks before now, how many of these count; returns; noise;
     length of the view.
     """
-    view, begin, end, lag = span
+    view, _, begin, end, lag = span
     t, floor = view.t_s, view.floor
     age = end - begin
     edges = begin[:, None] + age[:, None] * _UNIT

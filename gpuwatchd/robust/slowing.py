@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -93,6 +94,7 @@ class _Fits:
 
 
 _FITS = _Fits()
+_EDGES = np.arange(BLOCKS + 1.0)
 
 
 def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
@@ -162,11 +164,11 @@ class _Late:
         self.begin, self.growth = begin, growth
         self.level = _blocks(view, 0.5 * begin)
         quarter = BLOCKS // 2
-        middle = float(self.level[quarter : quarter + 2].mean())
-        self.first = middle - float(self.level[:2].mean())
-        self.second = float(self.level[-2:].mean()) - middle
+        middle = _mean_of_two(self.level, quarter)
+        self.first = middle - _mean_of_two(self.level, 0)
+        self.second = _mean_of_two(self.level, BLOCKS - 2) - middle
         self.rate = max(self.second, 0.0) / (-0.25 * begin)
-        tail = view.floor[np.searchsorted(view.t_s, 0.5 * begin) :]
+        tail = view.floor[view.t_s.searchsorted(0.5 * begin) :]
         self.noise_variance = view.noise_bytes**2 * BLOCKS / tail.size
         """Of one block."""
         unit = _unit(tail)
@@ -178,7 +180,7 @@ class _Late:
         variance = unit * max(self.first + self.second, 0.0) + 2.0 * self.noise_variance
         self.events = (self.first + self.second) / max(unit, 1.0)
         """Rises that the last half is made of, as far as they can be told apart."""
-        self.z = (self.first - self.second) / max(float(np.sqrt(variance)), 1.0)
+        self.z = (self.first - self.second) / max(math.sqrt(variance), 1.0)
 
     def by_law(self) -> Slowing | None:
         """Return the proof by a law that fits much better than a line."""
@@ -251,18 +253,25 @@ def crow_amsaa(age_s: FloatArray, floor: FloatArray) -> tuple[float, float]:
     return 1.0 / max(mean, 1e-3), (mean - 1.0) * float(np.sqrt(number))
 
 
+def _mean_of_two(level: FloatArray, first: int) -> float:
+    return float(level[first] + level[first + 1]) / 2.0
+
+
 def _blocks(view: View, begin: float) -> FloatArray:
     """Return the level (BLOCKS,) of equal blocks of time from ``begin`` to now.
 
     Means bear noise; where they fall back (swings, spikes) only the floor is what was kept.
     """
-    edges = np.linspace(begin, 0.0, BLOCKS + 1)
-    at = np.searchsorted(view.t_s, edges, side="right")
-    number = np.diff(at)
-    if number.min() > 0:
-        means: FloatArray = np.diff(view.sums[at]) / number + view.mean[0]
+    edges = _EDGES * (-begin / BLOCKS) + begin
+    edges[-1] = 0.0
+    at = view.t_s.searchsorted(edges, side="right")
+    number = at[1:] - at[:-1]
+    least = int(number.min())
+    if least > 0:
+        sums = view.sums[at]
+        means: FloatArray = (sums[1:] - sums[:-1]) / number + view.mean[0]
         fall = float((np.maximum.accumulate(means) - means).max())
-        usual = view.noise_bytes / np.sqrt(float(number.min()))
+        usual = view.noise_bytes / math.sqrt(least)
         if fall <= max(6.0 * usual, 0.02 * float(means[-1] - means[0])):
             return means
     return np.interp(0.5 * (edges[1:] + edges[:-1]), view.t_s, view.floor)
