@@ -63,7 +63,7 @@ class Knowledge:
         self._shelf = shelf
         self._words: dict[str, Word] = {}
         self._followed: set[str] = set()
-        self._unheard = False
+        self._unheard = self._missed = False
         self._served = -1
         self._scanned_s = float("-inf")
         self._wishes: deque[Track] = deque(maxlen=256)
@@ -74,8 +74,9 @@ class Knowledge:
         """Notice that the user has spoken since the last tick; costs some microseconds."""
         if self._shelf is None:
             return
-        if self._shelf.spoken():
+        if self._shelf.spoken() or self._missed:
             words = self._shelf.words()
+            self._missed = words is None
             if words is not None:
                 self._words = {word.subject.id: word for word in words}
                 self._unheard = True
@@ -105,8 +106,9 @@ class Knowledge:
         """Take a word over (None: it was taken back); return the alert that it ended."""
         if track.memo.asked != (track.program or ""):
             self._look_up(track)
+        track.hush = None
         if word is None:
-            track.memo.heard, track.hush = None, None
+            track.memo.heard = None
             self._followed.discard(track.subject.id)
             self._look_up(track)
             return None

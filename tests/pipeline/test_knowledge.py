@@ -265,6 +265,22 @@ def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
     lab.stop()
 
 
+def test_a_new_word_takes_the_place_of_the_old(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    info, alert = fired(lab, straight)
+    lab.say(alert, "normal")
+    lab.pass_minutes(1)
+    assert lab.track(info).hush is not None
+    monkeypatch.setattr(lab.history.shelf, "words", lambda: None)  # cannot be read just now
+    lab.say(alert, "leak")
+    lab.pass_minutes(1)
+    assert lab.track(info).hush is not None
+    monkeypatch.undo()
+    assert "firing" in states(lab.pass_minutes(10))
+    assert lab.track(info).hush is None
+    assert lab.track(info).memo.shown.word == "leak"
+    lab.stop()
+
+
 def test_the_word_teaches_the_next_run(lab: Lab) -> None:
     _, alert = fired(lab, ramp)
     lab.pass_minutes(60)
