@@ -42,18 +42,22 @@ class _Saying(click.Group):
 @click.group(
     "feedback",
     cls=_Saying,
+    invoke_without_command=True,
     subcommand_metavar="ALERT normal|leak | VERB ...",
     epilog=options.examples(
         'feedback latest normal --why "fills its cache"', "feedback 4711 leak", "feedback undo 4711"
     ),
 )
-def command() -> None:
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Say of an alert whether it is normal or a leak.
 
     What is normal is over at once and stays quiet while it stays within that; the next runs of
     the same program are judged by it. ALERT is as `alerts` prints it: its key, a part of the key
     that fits only one, a pid, or "latest".
     """
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError("of which alert, and what? feedback ALERT normal|leak")
 
 
 @command.command(
