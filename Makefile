@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fakenvml test lint format bench docs clean
+.PHONY: help demo fakenvml test lint format bench bench-detect train docs clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/run.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -50,8 +50,15 @@ format: $(VENV)/dev.stamp  ## Reformat the code
 bench: $(VENV)/bench.stamp  ## Print speed and size beside peers (ratios of one run)
 	@$(RUN) -m tests.bench
 
-docs: $(VENV)/dev.stamp  ## Write the reference pages from the code
+bench-detect: $(VENV)/dev.stamp  ## Compare how well leaks are found, by us and by others (15 minutes)
+	@$(RUN) -m tests.scenarios.bench --blind
+
+train: $(VENV)/dev.stamp  ## Fit the weights of the score on the tuning families
+	@$(RUN) -m tests.scenarios.train
+
+docs: $(VENV)/dev.stamp  ## Write the reference pages and the pictures from the code
 	@$(RUN) -m tests.docs.generate
+	@$(RUN) -m tests.docs.pictures
 
 clean:  ## Remove what the targets above have made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

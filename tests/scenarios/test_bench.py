@@ -304,3 +304,5 @@ def test_a_recording_is_judged_as_analyze_does(tmp_path: Path) -> None:
     assert isinstance(rows, list)
     assert (rows[0]["subjects"], rows[0]["alerted"], rows[0]["watched"]) == (1, 0, 0)
     assert real.totals(rows)["no-leak"]["hours"] == pytest.approx(1.0, abs=0.01)
+    assert "alarms on 1 harmless subjects, 1 hours" in tables.real_alarms(rows)
+    assert "flat.csv" in tables.real(rows)

@@ -172,7 +172,7 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
 def _real_table(found: dict[str, Any]) -> str:
     if "rows" not in found:
         return f"Recorded series were left out: {found['skipped']}."
-    return tables.real(found["rows"])
+    return tables.real_alarms(found["rows"]) + "\n\n" + tables.real(found["rows"])
 
 
 HEADINGS = {
