@@ -140,7 +140,7 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray
     begin = t[index[edge]]
     end = t[index[np.append(edge[1:], index.size) - 1] + 1]
     cut = max(size.size - MEMORY, 0)
-    cut += after_loads(size[cut:])
+    cut += after_loads(size[cut:], least)
     size, begin, end = size[cut:], begin[cut:], end[cut:]
     usual = n50(size)
     if usual < least:
@@ -162,13 +162,17 @@ def n50(size: FloatArray) -> float:
     return float(falling[int(np.searchsorted(total, 0.5 * total[-1]))])
 
 
-def after_loads(size: FloatArray) -> int:
-    """Return the index after the last riser that dwarfs what follows: a load, not a stair."""
+def after_loads(size: FloatArray, least: float = 0.0) -> int:
+    """Return the index after the last riser that dwarfs what follows: a load, not a stair.
+
+    What follows must be stairs itself, the usual one of ``least`` bytes or more: crumbs and noise
+    are dwarfed by any stair.
+    """
     cut = 0
     while size.size - cut > LEAST_RISERS:
         largest = cut + int(size[cut:].argmax())
         rest = size[largest + 1 :]
-        if rest.size < LEAST_RISERS or size[largest] <= ALIKE * n50(rest):
+        if rest.size < LEAST_RISERS or not least <= n50(rest) < size[largest] / ALIKE:
             break
         cut = largest + 1
     return cut

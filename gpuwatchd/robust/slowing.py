@@ -27,6 +27,10 @@ LEAST_Z = 0.75
 """The second quarter before now must stand out above the last by this many standard errors."""
 
 
+FLOOR_BIAS = 5.0
+"""The lowest of many noisy samples lies this many standard deviations below their mean."""
+LEAST_LATE = 8.0 * MIB
+"""Less than this in the last half of a rise is nothing."""
 LEAST_EVENTS = 4.0
 """Fewer rises in the last half than this prove nothing."""
 CLEAR_Z, SURE_Z, LEAST_BETA = 1.0, 2.5, 0.65
@@ -142,7 +146,7 @@ def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
     if last - high > high - middle + 8.0 * noise:
         return None  # Plainly not: most growing series end here.
     late = _Late(view, begin, growth)
-    if late.first + late.second <= max(0.02 * growth, 2.0 * noise, 4.0 * MIB):
+    if late.stopped(growth - FLOOR_BIAS * noise):
         whole = view.floor[np.searchsorted(view.t_s, begin) :]
         if growth < LEAST_EVENTS * _unit(whole):
             return None  # A jump or two: nothing that could have slowed down.
@@ -181,6 +185,15 @@ class _Late:
         self.events = (self.first + self.second) / max(unit, 1.0)
         """Rises that the last half is made of, as far as they can be told apart."""
         self.z = (self.first - self.second) / max(math.sqrt(variance), 1.0)
+
+    def stopped(self, growth: float) -> bool:
+        """Say whether it brought next to nothing, though steady growth would have brought half.
+
+        ``growth`` is that of the whole rise, without what the noise lends to a floor.
+        """
+        error = float(np.sqrt(self.noise_variance))
+        late = self.first + self.second
+        return late <= max(LEAST_LATE, 2.0 * error) and late + 3.0 * error <= 0.2 * growth
 
     def by_law(self) -> Slowing | None:
         """Return the proof by a law that fits much better than a line."""

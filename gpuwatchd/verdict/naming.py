@@ -41,6 +41,8 @@ MANY_RISERS = 6
 """Fewer stairs than this cannot be said to slow down."""
 
 
+LIKELY = 0.7
+"""From this confidence on, a proof that growth slows down must be beyond doubt."""
 SAFE_SHARE = 0.5
 """What slowing growth still brings is harmless when it is less than this share of the room."""
 LEAST_ROOM = 0.05
@@ -181,7 +183,9 @@ def decelerates(view: View, growth: Growth) -> Slowing | None:
     onset_s = min(growth.onset_s, float(growth.found.begin_s[growth.best]))
     if proof is None and onset_s > 0.6 * float(view.t_s[view.start]):
         proof = slowing(view, onset_s)
-    if proof is None or growth.headroom is None:
+    if proof is None or (growth.confidence >= LIKELY and not _beyond_doubt(proof)):
+        return None
+    if growth.headroom is None:
         return proof
     now = float(view.mean[-1])
     if proof.level_bytes is not None:
@@ -191,6 +195,11 @@ def decelerates(view: View, growth: Growth) -> Slowing | None:
         more = 2.0 * (proof.ahead_bytes - now)
     room = growth.headroom
     return proof if max(more, LEAST_ROOM * proof.growth_bytes) < SAFE_SHARE * room else None
+
+
+def _beyond_doubt(proof: Slowing) -> bool:
+    """Say whether a proof outweighs laws that call the growth a leak by themselves."""
+    return proof.stopped or (proof.explained >= 0.85 and proof.rate_now <= 0.6 * proof.rate_before)
 
 
 def line(view: View, onset_s: float) -> tuple[float, float, float]:

@@ -64,6 +64,8 @@ def test_a_load_cuts_off_what_was_before_it() -> None:
     assert step.after_loads(np.array([9e9, 1e8, 1.2e8, 0.9e8, 1e8, 1.1e8])) == 1
     assert step.after_loads(np.array([1e8, 1.2e8, 9e9, 0.9e8, 1e8, 1.1e8])) == 3
     assert step.after_loads(np.array([1e8, 1.2e8, 0.9e8, 3e8, 1e8])) == 0
+    # Crumbs after a stair do not make a load of it.
+    assert step.after_loads(np.array([5e8, 5e8, 5.1e8, 4e6, 8e6, 4e6]), 4e7) == 0
 
 
 def test_crumbs_between_the_stairs_do_not_hide_them() -> None:
