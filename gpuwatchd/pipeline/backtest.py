@@ -33,6 +33,8 @@ _THRESHOLD_STEPS = (-0.2, -0.1, 0.1, 0.2)
 _HIGHEST = 0.98
 _CONFIRM_FACTORS = (2, 5)
 _READ_SHARE, _SCOUT_SHARE = 0.1, 0.5
+_NEAR_S = 6 * 3600.0
+"""The daemon, which saw every sample, may have opened an alert so much sooner or later."""
 
 
 class Trial(Value, frozen=True, kw_only=True):
@@ -293,15 +295,14 @@ def _cases(
             lives.setdefault(event.alert.opened_at_s, []).append(event)
         for opened_s, events in sorted(lives.items()):
             own = series[result.subject.id]
-            said = _said(words.get(result.subject.id, ()), opened_s, own)
+            said = _said(words.get(result.subject.id, ()), opened_s)
             yield _case(result, events, own, device, said)
 
 
-def _said(words: Sequence[tuple[float, str]], opened_s: float, own: LogSeries) -> str | None:
-    """Return the word on the alert that the daemon opened nearest to this one."""
-    span_s = max(float(own.t_s[-1] - own.t_s[0]), 1.0)
+def _said(words: Sequence[tuple[float, str]], opened_s: float) -> str | None:
+    """Return the word on the alert that the daemon opened nearest to this one, if near at all."""
     near = [(abs(at_s - opened_s), word) for at_s, word in words]
-    return min(near)[1] if near and min(near)[0] <= span_s else None
+    return min(near)[1] if near and min(near)[0] <= _NEAR_S else None
 
 
 def _case(
