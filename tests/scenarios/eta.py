@@ -1,6 +1,6 @@
 """Prints how well the time left is foretold: ``python -m tests.scenarios.eta [--write]``.
 
-Leaks of families that may be looked at are judged at a dozen instants between onset and
+Leaks of families that may be looked at are judged at thirteen instants between onset and
 out-of-memory, wherever there is a watch or an alert. ``--write`` fits the interval anew
 (``gpuwatchd/forecast/calibration.py``). What is printed beside it leaves each family out of the fit
 that judges it.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Series
     from tests.scenarios.world import Array
 
-SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 """Shares of the time from onset to out-of-memory that are gone at the instants looked at."""
 LEAST_LEFT_S = 30.0
 NOMINAL = ((0.25, 0.75), (0.1, 0.9), (0.05, 0.95), (0.025, 0.975))
