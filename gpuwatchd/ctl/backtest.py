@@ -244,7 +244,8 @@ def _summary(out: output.Out, tally: Tally) -> None:
         died = _many(tally.deaths, "process")
         parts.append(f"{tally.deaths} {died} died near the limit, {tally.missed} without an alert")
     if tally.foretold:
-        parts.append(f"the 90 % band held in {tally.held} of {tally.foretold}")
+        stopped = f" ({tally.stopped} stopped growing instead)" if tally.stopped else ""
+        parts.append(f"the 90 % band held in {tally.held} of {tally.foretold}{stopped}")
     for part in parts:
         out.line(part)
 
@@ -322,4 +323,5 @@ def _tally_json(tally: Tally) -> dict[str, Any]:
         "median_lead_s": envelope.finite(tally.lead_s),
         "band_held": tally.held,
         "band_known": tally.foretold,
+        "band_stopped": tally.stopped,
     }

@@ -121,6 +121,8 @@ class Tally(Value, frozen=True, kw_only=True):
     """Forecasts whose interval held the time at which the memory was full."""
     foretold: int
     """Forecasts of which that is known."""
+    stopped: int
+    """Those of them that named a time for growth which ended by itself."""
 
 
 def trials(config: Config, changed: Config | None = None, name: str = "") -> list[Trial]:
@@ -363,7 +365,7 @@ def _tally(name: str, played: Sequence[Played]) -> Tally:
     alerts = [case for case in cases if case.alert_at_s is not None]
     known = [case.true for case in alerts if case.true is not None]
     leads = [case.lead_s for case in alerts if case.lead_s is not None]
-    bands = [case.band_held for case in alerts if case.band_held is not None]
+    told = [case for case in alerts if case.band_held is not None]
     return Tally(
         trial=name,
         watches=len(cases) - len(alerts),
@@ -374,6 +376,7 @@ def _tally(name: str, played: Sequence[Played]) -> Tally:
         deaths=sum(one.deaths for one in played),
         missed=sum(one.missed for one in played),
         lead_s=statistics.median(leads) if leads else None,
-        held=sum(bands),
-        foretold=len(bands),
+        held=sum(case.band_held is True for case in told),
+        foretold=len(told),
+        stopped=sum(case.fate.true is False for case in told),
     )
