@@ -95,8 +95,10 @@ def outlook(
     found, index = growth.found, growth.best
     horizon_s = max(forecast.HORIZON_S, float(settings.eta_horizon))
     grown, age_s = float(found.growth[index]), float(found.age_s[index])
-    ends = LAWS.reach(np.array([headroom / grown]))[0]
-    left_s = np.maximum(age_s * (ends - 1.0) + found.end_s[index], 0.0)
+    left_s = growth.weights.reach_s[index]
+    if own < 1.0:
+        ends = LAWS.reach(np.array([headroom / grown]))[0]
+        left_s = np.maximum(age_s * (ends - 1.0) + found.end_s[index], 0.0)
     line_s = headroom / rate
     return ahead(
         seen,
