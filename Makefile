@@ -54,7 +54,7 @@ bench-detect: $(VENV)/dev.stamp  ## Compare how well leaks are found, by us and 
 	@$(RUN) -m tests.scenarios.bench --blind
 
 train: $(VENV)/dev.stamp  ## Fit the weights of the score on the tuning families
-	@$(RUN) -m tests.scenarios.train
+	@$(RUN) -m tests.scenarios.train --write
 
 docs: $(VENV)/dev.stamp  ## Write the reference pages and the pictures from the code
 	@$(RUN) -m tests.docs.generate

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -210,6 +212,37 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert runner.mark(tasks[0], "a") != runner.mark(tasks[0], "b")
 
 
+def test_every_family_is_fitted_without_itself_and_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fold(family: str) -> dict[str, float]:
+        asked.append(family)
+        return {"one": float(len(family))}
+
+    monkeypatch.setitem(sys.modules, "made_up_trainer", types.SimpleNamespace(fold=fold))
+    monkeypatch.setattr(sets, "TRAIN", "made_up_trainer")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    path = tmp_path / "weights.jsonl"
+    first, words = sets.fold_weights(["flat", "noisy"], path, "code")
+    again, _ = sets.fold_weights(["flat", "noisy"], path, "code")
+    assert first == again == {"flat": {"one": 4.0}, "noisy": {"one": 5.0}}
+    assert asked == ["flat", "noisy"]
+    assert "but the one that is judged" in words
+    sets.fold_weights(["flat"], path, "other code")
+    assert asked == ["flat", "noisy", "flat"]
+
+
+def test_without_a_trainer_the_shipped_weights_are_used_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sets, "TRAIN", "tests.scenarios.nowhere")
+    weights, words = sets.fold_weights(["flat"], tmp_path / "weights.jsonl", "code")
+    assert weights == {"flat": None}
+    assert "shipped" in words
+
+
 def test_the_fingerprint_follows_the_code(tmp_path: Path) -> None:
     (tmp_path / "gpuwatchd").mkdir()
     file = tmp_path / "gpuwatchd" / "one.py"
@@ -229,8 +262,6 @@ def test_harmless_items_are_added_until_there_are_enough_days() -> None:
 
 
 def test_the_bar_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    import sys
-
     bar = runner.Bar(2, "work", sys.stderr)
     bar.step()
     bar.step()
@@ -238,8 +269,10 @@ def test_the_bar_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_program_prints_and_writes_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Fitting takes minutes and has tests of its own.
+    monkeypatch.setattr(sets, "TRAIN", "tests.scenarios.nowhere")
     arguments = [
         "--seeds", "1", "--tuning", "--family", "linear_slow", "--family", "eval_spikes",
         "--workers", "1", "--output", str(tmp_path), "--real", str(tmp_path / "nowhere"),

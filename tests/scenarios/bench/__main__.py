@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     return out
 
 
-def tasks_of(options: argparse.Namespace, words: dict[str, str]) -> list[Task]:
+def tasks_of(options: argparse.Namespace, words: dict[str, str], code: str) -> list[Task]:
     """Return what is to be evaluated; ``words`` learns how the folds were fitted."""
     seeds = options.seeds or (QUICK if options.quick else USUAL)
     wanted = options.only or KINDS
@@ -60,7 +60,9 @@ def tasks_of(options: argparse.Namespace, words: dict[str, str]) -> list[Task]:
         families = [one for one in families if one in options.family]
     tasks: list[Task] = []
     if "folds" in wanted:
-        weights, words["weights"] = sets.fold_weights(families)
+        weights, words["weights"] = sets.fold_weights(
+            families, options.output / "weights.jsonl", code
+        )
         tasks += sets.folds(families, seeds, weights)
     if "seeds" in wanted:
         tasks += sets.fresh(families, max(1, (3 * seeds) // 5))
@@ -119,10 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return page.fill(options.docs)
     began = time.monotonic()
     words: dict[str, str] = {}
-    tasks = tasks_of(options, words)
     code = runner.fingerprint()
     workers = max(1, options.workers)
     try:
+        tasks = tasks_of(options, words, code)
         outcomes = runner.evaluate(
             tasks, options.output / "outcomes.jsonl", workers=workers, code=code
         )

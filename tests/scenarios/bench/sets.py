@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tests.scenarios import worlds
 from tests.scenarios.bench.measure import Task, corpus_of
-from tests.scenarios.bench.runner import Bar
+from tests.scenarios.bench.runner import Bar, Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from tests.scenarios.bench.measure import Corpus
 
@@ -79,21 +80,32 @@ def _days(known: Corpus, seed: int) -> float:
 Weights = dict[str, dict[str, float] | None]
 
 
-def fold_weights(families: Iterable[str]) -> tuple[Weights, str]:
+def fold_weights(families: Iterable[str], path: Path, code: str) -> tuple[Weights, str]:
     """Return for each family the weights fitted without it, and how that was done, in words.
 
     Without the trainer every family is judged with the shipped weights, and the words say so.
+
+    Parameters
+    ----------
+    path
+        File of weights that were fitted before; they are kept there as well.
+    code
+        Fingerprint of the code that fits them.
     """
     names = list(families)
     if importlib.util.find_spec(TRAIN) is None:
         return dict.fromkeys(names), "the shipped weights: there is no trainer here"
-    train: Any = importlib.import_module(TRAIN)
-    fold: Callable[[str], dict[str, float]] = train.fold
-    out: Weights = {}
-    bar = Bar(len(names), "fitting")
-    for family in names:
-        out[family] = dict(fold(family))
-        bar.step()
+    kept = Kept(path, dict[str, float])
+    missing = [family for family in names if f"{code}/{family}" not in kept.found]
+    if missing:
+        train: Any = importlib.import_module(TRAIN)
+        fold: Callable[[str], dict[str, float]] = train.fold
+        bar = Bar(len(missing), "fitting")
+        for family in missing:
+            fitted = {name: float(weight) for name, weight in fold(family).items()}
+            kept.add(f"{code}/{family}", fitted)
+            bar.step()
+    out: Weights = {family: kept.found[f"{code}/{family}"] for family in names}
     return out, "weights fitted on all tuning families but the one that is judged"
 
 
