@@ -114,6 +114,8 @@ def test_a_phase_that_ended_says_nothing_of_how_long_growth_is_held() -> None:
     assert robust.prepare(one(t, phase)).holds.longest_s(amount).tolist() == [0.0]
     assert robust.prepare(one(t, tooth)).holds.longest_s(amount)[0] > 800.0
     assert robust.prepare(one(t, phases)).holds.longest_s(amount)[0] > 500.0
+    assert robust.prepare(one(t, phase)).holds.phase_s == pytest.approx(1790.0, abs=20.0)
+    assert robust.prepare(one(t, tooth)).holds.phase_s == float("inf")
 
 
 def test_peaks_that_grow_are_no_rise_of_the_coarser_floor() -> None:
@@ -216,3 +218,58 @@ def test_steady_rise_needs_a_rise_that_goes_on() -> None:
     assert not robust.steady_rise(stopped, looks, 1e8)
     assert not robust.steady_rise(robust.prepare(one(t, 4e9 + noise)), looks, 1e8)
     assert not robust.steady_rise(rising, np.array([20.0]), 1e8)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.4, 9.0))
+def test_cells_are_those_of_a_plain_grouping(seed: int, interval_s: float) -> None:
+    rng = np.random.default_rng(seed)
+    t = np.cumsum(rng.uniform(0.3, 1.7, 900) * interval_s)
+    x = rng.uniform(0.0, 1e10, t.size)
+    view = robust.prepare(one(t, x))
+    cells: dict[int, list[float]] = {}
+    ends: dict[int, float] = {}
+    for at, value in zip((t - t[-1]).tolist(), x.tolist(), strict=True):
+        number = int(np.floor(-at / view.step_s + 1e-9))
+        cells.setdefault(number, []).append(value)
+        ends[number] = at
+    if view.t_s.size == t.size:
+        # Cells of hardly more than a sample are not made.
+        return
+    assert view.low.tolist() == [min(cell) for cell in cells.values()]
+    assert view.high.tolist() == [max(cell) for cell in cells.values()]
+    assert view.mean == pytest.approx([sum(cell) / len(cell) for cell in cells.values()])
+    assert view.t_s == pytest.approx(list(ends.values()))
+
+
+def zigzag(t: Array, x: Array, size: float) -> list[tuple[float, float, int]]:
+    """Return turning points, one value after the other."""
+    out: list[tuple[float, float, int]] = []
+    top = low = (float(x[0]), float(t[0]))
+    direction = 0
+    for at, value in zip(t.tolist(), x.tolist(), strict=True):
+        if direction >= 0 and value >= top[0]:
+            top = (value, at)
+        if direction <= 0 and value <= low[0]:
+            low = (value, at)
+        if direction >= 0 and top[0] - value >= size:
+            out.append((top[1], top[0], 1))
+            direction, low = -1, (value, at)
+        elif direction <= 0 and value - low[0] >= size:
+            out.append((low[1], low[0], -1))
+            direction, top = 1, (value, at)
+    return out
+
+
+@given(st.lists(st.integers(0, 6), min_size=3, max_size=60), st.integers(1, 5))
+def test_turning_points_are_those_of_a_plain_zigzag(values: list[int], size: int) -> None:
+    x = floats(np.array(values))
+    t = np.arange(0.0, x.size)
+    wanted = zigzag(t, x, float(size)) if robust.drawdown(x) >= size else []
+    assert robust.turns(t, x, float(size)) == wanted
+
+
+@given(st.lists(st.integers(0, 50), min_size=5, max_size=80))
+def test_noise_is_the_median_second_difference(values: list[int]) -> None:
+    x = floats(np.array(values))
+    second = sorted(abs(a - 2 * b + c) for a, b, c in zip(x, x[1:], x[2:], strict=False))
+    assert robust.noise(x) == pytest.approx(second[len(second) // 2] / (0.6745 * 6**0.5))

@@ -249,7 +249,9 @@ def _seen(span: _Span) -> tuple[FloatArray, ...]:
     squares = view.squares
     jump = (squares[last] - squares[first]) / rise
     block = np.maximum(np.maximum(age / 8.0, lag), view.step_s)
-    count = np.minimum(np.floor(np.minimum(6.0 * age, view.span_s) / block), BLOCKS)
+    # What a phase gave back when it ended says nothing of what has grown since.
+    seen_s = min(view.span_s, view.holds.phase_s)
+    count = np.minimum(np.floor(np.minimum(6.0 * age, seen_s) / block), BLOCKS)
     edges = block[:, None] * _BACK
     edges[:, -1] = 1.0
     at = t.searchsorted(edges)

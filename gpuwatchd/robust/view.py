@@ -36,6 +36,8 @@ RECENT = 4.0
 """A hold that ended longer ago than this many times its length says nothing about now."""
 PHASE_SHARE = 0.85
 """A phase has this share of its level in the first half of its time; a tooth has half of it."""
+PHASE_LEAST = 0.2
+"""A phase gave back at least this share of what was ever given back at once."""
 MIB = float(1 << 20)
 
 
@@ -142,6 +144,8 @@ class Holds:
     held_s: FloatArray
     falls: FloatArray
     """(m,) bytes given back at once, each time that something was; rising."""
+    phase_s: float = math.inf
+    """For how long the last phase of the program has been over, in seconds."""
 
     def times(self, amount: FloatArray) -> FloatArray:
         """Return how often at least ``amount`` bytes were given back at once."""
@@ -270,16 +274,20 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
     begin = np.flatnonzero(until < low.size)
     end = until[begin]
     age = t_s[end] - t_s[begin]
-    lately = -t_s[end] <= RECENT * age + GAP_S
-    begin, end, age = begin[lately], end[lately], age[lately]
     released = low[begin] - low[end]
     falls = falls[falls > 0.0]
     falls.sort()
+    phase_s = math.inf
     if end.size:
         habit = _habit(end, age, released, falls)
+        over = end[~habit & (released >= PHASE_LEAST * released.max())]
+        if over.size:
+            phase_s = -float(t_s[over.max()])
+        habit &= -t_s[end] <= RECENT * age + GAP_S
         age, released = age[habit], released[habit]
     order = np.argsort(-released)
-    return Holds(amount=released[order], held_s=np.maximum.accumulate(age[order]), falls=falls)
+    held_s = np.maximum.accumulate(age[order])
+    return Holds(amount=released[order], held_s=held_s, falls=falls, phase_s=phase_s)
 
 
 def _habit(
