@@ -134,6 +134,8 @@ class Course:
     """(looks,) log odds."""
     window: npt.NDArray[np.intp]
     """(looks,) index of the window behind it, -1 without one."""
+    need: npt.NDArray[np.intp]
+    """(looks,) how many looks more an alert has to last."""
     held: FloatArray
     """(looks,) the lowest of the last looks, as many as an alert has to last."""
 
@@ -156,10 +158,10 @@ def course(evidence: Evidence, weights: FloatArray) -> Course:
     left[window >= 0] = evidence.eta_s[window[window >= 0]]
     hold = np.clip(0.05 * left, 60.0, 300.0)
     pause = float(evidence.at_s[1] - evidence.at_s[0]) if looks > 1 else LOOK_S
-    need = np.maximum(np.ceil(hold / pause), 2).astype(int)
+    need = np.maximum(np.ceil(hold / pause), 2).astype(np.intp)
     held = np.full(looks, NEVER)
     for back in np.unique(need).tolist():
         padded = np.concatenate((np.full(back, NEVER), best))
         lowest = np.lib.stride_tricks.sliding_window_view(padded, back + 1).min(axis=1)
         held = np.where(need == back, lowest, held)
-    return Course(best=best, window=window, held=held)
+    return Course(best=best, window=window, need=need, held=held)
