@@ -149,7 +149,9 @@ def test_the_card_belongs_to_the_key() -> None:
     assert programs.key_on("p", large) == programs.key_on("p", twin)
 
 
-INFO = ProcessInfo(key=ProcessKey(pid=7, started_at_s=time.time() + 60), name="python", user="a")
+STARTED_S = time.time() + 1e6
+"""Later than any file that a test writes."""
+INFO = ProcessInfo(key=ProcessKey(pid=7, started_at_s=STARTED_S), name="python", user="a")
 
 
 def test_a_script_that_changed_after_the_start_is_not_what_runs(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_a_script_that_changed_after_the_start_is_not_what_runs(tmp_path: Path) 
     argv, folder = ["python", "train.py"], str(tmp_path)
     before = program.key(INFO, argv, folder=folder)
     assert before is not None
-    os.utime(tmp_path / "train.py", (time.time() + 100, time.time() + 100))
+    os.utime(tmp_path / "train.py", (STARTED_S + 100, STARTED_S + 100))
     assert program.key(INFO, argv, folder=folder) is None
     (tmp_path / "train.py").write_text("pass  # another")
     assert program.key(INFO, argv, folder=folder) not in {before, None}
