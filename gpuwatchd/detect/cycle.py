@@ -97,7 +97,9 @@ class Cycle:
             detector=self.name,
             pattern=pattern,
             rate_bytes_per_s=slope if leak else 0.0,
-            confidence=live * (r_squared * up if leak else even) * (1.0 - 1.0 / low.size),
+            confidence=live
+            * (r_squared * max(up, 2.0 * order - 1.0) if leak else even)
+            * (1.0 - 1.0 / low.size),
             since_s=view.now_s + float(at[0]),
             n=int(low.size),
             facts={

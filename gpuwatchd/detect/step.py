@@ -127,16 +127,18 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray
         return none, none, none
     t = view.t_s
     # Rises that touch (within one cell) are one riser.
-    edge = np.concatenate(([0], np.flatnonzero(np.diff(index) > 1) + 1))
+    edge = np.concatenate(([0], np.flatnonzero(index[1:] - index[:-1] > 1) + 1))
     size = np.add.reduceat(rise[index], edge)
     # It begins and ends with the rises that make it up, not with the noise that touches them.
-    riser = np.repeat(np.arange(edge.size), np.diff(np.append(edge, index.size)))
+    riser = np.zeros(index.size, dtype=np.intp)
+    riser[edge[1:]] = 1
+    riser = riser.cumsum()
     main = rise[index] >= MAIN_SHARE * size[riser]
     index, riser = index[main], riser[main]
     if not index.size:
         return none, none, none
-    known, edge = np.unique(riser, return_index=True)
-    size = size[known]
+    edge = np.concatenate(([0], np.flatnonzero(riser[1:] != riser[:-1]) + 1))
+    size = size[riser[edge]]
     begin = t[index[edge]]
     end = t[index[np.append(edge[1:], index.size) - 1] + 1]
     cut = max(size.size - MEMORY, 0)

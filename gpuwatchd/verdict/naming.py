@@ -32,6 +32,8 @@ UNRELATED = 1.6
 """Risers and spikes whose periods differ by this factor have nothing to do with each other."""
 LEAST_R_SQUARED = 0.4
 """The line through the troughs explains this share of their variance when they seem to rise."""
+LEAST_SLOPE = 0.15
+"""Troughs that rise at less than this share of a likely leak's rate give it the lie."""
 UNPROVEN = 0.25
 """Confidence of a cycle whose troughs alone do not prove that they rise."""
 LEAST_JUMP = 64.0 * robust.MIB
@@ -110,18 +112,21 @@ def creeps(cycle: Signal, growth: Growth) -> bool:
     """Say whether a growth is the creeping floor of these swings.
 
     Either the troughs prove it by themselves (pattern "cyclic"), or the growth that was found in
-    the floor lived through three swings, which went on until lately, and the troughs rise too:
-    by their own line, or at half the rate of the growth or more.
+    the floor lived through three swings and is a likely leak by itself to which the troughs do
+    not give the lie, or the swings went on until lately and the troughs rise too: by their own
+    line, or at half the rate of the growth.
     """
     if cycle.pattern == "cyclic":
         return True
     facts, found = cycle.facts, growth.found
     age_s = float(found.age_s[growth.best])
+    if age_s - facts["last_fall_s"] < LEAST_CYCLES * facts["period_s"]:
+        return False
     rate = float(found.growth[growth.best]) / age_s
-    return (
-        age_s >= LEAST_CYCLES * facts["period_s"]
-        and facts["last_fall_s"] <= 2.0 * facts["period_s"]
-        and (seems_to_rise(cycle) or facts["slope_bytes_per_s"] >= 0.5 * rate)
+    if growth.confidence >= LIKELY and facts["slope_bytes_per_s"] >= LEAST_SLOPE * rate:
+        return True
+    return facts["last_fall_s"] <= 2.0 * facts["period_s"] and (
+        seems_to_rise(cycle) or facts["slope_bytes_per_s"] >= 0.5 * rate
     )
 
 
