@@ -30,8 +30,8 @@ def judge(
     x = np.round((x + rng.normal(0.0, noise, t.size)) / (2 * MIB)) * 2 * MIB
     series = Series(
         subject=Subject(device_uid="G"),
-        t_s=t + 1.7e9,
-        used_bytes=np.maximum(x, 0.0),
+        t_s=np.asarray(t + 1.7e9, dtype=np.float64),
+        used_bytes=np.asarray(np.maximum(x, 0.0), dtype=np.float64),
         limit_bytes=total,
         total_bytes=total,
         framework=framework,

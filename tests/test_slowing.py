@@ -75,6 +75,7 @@ def test_it_says_where_growth_would_level_off() -> None:
     proof = slowing(view(SLOWING["exponential"]))
     assert proof is not None
     assert proof.level_bytes == pytest.approx(9 * GIB, rel=0.05)
+    assert proof.level_bytes is not None
     now = SLOWING["exponential"][-1]
     assert now < proof.ahead_bytes <= proof.level_bytes * 1.01
     assert proof.rate_now == pytest.approx(5 * GIB / 3600 * np.exp(-HOURS), rel=0.3)

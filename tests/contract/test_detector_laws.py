@@ -213,7 +213,8 @@ intervals = st.sampled_from([1.0, 2.0, 5.0, 10.0, 30.0])
 def drawn(name: str, t: Array, scale: float) -> Array:
     """Return a leak of this kind, ``scale`` times as fast."""
     x = shape(name, t)
-    return x[0] + scale * (x - x[0])
+    scaled: Array = x[0] + scale * (x - x[0])
+    return scaled
 
 
 def confidence_of(name: str, t: Array, x: Array) -> float:

@@ -65,8 +65,8 @@ def test_equal_troughs_do_not_speak_against_a_rise() -> None:
 
 
 def test_facts_tell_spikes_from_swings() -> None:
-    short = Cycle().look(one(4e9 + 2e9 * (T % 300 > 270)))
-    long = Cycle().look(one(4e9 + 2e9 * (T % 300 > 60)))
+    short = Cycle().look(one(np.where(T % 300 > 270, 6e9, 4e9)))
+    long = Cycle().look(one(np.where(T % 300 > 60, 6e9, 4e9)))
     assert short is not None
     assert long is not None
     assert short.facts["busy_share"] == pytest.approx(0.1, abs=0.05)

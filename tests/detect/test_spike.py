@@ -56,7 +56,7 @@ def test_small_jumps_and_growth_are_no_spike() -> None:
 
 def test_it_says_how_many_jumps_there_are_like_it() -> None:
     alone = Spike().look(one(np.where(T < 1800, 4e9, 8e9)))
-    many = Spike().look(one(4e9 + 3e9 * (T % 600 > 500)))
+    many = Spike().look(one(np.where(T % 600 > 500, 7e9, 4e9)))
     assert alone is not None
     assert many is not None
     assert alone.facts["alike"] == 1.0
