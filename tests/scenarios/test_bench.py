@@ -125,6 +125,14 @@ def test_calibration_weighs_every_item_the_same() -> None:
     assert found["items"] == 3
 
 
+def test_families_with_errors_are_named() -> None:
+    rows = [outcome(), harmless(alert_s=9.0, watch_s=9.0), outcome(family="noisy", alert_s=None)]
+    text = tables.wrong(figures.families(rows))
+    assert "linear_slow" not in text
+    assert [line.split("|")[1].strip() for line in text.splitlines()[2:]] == ["flat", "noisy"]
+    assert tables.wrong(figures.families([outcome()])).startswith("Nothing was missed")
+
+
 def test_confusion_leaves_out_leaks_that_nobody_saw() -> None:
     rows = [
         outcome(), outcome(pattern="step"), outcome(watch_s=None, alert_s=None), harmless(),

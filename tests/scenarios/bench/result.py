@@ -164,6 +164,7 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
     out["real"] = _real_table(found["real"])
     for name, one in found["sets"].items():
         out[f"families-{name}"] = tables.families(one["families"])
+        out[f"wrong-{name}"] = tables.wrong(one["families"])
         out[f"confusion-{name}"] = tables.confusion(one["confusion"])
         out[f"rivals-{name}"] = tables.rivals(one["rivals"], one["summary"])
     return out
@@ -185,6 +186,7 @@ HEADINGS = {
     "processes": "Judged process by process",
     "real": "Recorded series",
     "families": "Families",
+    "wrong": "Families with errors",
     "confusion": "Patterns",
     "rivals": "The rules of others",
 }
@@ -203,7 +205,7 @@ def report(found: dict[str, Any]) -> str:
         lines += [f"## {title}", "", text, ""]
     for one in found["sets"].values():
         if one["wrong"]:
-            lines += [f"## Wrong: {one['title']}", ""]
+            lines += [f"## Wrong items: {one['title']}", ""]
             lines += [
                 f"* {row['what']}: {row['family']} {row['seed']}"
                 + ("" if row["at_s"] is None else f" after {row['at_s'] / 60:.0f} min")

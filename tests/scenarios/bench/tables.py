@@ -127,6 +127,22 @@ def families(rows: Sequence[Figures]) -> str:
     )
 
 
+def wrong(rows: Sequence[Figures]) -> str:
+    """Return the families in which something was missed, or alerted without reason."""
+    lines = [
+        [
+            row["family"], "leak" if row["leak"] else "harmless", str(row["items"]),
+            str(row["items"] - row["found"]) if row["leak"] else NONE, str(row["false"]),
+        ]
+        for row in rows
+        if row["false"] or (row["leak"] and row["found"] < row["items"])
+    ]  # fmt: skip
+    if not lines:
+        return "Nothing was missed, and nothing was alerted without reason."
+    lines.sort(key=lambda line: (line[1], line[0]))
+    return table(["family", "kind", "runs", "missed", "false alerts"], lines)
+
+
 def confusion(rows: Mapping[str, Mapping[str, int]]) -> str:
     """Return the matrix of right names against names given."""
     names = sorted({name for row in rows.values() for name in row})
