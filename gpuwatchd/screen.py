@@ -113,8 +113,8 @@ def look_at_array(
     -------
     codes : (S,) int8
         :data:`JUDGE` where the detectors must look, :data:`STABLE`, :data:`UNKNOWN` (fewer than
-        five samples), or :data:`KEEPS_LEVEL`: it moves, and may deserve another name, but nothing
-        that it keeps grows. Only the first can ever be a watch or an alert.
+        five samples), or :data:`KEEPS_LEVEL`: nothing that it keeps grows, but it moves, is large
+        or short, and may deserve another name. Only the first can ever be a watch or an alert.
 
     Examples
     --------
@@ -137,13 +137,15 @@ def look_at_array(
     slack = 4.0 * float(np.finfo(used.dtype).eps) * high
     least = _least(scale, settings) - slack
     out = np.full(rows, JUDGE, dtype=np.int8)
+    flat = high - low < least
+    # A pool that was taken at once is flat too, but has a name of its own.
+    out[flat] = KEEPS_LEVEL
     if n <= LONGEST_ROW:
-        still = np.flatnonzero(last - low < least)
-        moves = still[(high - low >= least)[still] | (last >= POOL_SHARE * scale)[still]]
+        moves = np.flatnonzero((last - low < least) & ~flat)
         quiet = _quieter(used, moves, least[moves] / NOISE_FACTOR - slack[moves])
         out[moves[quiet]] = KEEPS_LEVEL
     if n >= settings.minimum_samples and float(t_s[-1] - t_s[0]) >= settings.minimum_duration:
-        out[(high - low < least) & (last < POOL_SHARE * scale)] = STABLE
+        out[flat & (last < POOL_SHARE * scale)] = STABLE
     return out
 
 

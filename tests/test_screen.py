@@ -110,7 +110,7 @@ def test_rows_of_each_kind(dtype: Any) -> None:
         screen.KEEPS_LEVEL,
     ]  # fmt: skip
     assert codes(rows[:, :4]) == [screen.UNKNOWN] * 6
-    assert codes(rows[:, :10])[:2] == [screen.JUDGE, screen.JUDGE]
+    assert codes(rows[:, :10])[:2] == [screen.KEEPS_LEVEL, screen.JUDGE]
 
 
 def test_what_lies_before_a_gap_or_the_window_does_not_count() -> None:
