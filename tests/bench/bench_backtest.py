@@ -24,7 +24,7 @@ from tests.pipeline.recorded import GIB, Run
 if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray
 
-DAYS, GPUS = 10, 2
+DAYS, GPUS = 3, 2
 SAMPLED_S = 2 * 86400.0
 STEP_S = recorded.STEP_S
 
