@@ -186,7 +186,7 @@ def of_job(task: tuple[str, int]) -> list[Row]:
             program.run(300 + k, leak=program.leak if k < leaking else None, jitter=0.03)
             for k in range(SIBLINGS)
         ]
-        for k in (0, 1):
+        for k in (0, 1) if test == "one leaves" else (0,):
             others = [one for j, one in enumerate(ranks) if j != k]
             name = test if test != "one leaves" or k == 0 else "the others"
             rows.append(outcome(name + ", alone", program, ranks[k], ()))
@@ -313,7 +313,7 @@ def run(kinds: str, number: int, *, workers: int = 1, others: bool = True) -> li
     tasks = [
         (one.kind, one.seed, chosen[k - 1].kind, chosen[k - 1].seed) for k, one in enumerate(chosen)
     ]
-    jobs = [task[:2] for task in tasks[: max(number // 2, 1)]] if others else []
+    jobs = [task[:2] for task in tasks[: max(number // 3, 1)]] if others else []
     first = 0 if kinds == "tuning" else 100
     servers = list(range(first, first + number // 2)) if others else []
     if workers <= 1:
