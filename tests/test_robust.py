@@ -272,3 +272,18 @@ def test_noise_is_the_median_second_difference(values: list[int]) -> None:
     x = floats(np.array(values))
     second = sorted(abs(a - 2 * b + c) for a, b, c in zip(x, x[1:], x[2:], strict=False))
     assert robust.noise(x) == pytest.approx(second[len(second) // 2] / (0.6745 * 6**0.5))
+
+
+@given(
+    values=st.lists(st.integers(-50, 50), min_size=1, max_size=60),
+    share=st.floats(0.0, 1.0, exclude_max=True),
+)
+def test_medians_quantiles_and_deviations_are_those_of_numpy(
+    values: list[int], share: float
+) -> None:
+    x = floats(np.array(values)) * 1e7
+    before = x.copy()
+    assert robust.median(x) == float(np.median(x))
+    assert robust.quantile(x, share) == pytest.approx(float(np.quantile(x, share)), abs=1e-6)
+    assert robust.deviation(x) == pytest.approx(float(x.std()), rel=1e-12, abs=1e-6)
+    assert np.array_equal(x, before)

@@ -19,6 +19,7 @@ LEAST_GROWTH = 16.0 * robust.MIB
 MEMORY = 24
 SWING_SHARE = 0.3
 """Swings smaller than this share of the third largest do not count."""
+_LATER = np.triu(np.ones((MEMORY, MEMORY), dtype=bool))
 
 
 class Cycle:
@@ -75,15 +76,16 @@ class Cycle:
         self, view: View, at: FloatArray, low: FloatArray, top_at: FloatArray, top: FloatArray
     ) -> Signal | None:
         slope, _, r_squared = robust.least_squares(at, low)
-        swing = max(float(np.median(top)) - float(np.median(low)), 1.0)
+        swing = max(robust.median(top) - robust.median(low), 1.0)
         growth = float(low[-1] - low[0])
-        rises = np.diff(low)
-        up = float((rises > 0.0).mean())
+        pauses = at[1:] - at[:-1]
+        up = int(np.count_nonzero(low[1:] > low[:-1])) / pauses.size
         order = concordance(low)
-        pause = float(np.median(np.diff(at)))
+        pause = robust.median(pauses)
         since = -float(max(at[-1], top_at[-1]))
         rest = low - slope * at
-        scatter = float(np.median(np.abs(rest - np.median(rest))))
+        middle = robust.median(rest)
+        scatter = robust.median(np.abs(rest - middle))
         live = min(1.0, 2.0 * pause / max(since, 1.0))
         leak = (
             low.size > LEAST_CYCLES
@@ -92,7 +94,7 @@ class Cycle:
             and growth >= max(LEAST_GROWTH, 0.02 * swing)
         )
         pattern: Pattern = "cyclic" if leak else "sawtooth"
-        even = 1.0 / (1.0 + float(np.diff(at).std()) / pause)
+        even = 1.0 / (1.0 + robust.deviation(pauses) / pause)
         return Signal(
             detector=self.name,
             pattern=pattern,
@@ -115,7 +117,7 @@ class Cycle:
                 "longest_rise_s": _longest_rise(at, top_at),
                 "last_fall_s": -float(at[-1]),
                 "slope_bytes_per_s": slope,
-                "busy_share": _busy(view, float(at[0]), slope, float(np.median(rest)), swing),
+                "busy_share": _busy(view, float(at[0]), slope, middle, swing),
             },
         )
 
@@ -146,23 +148,24 @@ def concordance(values: FloatArray) -> float:
     >>> concordance(np.array([1.0, 1.0, 2.0, 2.0])), concordance(np.array([1.0, 3.0, 2.0]))
     (1.0, 0.6666666666666666)
     """
-    first, second = np.triu_indices(values.size, 1)
-    change = values[second] - values[first]
-    rising, falling = int((change > 0.0).sum()), int((change < 0.0).sum())
-    return rising / (rising + falling) if rising + falling else 0.5
+    # Row by column, every pair that differs is above zero one way round.
+    above = values > values[:, None]
+    differ = int(np.count_nonzero(above))
+    later = _LATER[: values.size, : values.size] if values.size <= MEMORY else np.triu(above)
+    return int(np.count_nonzero(above & later)) / differ if differ else 0.5
 
 
 def _longest_rise(at: FloatArray, top_at: FloatArray) -> float:
     """Return the longest time from a trough to the next peak, seconds."""
-    following = np.searchsorted(top_at, at)
-    good = following < top_at.size
-    if not good.any():
+    # Both rise: the troughs that a peak follows come first.
+    count = int(at.searchsorted(top_at[-1], side="right"))
+    if not count:
         return 0.0
-    return float((top_at[following[good]] - at[good]).max())
+    return float((top_at[top_at.searchsorted(at[:count])] - at[:count]).max())
 
 
 def _busy(view: View, begin: float, slope: float, floor: float, swing: float) -> float:
     """Return the share of the time since ``begin`` spent above the middle of the swing."""
-    first = int(np.searchsorted(view.t_s, begin))
+    first = int(view.t_s.searchsorted(begin))
     level = view.mean[first:] - slope * view.t_s[first:]
-    return float((level > floor + 0.5 * swing).mean())
+    return int(np.count_nonzero(level > floor + 0.5 * swing)) / level.size

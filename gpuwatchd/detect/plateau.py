@@ -69,9 +69,10 @@ class Plateau:
             return None
         # Means of the ends of the last third, so that a single sample does not decide.
         width = max(2, third // 4)
-        late = float(x[-width:].mean() - x[-third : -third + width].mean())
+        before = x[-third : -third + width]
+        late = float(np.add.reduce(x[-width:]) / width - np.add.reduce(before) / width)
         share = max(late, 0.0) / growth
-        top = float(np.quantile(x, 0.9))
+        top = robust.quantile(x, 0.9)
         reached = int(np.argmax(x >= x[0] + 0.9 * (top - x[0])))
         if share > LATE_SHARE:
             return self._slowing(view, share, growth)

@@ -74,13 +74,13 @@ class Spike:
         before = float(view.mean[index])
         if jump < max(LEAST_JUMP, self.percent / 100.0 * max(before, 0.0)):
             return None
-        low, high = np.quantile(rise, (0.25, 0.75)).tolist()
+        low, high = robust.quantile(rise, 0.25), robust.quantile(rise, 0.75)
         fence = high + 1.5 * (high - low)
         if jump <= fence:
             return None
         at = float(view.t_s[index + width])
         after = self._after(view, index + width, jump)
-        kept = float(np.clip((view.floor[index + width] - before) / jump, 0.0, 1.0))
+        kept = min(max((float(view.floor[index + width]) - before) / jump, 0.0), 1.0)
         return Signal(
             detector=self.name,
             pattern="spike",
@@ -95,7 +95,7 @@ class Spike:
                 "after": after,
                 "kept": kept,
                 "age_s": -at,
-                "median_rise_bytes": float(np.median(rise)),
+                "median_rise_bytes": robust.median(rise),
                 "alike": _alike(rise, jump),
             },
         )

@@ -29,6 +29,7 @@ MAIN_SHARE = 0.15
 """A rise of this share of the riser that it touches belongs to it; less is noise, or a crumb."""
 MEMORY = 64
 """As many risers back as are looked at."""
+_FIRST = np.zeros(1, dtype=np.intp)
 
 
 class Step:
@@ -77,22 +78,23 @@ class Step:
         at, size, lasted = risers(view, max(LEAST_RISER, NOISE_FACTOR * view.noise_bytes))
         if at.size < LEAST_RISERS:
             return None
-        pause = np.diff(at)
-        usual = float(np.median(pause))
-        dwell = usual - float(np.median(lasted))
-        if dwell < max(LEAST_DWELL_S, LEAST_DWELL * max(float(np.median(lasted)), view.step_s)):
+        pause = at[1:] - at[:-1]
+        usual, rising = robust.median(pause), robust.median(lasted)
+        dwell = usual - rising
+        if dwell < max(LEAST_DWELL_S, LEAST_DWELL * max(rising, view.step_s)):
             return None
         since = -float(at[-1])
-        first = int(np.searchsorted(view.t_s, at[0])) - 1
+        first = int(view.t_s.searchsorted(at[0])) - 1
         whole = float(view.floor[-1] - view.floor[max(first, 0)])
-        share = float(size.sum()) / max(whole, 1.0)
+        total = float(np.add.reduce(size))
+        share = total / max(whole, 1.0)
         if share < SHARE:
             return None
-        even = 1.0 / (1.0 + float(size.std() / size.mean()) + float(pause.std() / pause.mean()))
+        even = 1.0 / (1.0 + _spread(size) + _spread(pause))
         live = min(1.0, 2.0 * float(pause.max()) / max(since, 1.0))
         # From the top of the first riser to the top of the last: n - 1 risers, n - 1 plateaus,
         # and the small rises between them.
-        low, high = view.floor[np.searchsorted(view.t_s, at[[0, -1]])].tolist()
+        low, high = view.floor[view.t_s.searchsorted(at[[0, -1]])].tolist()
         slope = (high - low) / float(at[-1] - at[0])
         return Signal(
             detector=self.name,
@@ -102,14 +104,19 @@ class Step:
             since_s=view.now_s + float(at[0]),
             n=int(at.size),
             facts={
-                "riser_bytes": float(np.median(size)),
+                "riser_bytes": robust.median(size),
                 "pause_s": usual,
                 "share": share,
                 "even": even,
                 "stall": since / max(float(pause.max()), 1.0),
-                "growth_bytes": float(size.sum()),
+                "growth_bytes": total,
             },
         )
+
+
+def _spread(values: FloatArray) -> float:
+    """Return the standard deviation over the mean."""
+    return robust.deviation(values) * values.size / float(np.add.reduce(values))
 
 
 def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -122,25 +129,28 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray
     rise = view.floor[1:] - view.floor[:-1]
     if float(rise.max()) * (sharp / view.step_s + 2.0) < least:
         return none, none, none  # No rise is both sharp and large.
-    index = np.flatnonzero(rise >= 0.1 * least)
+    index = (rise >= 0.1 * least).nonzero()[0]
     if not index.size:
         return none, none, none
     t = view.t_s
     # Rises that touch (within one cell) are one riser.
-    edge = np.concatenate(([0], np.flatnonzero(index[1:] - index[:-1] > 1) + 1))
-    size = np.add.reduceat(rise[index], edge)
+    large = rise[index]
+    edge = np.concatenate((_FIRST, (index[1:] - index[:-1] > 1).nonzero()[0] + 1))
+    size = np.add.reduceat(large, edge)
     # It begins and ends with the rises that make it up, not with the noise that touches them.
     riser = np.zeros(index.size, dtype=np.intp)
     riser[edge[1:]] = 1
     riser = riser.cumsum()
-    main = rise[index] >= MAIN_SHARE * size[riser]
+    main = large >= MAIN_SHARE * size[riser]
     index, riser = index[main], riser[main]
     if not index.size:
         return none, none, none
-    edge = np.concatenate(([0], np.flatnonzero(riser[1:] != riser[:-1]) + 1))
+    edge = np.concatenate((_FIRST, (riser[1:] != riser[:-1]).nonzero()[0] + 1))
     size = size[riser[edge]]
     begin = t[index[edge]]
-    end = t[index[np.append(edge[1:], index.size) - 1] + 1]
+    last = np.empty_like(edge)
+    last[:-1], last[-1] = edge[1:] - 1, index.size - 1
+    end = t[index[last] + 1]
     cut = max(size.size - MEMORY, 0)
     cut += after_loads(size[cut:], least)
     size, begin, end = size[cut:], begin[cut:], end[cut:]
@@ -160,8 +170,8 @@ def n50(size: FloatArray) -> float:
     10.0
     """
     falling = np.sort(size)[::-1]
-    total = np.cumsum(falling)
-    return float(falling[int(np.searchsorted(total, 0.5 * total[-1]))])
+    total = np.add.accumulate(falling)
+    return float(falling[total.searchsorted(0.5 * total[-1])])
 
 
 def after_loads(size: FloatArray, least: float = 0.0) -> int:

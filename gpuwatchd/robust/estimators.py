@@ -31,6 +31,50 @@ def noise(x: FloatArray) -> float:
     return float(second[second.size // 2]) / (0.6745 * math.sqrt(6.0))
 
 
+def median(x: FloatArray) -> float:
+    """Return the median of one or more values; ``numpy.median`` takes ten times as long for few.
+
+    Examples
+    --------
+    >>> median(np.array([3.0, 1.0, 2.0, 10.0]))
+    2.5
+    """
+    half = x.size // 2
+    ordered = x.copy()
+    ordered.sort()
+    if x.size % 2:
+        return float(ordered[half])
+    return 0.5 * (float(ordered[half - 1]) + float(ordered[half]))
+
+
+def quantile(x: FloatArray, share: float) -> float:
+    """Return a quantile of one or more values, straight between neighbours, as numpy has it.
+
+    Examples
+    --------
+    >>> quantile(np.array([4.0, 0.0, 2.0]), 0.25)
+    1.0
+    """
+    at = share * (x.size - 1)
+    low = int(at)
+    high = min(low + 1, x.size - 1)
+    ordered = np.partition(x, (low, high))
+    below, above = float(ordered[low]), float(ordered[high])
+    return below + (above - below) * (at - low)
+
+
+def deviation(x: FloatArray) -> float:
+    """Return the standard deviation of one or more values around their mean.
+
+    Examples
+    --------
+    >>> deviation(np.array([1.0, 3.0]))
+    1.0
+    """
+    rest = x - float(np.add.reduce(x)) / x.size
+    return math.sqrt(float(rest @ rest) / x.size)
+
+
 def drawdown(x: FloatArray) -> float:
     """Return the largest fall below an earlier value; 0 for a series that never falls.
 
@@ -103,7 +147,7 @@ def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float
     edge = t.searchsorted(number * ((t[-1] - t[0]) / batches) + t[0])
     count = np.empty_like(edge)
     count[:-1], count[-1] = edge[1:] - edge[:-1], x.size - edge[-1]
-    if (count[:-1] <= 0).any():
+    if int(count.min()) <= 0:
         return 0.0, 1.0
     means = np.add.reduceat(x, edge) / count
     slope, at_zero, _ = least_squares(number, means)
@@ -156,10 +200,10 @@ def turns(t_s: FloatArray, x: FloatArray, size: float) -> list[tuple[float, floa
         t_s, x = t_s[picked], x[picked]
     # Between two turns of direction nothing can happen that does not happen at the second.
     move = x[1:] - x[:-1]
-    moved = np.flatnonzero(move)
+    moved = move.nonzero()[0]
     if moved.size:
         up = move[moved] > 0.0
-        turned = np.flatnonzero(up[1:] != up[:-1]) + 1
+        turned = (up[1:] != up[:-1]).nonzero()[0] + 1
         picked = np.concatenate((moved[:1], moved[turned], [x.size - 1]))
         t_s, x = t_s[picked], x[picked]
     out: list[tuple[float, float, int]] = []

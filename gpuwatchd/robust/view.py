@@ -36,8 +36,6 @@ RECENT = 4.0
 """A hold that ended longer ago than this many times its length says nothing about now."""
 PHASE_SHARE = 0.85
 """A phase has this share of its level in the first half of its time; a tooth has half of it."""
-PHASE_LEAST = 0.2
-"""A phase gave back at least this share of what was ever given back at once."""
 MIB = float(1 << 20)
 
 
@@ -69,14 +67,14 @@ class View:
     @cached_property
     def floor(self) -> FloatArray:
         """Retained floor (n,): minimum from each instant to now; never falls."""
-        return np.minimum.accumulate(self.low[::-1])[::-1]
+        return np.ascontiguousarray(np.minimum.accumulate(self.low[::-1])[::-1])
 
     @cached_property
     def start(self) -> int:
         """Index of the last instant at the lowest level: growth cannot be older."""
         if not self.t_s.size:
             return 0
-        return int(np.searchsorted(self.floor, self.floor[0], side="right")) - 1
+        return int(self.floor.searchsorted(self.floor[0], side="right")) - 1
 
     @cached_property
     def noise_bytes(self) -> float:
@@ -93,7 +91,7 @@ class View:
         """Cumulative sum of the squared rises of the floor (n,), for size-weighted steps."""
         out = np.zeros(self.floor.size)
         rises = self.floor[1:] - self.floor[:-1]
-        np.cumsum(rises * rises, out=out[1:])
+        np.add.accumulate(rises * rises, out=out[1:])
         return out
 
     @cached_property
@@ -106,7 +104,7 @@ class View:
         """Cumulative sum of ``mean`` above its first value (n+1,), for means over blocks."""
         out = np.empty(self.mean.size + 1)
         out[0] = 0.0
-        np.cumsum(self.mean - self.mean[0], out=out[1:])
+        np.add.accumulate(self.mean - self.mean[0], out=out[1:])
         return out
 
     def coarser(self, factor: int) -> View:
@@ -118,8 +116,10 @@ class View:
         """
         edge = np.arange(self.t_s.size % factor, self.t_s.size, factor)
         mean = np.add.reduceat(self.mean, edge) / factor
-        cells = np.sort(self.mean[self.t_s.size % factor :].reshape(-1, factor), axis=1)
-        low = cells[:, : max(1, factor // 2)].mean(axis=1)
+        cells = self.mean[self.t_s.size % factor :].reshape(-1, factor).copy()
+        cells.sort(axis=1)
+        half = max(1, factor // 2)
+        low = np.add.reduce(cells[:, :half], axis=1) / half
         return View(
             now_s=self.now_s,
             t_s=self.t_s[edge + factor - 1],
@@ -163,9 +163,7 @@ class Holds:
         return -self.amount, np.concatenate(([0.0], self.held_s))
 
 
-def prepare(
-    series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False
-) -> View:
+def prepare(series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False) -> View:
     """Return the view of the last ``window_s`` seconds, back to the last gap.
 
     Parameters
@@ -271,44 +269,43 @@ def holds(t_s: FloatArray, low: FloatArray) -> Holds:
         low, t_s = np.minimum.reduceat(low, edge), t_s[edge + block - 1]
         falls = low[:-1] - low[1:]
     until = _next_lower(low.tolist())
-    begin = np.flatnonzero(until < low.size)
+    begin = (until < low.size).nonzero()[0]
     end = until[begin]
-    age = t_s[end] - t_s[begin]
+    end_s = t_s[end]
+    age = end_s - t_s[begin]
     released = low[begin] - low[end]
+    habit = -end_s <= RECENT * age + GAP_S
+    over = _phase(end, age, released, falls)
+    phase_s = math.inf
+    if over is not None:
+        phase_s = -float(t_s[over])
+        habit &= end != over
     falls = falls[falls > 0.0]
     falls.sort()
-    phase_s = math.inf
-    if end.size:
-        habit = _habit(end, age, released, falls)
-        over = end[~habit & (released >= PHASE_LEAST * released.max())]
-        if over.size:
-            phase_s = -float(t_s[over.max()])
-        habit &= -t_s[end] <= RECENT * age + GAP_S
-        age, released = age[habit], released[habit]
-    order = np.argsort(-released)
+    age, released = age[habit], released[habit]
+    order = (-released).argsort()
     held_s = np.maximum.accumulate(age[order])
     return Holds(amount=released[order], held_s=held_s, falls=falls, phase_s=phase_s)
 
 
-def _habit(
+def _phase(
     end: npt.NDArray[np.intp], age: FloatArray, released: FloatArray, falls: FloatArray
-) -> npt.NDArray[np.bool_]:
-    """Return which releases (k,) say how long growth is held: all but the end of a single phase.
+) -> int | None:
+    """Return where a single phase of the program ended; None without one.
 
-    Memory that stood at its level, and was given back once, was a phase of the program; what grows
-    after it is another story. A tooth had been growing until it fell.
+    Memory that stood at its level, and was given back once, was a phase; what grows after it is
+    another story, so that it does not say how long growth is held. A tooth had been growing until
+    it fell. Only the largest fall can be the only one of its size. ``end``, ``age`` and
+    ``released`` (k,) are those of the releases, ``falls`` (n-1,) those from each point to the next.
     """
-    order = np.argsort(end, kind="stable")
-    first = np.flatnonzero(np.diff(end[order], prepend=-1))
-    size = np.diff(np.append(first, end.size))
-    oldest = np.repeat(np.maximum.reduceat(age[order], first), size)
-    top = np.maximum.reduceat(released[order], first)
-    early = np.where(age[order] >= 0.5 * oldest, released[order], 0.0)
-    stood = np.maximum.reduceat(early, first) >= PHASE_SHARE * top
-    once = falls.size - falls.searchsorted(0.5 * top) < 2
-    out = np.empty(end.size, dtype=bool)
-    out[order] = np.repeat(~(stood & once), size)
-    return out
+    last = int(falls.argmax()) + 1
+    top = float(falls[last - 1])
+    if top <= 0.0 or np.count_nonzero(falls >= 0.5 * top) > 1:
+        return None
+    own = end == last
+    age, released = age[own], released[own]
+    early = released[age >= 0.5 * float(age.max())]
+    return last if float(early.max()) >= PHASE_SHARE * top else None
 
 
 def _next_lower(values: list[float]) -> npt.NDArray[np.intp]:
