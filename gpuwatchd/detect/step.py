@@ -126,7 +126,7 @@ def risers(view: View, least: float) -> tuple[FloatArray, FloatArray, FloatArray
     """
     none = np.empty(0)
     sharp = max(SHARP_S, 2.5 * view.step_s)
-    rise = view.floor[1:] - view.floor[:-1]
+    rise = view.rises
     if float(rise.max()) * (sharp / view.step_s + 2.0) < least:
         return none, none, none  # No rise is both sharp and large.
     index = (rise >= 0.1 * least).nonzero()[0]

@@ -68,7 +68,8 @@ class Trend:
         growth = float(floor[-1] - floor[0])
         if growth < max(LEAST_GROWTH, NOISE_FACTOR * view.noise_bytes):
             return None
-        shape = np.interp(t[0] + (t[-1] - t[0]) * _SIXTEENTHS, t, floor)
+        begin, end = float(t[0]), float(t[-1])
+        shape = np.interp(begin + (end - begin) * _SIXTEENTHS, t, floor)
         share = (shape - shape[0]) / growth
         bend = float(np.abs(share - _SIXTEENTHS).max())
         if bend > MOST_BEND:

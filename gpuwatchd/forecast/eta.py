@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gpuwatchd import robust
 from gpuwatchd.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
 from gpuwatchd.model import EtaRange
 
@@ -107,13 +108,14 @@ def pace(view: View, onset_s: float) -> Pace:
     variance = square / (BLOCKS - 2) * (1.0 + rho) / (1.0 - rho)
     here = slice(int(first[0]), n)
     off = view.mean[here] - np.interp(t[here], edges, level)
-    late = max(float(step[BLOCKS // 2 :].mean()) / scale, 0.05)
+    late = float(np.add.reduce(step[BLOCKS // 2 :])) / (BLOCKS // 2)
+    late = max(late / scale, 0.05)
     return Pace(
         mean=mean,
         change=slope / scale,
         error=math.sqrt(variance / _AT_SQUARED) / scale,
         half=math.log(late),
-        rough=float(off.std()) if off.size else 0.0,
+        rough=robust.deviation(off) if off.size else 0.0,
         after=_after(step, square),
     )
 
@@ -125,7 +127,7 @@ def _after(step: FloatArray, straight: float) -> float:
     instants of the change (Quandt 1958).
     """
     first, last = _BEFORE, _AFTER
-    total = np.cumsum(step)
+    total = np.add.accumulate(step)
     before = total[1 : BLOCKS - 2]
     after = total[-1] - before
     rest = float(step @ step) - before * before / first - after * after / last
@@ -208,8 +210,8 @@ def offsets(features: FloatArray, coefficients: FloatArray = _COEFFICIENTS) -> F
     Ordered, at least ``NARROWEST`` and at most ``WIDEST`` from the middle.
     """
     out = np.asarray(features @ coefficients.T, dtype=np.float64)
-    low = np.clip(out[..., :_HALF], -WIDEST, -NARROWEST)
-    high = np.clip(out[..., _HALF:], NARROWEST, WIDEST)
+    low = np.minimum(np.maximum(out[..., :_HALF], -WIDEST), -NARROWEST)
+    high = np.minimum(np.maximum(out[..., _HALF:], NARROWEST), WIDEST)
     low = np.minimum.accumulate(low[..., ::-1], axis=-1)[..., ::-1]
     return np.concatenate((low, np.maximum.accumulate(high, axis=-1)), axis=-1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +30,7 @@ class Laws:
         stopped = np.array([0.45, 0.6, 0.75, 0.88])
         logistic = np.array([0.25, 0.5])
         self.exponents = np.concatenate(([1.0], power, root))
-        self.log, self.hyper, self.shifted = log, hyper, shifted
-        self.decay, self.stopped, self.logistic = decay, stopped, logistic
+        self.log, self.hyper, self.shifted, self.decay = log, hyper, shifted, decay
         kind = 0.65 / 7
         kinds = (root, log, hyper, shifted, decay, stopped, logistic)
         self.prior: FloatArray = np.concatenate(
@@ -55,38 +55,47 @@ class Laws:
         self.log_odds: FloatArray = np.log(BINS * share)
         """(16, laws): log of each law's share of growth per bin over the even share."""
         self.log_prior = np.log(self.prior)
+        self._start, self._height = self.first[:, None], self.rise[:, None]
+        self._roots, self._decay = 1.0 / self.exponents[:, None], -decay[:, None]
+        self._log, self._hyper = log[:, None], hyper[:, None]
+        self._shifted, self._logistic = shifted[:, None], logistic[:, None]
+        edges = np.cumsum([0, self.exponents.size, *(k.size for k in kinds[1:])]).tolist()
+        blocks = [slice(first, last) for first, last in pairwise(edges)]
+        # Those that have stopped never reach anything.
+        self._kinds = [*blocks[:5], blocks[6]]
 
     def reach(self, ratio: FloatArray) -> FloatArray:
         """Return u (k, laws) where a law has grown (1 + ratio) times the window's growth.
 
         ``ratio`` (k,) is headroom over growth. Infinite where the law stops before.
         """
-        target = self.first + self.rise * (1.0 + ratio[:, None])
-        out = np.full(target.shape, np.inf)
-        at = self.exponents.size
-        np.power(target[:, :at], 1.0 / self.exponents, out=out[:, :at])
-        part = slice(at, at + self.log.size)
-        np.exp(np.minimum(target[:, part], 60.0), out=out[:, part])
-        out[:, part] -= self.log
-        part = slice(part.stop, part.stop + self.hyper.size)
-        below = target[:, part] < 0.0
-        np.divide(-1.0, target[:, part], out=out[:, part], where=below)
-        out[:, part] -= self.hyper
-        part = slice(part.stop, part.stop + self.shifted.size)
-        np.square(target[:, part], out=out[:, part])
-        out[:, part] -= self.shifted
-        part = slice(part.stop, part.stop + self.decay.size)
-        rest = 1.0 - target[:, part]
-        np.log(rest, out=out[:, part], where=rest > 0.0)
-        out[:, part] *= -self.decay
-        # -inf * -τ cannot occur; where the logarithm was not taken inf * -τ must stay "never".
-        out[:, part][rest <= 0.0] = np.inf
-        part = slice(part.stop + self.stopped.size, None)
-        value = target[:, part]
-        inside = value < 1.0
-        odds = np.divide(value, 1.0 - value, out=np.ones_like(value), where=inside)
-        out[:, part] = np.where(inside, self.logistic + np.log(odds) / 10.0, np.inf)
-        return out
+        # One row per law: each kind is a block of memory of its own.
+        target = self._start + self._height * (1.0 + ratio)
+        out = np.empty(target.shape)
+        out.fill(np.inf)
+        powers, log, hyper, shifted, decay, logistic = self._kinds
+        np.power(target[powers], self._roots, out=out[powers])
+        here = out[log]
+        np.exp(np.minimum(target[log], 60.0), out=here)
+        here -= self._log
+        # What is left out below stays infinite: there the law has stopped before.
+        value, here = target[hyper], out[hyper]
+        np.divide(-1.0, value, out=here, where=value < 0.0)
+        here -= self._hyper
+        value, here = target[shifted], out[shifted]
+        np.multiply(value, value, out=here)
+        here -= self._shifted
+        rest, here = 1.0 - target[decay], out[decay]
+        some = rest > 0.0
+        np.log(rest, out=here, where=some)
+        np.multiply(here, self._decay, out=here, where=some)
+        value, here = target[logistic], out[logistic]
+        some = value < 1.0
+        np.divide(value, 1.0 - value, out=here, where=some)
+        np.log(here, out=here, where=some)
+        here /= 10.0
+        here += self._logistic
+        return out.T
 
 
 LAWS = Laws()

@@ -82,6 +82,7 @@ def _missing(u: FloatArray, tau: float, order: float) -> FloatArray:
 
 
 _LAWS = _Laws()
+_EDGES = np.arange(BLOCKS + 1.0)
 
 
 def saturation(view: View, onset_s: float) -> Saturation | None:
@@ -130,14 +131,17 @@ def saturation(view: View, onset_s: float) -> Saturation | None:
 def _levels(view: View, onset_s: float) -> FloatArray | None:
     """Return the mean level (BLOCKS,) of equal blocks of time since the onset."""
     t = view.t_s
-    begin = int(np.searchsorted(t, onset_s - 1e-6))
+    begin = int(t.searchsorted(onset_s - 1e-6))
     if t.size - begin < LEAST_CELLS:
         return None
-    edges = np.linspace(float(t[begin]), 0.0, BLOCKS + 1)
-    at = np.searchsorted(t, edges)
+    oldest = float(t[begin])
+    edges = _EDGES * (-oldest / BLOCKS) + oldest
+    edges[-1] = 0.0
+    at = t.searchsorted(edges)
     at[-1] = t.size
-    number = np.diff(at)
-    if number.min() > 0:
-        means: FloatArray = np.diff(view.sums[at]) / number + view.mean[0]
+    number = at[1:] - at[:-1]
+    if int(number.min()) > 0:
+        sums = view.sums[at]
+        means: FloatArray = (sums[1:] - sums[:-1]) / number + view.mean[0]
         return means
     return np.interp(0.5 * (edges[1:] + edges[:-1]), t, view.mean)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from gpuwatchd.robust import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from gpuwatchd.model import FloatArray
     from gpuwatchd.robust import View
@@ -63,6 +65,8 @@ class Windows:
     """For how long the subject was seen before the window began."""
     noise_bytes: FloatArray
     """Standard deviation of the noise where the window was seen."""
+    whole: Windows | None = None
+    """The windows of all groups that were found together, these among them."""
 
     @property
     def size(self) -> int:
@@ -70,7 +74,7 @@ class Windows:
         return int(self.growth.size)
 
 
-_COLUMNS = tuple(field.name for field in fields(Windows) if field.name != "view")
+_COLUMNS = tuple(field.name for field in fields(Windows) if field.name not in {"view", "whole"})
 
 
 def windows(view: View, minimum_growth: float) -> list[Windows]:
@@ -101,7 +105,12 @@ def joined(groups: Sequence[Windows]) -> Windows:
     """Return the windows of all groups as one, with the view of the first."""
     if len(groups) == 1:
         return groups[0]
-    columns = {name: np.concatenate([getattr(one, name) for one in groups]) for name in _COLUMNS}
+    whole = groups[0].whole
+    if whole is not None and whole.size == sum(one.size for one in groups):
+        return whole
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in groups]) for name in _COLUMNS
+    }
     return Windows(view=groups[0].view, **columns)
 
 
@@ -125,9 +134,9 @@ def _groups(view: View, look: FloatArray, noise: float) -> list[tuple[View, list
     any_fine = bool(fine.any())
     # A noisy lowest point says nothing about the age of the growth: the whole view counts.
     rest = LOOKBACKS_S[: int(LOOKBACKS_S.searchsorted(0.85 * view.span_s))]
-    rest = rest[rest > (look[fine].max() if any_fine else 0.0)]
+    rest = rest[rest > (np.maximum.reduce(look[fine]) if any_fine else 0.0)]
     rest = np.concatenate((rest, [view.span_s], look[~fine]))
-    level = np.floor(np.log(np.maximum(rest / (24.0 * view.step_s), 1.0)) / math.log(4.0) + 1e-9)
+    level = np.floor(np.log(np.maximum(rest / (24.0 * view.step_s), 1.0)) / _LOG_4 + 1e-9)
     own = [look[fine]] if any_fine else []
     groups: list[tuple[View, list[FloatArray]]] = []
     for exponent in sorted(set(level.tolist())):
@@ -173,12 +182,12 @@ def _span(view: View, looks: list[FloatArray], minimum_growth: float) -> _Span |
         justified = view.holds.longest_s(HOLD_SHARE * growth) >= 0.5 * lag
         long_enough = end - begin >= np.maximum(np.maximum(0.5 * look, HOLDS * lag), least)
         good = (growth >= minimum_growth) & long_enough & justified
-    own = np.flatnonzero(good)
+    own = good.nonzero()[0]
     if not own.size:
         return None
     if len(looks) == 1:
         return _Span(view, (own.size,), begin[own], end[own], lag[own])
-    ends = own.searchsorted(np.cumsum([part.size for part in looks])).tolist()
+    ends = own.searchsorted(list(accumulate(part.size for part in looks))).tolist()
     sizes = (last - first for first, last in pairwise([0, *ends]))
     return _Span(view, tuple(sizes), begin[own], end[own], lag[own])
 
@@ -200,7 +209,13 @@ def _described(spans: list[_Span]) -> list[Windows]:
     """
     seen = [_seen(span) for span in spans]
     columns = seen[0] if len(seen) == 1 else tuple(map(np.concatenate, zip(*seen, strict=True)))
-    begin, end, lag, level, jump, stall, total, number, count, returns, noise, span_s = columns
+    begin, end, lag, level, jump, stall, total, number, count, returns = columns
+    known = np.repeat(
+        [[one.view.noise_bytes, one.view.span_s] for one in spans],
+        [one.begin.size for one in spans],
+        axis=0,
+    )
+    noise, span_s = known[:, 0], known[:, 1]
     delta = level[:, 1:] - level[:, :-1]
     growth = level[:, -1] - level[:, 0]
     shares = delta / growth[:, None]
@@ -214,9 +229,17 @@ def _described(spans: list[_Span]) -> list[Windows]:
     calm = _calm(total, number, count, growth)
     before = np.maximum(span_s + begin, 0.0)
     age = end - begin
-    out, first = [], 0
     # A group without windows is left out.
-    for view, size in ((span.view, size) for span in spans for size in span.sizes if size):
+    groups = [(span.view, size) for span in spans for size in span.sizes if size]
+    whole = Windows(
+        view=groups[0][0], begin_s=begin, end_s=end, age_s=age, growth=growth, shares=shares,
+        lag_s=lag, events=events, excess=excess, deficit=deficit, stall=stall, calm=calm,
+        returns=returns, before_s=before, noise_bytes=noise,
+    )  # fmt: skip
+    if len(groups) == 1:
+        return [whole]
+    out, first = [], 0
+    for view, size in groups:
         here = slice(first, first + size)
         first = here.stop
         out.append(
@@ -224,31 +247,37 @@ def _described(spans: list[_Span]) -> list[Windows]:
                 view=view, begin_s=begin[here], end_s=end[here], age_s=age[here],
                 growth=growth[here], shares=shares[here], lag_s=lag[here], events=events[here],
                 excess=excess[here], deficit=deficit[here], stall=stall[here], calm=calm[here],
-                returns=returns[here], before_s=before[here], noise_bytes=noise[here],
+                returns=returns[here], before_s=before[here], noise_bytes=noise[here], whole=whole,
             )
         )  # fmt: skip
     return out
 
 
-def _seen(span: _Span) -> tuple[FloatArray, ...]:
+def _seen(span: _Span) -> tuple[npt.NDArray[Any], ...]:
     """Return what must be looked up in the view, for each window.
 
     Begin, end and lag; level (k, 17) at the edges of the sixteenths; size-weighted jump; stall;
-    sums and numbers (k, 48) of the blocks before now, how many of these count; returns; noise;
-    length of the view.
+    sums and numbers (k, 48) of the blocks before now, how many of these count; returns.
     """
     view, _, begin, end, lag = span
-    t, floor = view.t_s, view.floor
+    t, floor, squares = view.t_s, view.floor, view.squares
     age = end - begin
     edges = begin[:, None] + age[:, None] * _UNIT
     level = np.interp(edges.ravel(), t, floor).reshape(edges.shape)
     growth = level[:, -1] - level[:, 0]
-    first = np.minimum(t.searchsorted(begin), t.size - 1)
-    last = np.maximum(t.searchsorted(end, side="right") - 1, first)
-    rise = np.maximum(floor[last] - floor[first], 1.0)
-    squares = view.squares
-    jump = (squares[last] - squares[first]) / rise
-    block = np.maximum(np.maximum(age / 8.0, lag), view.step_s)
+    first = t.searchsorted(begin)
+    if not lag.any():
+        # They all end at the last sample, before which each of them began.
+        rise, square, block = floor[-1] - floor[first], squares[-1] - squares[first], age / 8.0
+        stall = _stall_now(view.risen_s, begin)
+    else:
+        first = np.minimum(first, t.size - 1)
+        last = np.maximum(t.searchsorted(end, side="right") - 1, first)
+        rise, square = floor[last] - floor[first], squares[last] - squares[first]
+        block = np.maximum(age / 8.0, lag)
+        stall = _stall(view.risen_s, begin, end)
+    jump = square / np.maximum(rise, 1.0)
+    block = np.maximum(block, view.step_s)
     # What a phase gave back when it ended says nothing of what has grown since.
     seen_s = min(view.span_s, view.holds.phase_s)
     count = np.minimum(np.floor(np.minimum(6.0 * age, seen_s) / block), BLOCKS)
@@ -256,19 +285,27 @@ def _seen(span: _Span) -> tuple[FloatArray, ...]:
     edges[:, -1] = 1.0
     at = t.searchsorted(edges)
     sums = view.sums[at]
-    return (
-        begin, end, lag, level, jump, _stall(view.risen_s, begin, end),
-        sums[:, 1:] - sums[:, :-1], at[:, 1:] - at[:, :-1], count,
-        view.holds.times(0.5 * growth), np.full(begin.size, view.noise_bytes),
-        np.full(begin.size, view.span_s),
-    )  # fmt: skip
+    total, number = sums[:, 1:] - sums[:, :-1], at[:, 1:] - at[:, :-1]
+    returns = view.holds.times(0.5 * growth)
+    return begin, end, lag, level, jump, stall, total, number, count, returns
 
 
+_LOG_4 = math.log(4.0)
 _UNIT = np.linspace(0.0, 1.0, BINS + 1)
 _BACK = -np.arange(BLOCKS, -1.0, -1.0)
 _NUMBER = np.arange(BLOCKS, 0, -1)
 _NOTHING = -1e30
 """Below every mean: a block without samples is never the highest."""
+
+
+def _stall_now(at: FloatArray, begin: FloatArray) -> FloatArray:
+    """Return the same as :func:`_stall` for windows that all end now."""
+    if at.size < 2:
+        return np.full(begin.size, 4.0)
+    pauses = at[1:] - at[:-1]
+    first = at.searchsorted(begin)
+    longest = np.maximum.accumulate(pauses[::-1])[::-1][np.minimum(first, pauses.size - 1)]
+    return np.where(first < pauses.size, np.minimum(-float(at[-1]) / longest, 4.0), 4.0)
 
 
 def _stall(at: FloatArray, begin: FloatArray, end: FloatArray) -> FloatArray:
@@ -279,11 +316,12 @@ def _stall(at: FloatArray, begin: FloatArray, end: FloatArray) -> FloatArray:
     pauses = at[1:] - at[:-1]
     first = at.searchsorted(begin)
     last = at.searchsorted(end, side="right") - 1
-    rose = np.flatnonzero(last > first)
+    rose = (last > first).nonzero()[0]
     if rose.size:
         first, last = first[rose], last[rose]
         # Longest pause of each window: every other stretch of the maxima between these edges.
-        edge = np.column_stack((first, np.minimum(last, pauses.size - 1))).ravel()
+        edge = np.empty(2 * rose.size, dtype=np.intp)
+        edge[::2], edge[1::2] = first, np.minimum(last, pauses.size - 1)
         longest = np.maximum.reduceat(pauses, edge)[::2]
         longest = np.where(last == pauses.size, np.maximum(longest, pauses[-1]), longest)
         out[rose] = np.minimum(4.0, (end[rose] - at[last]) / longest)

@@ -144,19 +144,23 @@ def batch_means_p(t: FloatArray, x: FloatArray, batches: int = 8) -> tuple[float
     if x.size < 2 * batches:
         return 0.0, 1.0
     number = np.arange(batches, dtype=np.float64)
-    edge = t.searchsorted(number * ((t[-1] - t[0]) / batches) + t[0])
+    begin = float(t[0])
+    edge = t.searchsorted(number * ((float(t[-1]) - begin) / batches) + begin)
     count = np.empty_like(edge)
     count[:-1], count[-1] = edge[1:] - edge[:-1], x.size - edge[-1]
     if int(count.min()) <= 0:
         return 0.0, 1.0
     means = np.add.reduceat(x, edge) / count
-    slope, at_zero, _ = least_squares(number, means)
-    rest = means - at_zero - slope * number
+    number -= 0.5 * (batches - 1)
+    means -= float(np.add.reduce(means)) / batches
+    square = (batches**3 - batches) / 12.0
+    slope = float(number @ means) / square
+    rest = means - slope * number
     freedom = batches - 2
     sd = math.sqrt(float(rest @ rest) / freedom)
     if sd <= 1e-9 * max(1.0, abs(slope)):
         return (math.inf, 0.0) if slope > 0 else (0.0, 1.0)
-    error = sd / math.sqrt((batches**3 - batches) / 12.0)
+    error = sd / math.sqrt(square)
     statistic = slope / error
     return statistic, t_tail(statistic, freedom)
 

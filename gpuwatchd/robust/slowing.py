@@ -147,7 +147,7 @@ def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
         return None  # Plainly not: most growing series end here.
     late = _Late(view, begin, growth)
     if late.stopped(growth - FLOOR_BIAS * noise):
-        whole = view.floor[np.searchsorted(view.t_s, begin) :]
+        whole = view.floor[view.t_s.searchsorted(begin) :]
         if growth < LEAST_EVENTS * _unit(whole):
             return None  # A jump or two: nothing that could have slowed down.
         level = float(late.level[-2:].mean())
@@ -178,7 +178,7 @@ class _Late:
         unit = _unit(tail)
         if view.noise_bytes > 0.25 * unit:
             # The single rises are those of the noise: those from block to block stand in.
-            steps = np.diff(self.level)
+            steps = self.level[1:] - self.level[:-1]
             squares = float(steps @ steps) - 2.0 * self.noise_variance * steps.size
             unit = min(unit, max(squares, 0.0) / max(float(steps.sum()), 1.0))
         variance = unit * max(self.first + self.second, 0.0) + 2.0 * self.noise_variance
@@ -191,7 +191,7 @@ class _Late:
 
         ``growth`` is that of the whole rise, without what the noise lends to a floor.
         """
-        error = float(np.sqrt(self.noise_variance))
+        error = math.sqrt(self.noise_variance)
         late = self.first + self.second
         return late <= max(LEAST_LATE, 2.0 * error) and late + 3.0 * error <= 0.2 * growth
 
@@ -252,10 +252,10 @@ def crow_amsaa(age_s: FloatArray, floor: FloatArray) -> tuple[float, float]:
     >>> round(crow_amsaa(t, t)[0], 1)
     1.0
     """
-    first = int(np.searchsorted(age_s, 0.0, side="right"))
+    first = int(age_s.searchsorted(0.0, side="right"))
     # A rise is as old as the middle of its cell.
     age = 0.5 * (age_s[first + 1 :] + age_s[first:-1])
-    rise = np.diff(floor[first:])
+    rise = floor[first + 1 :] - floor[first:-1]
     some = rise > 0.0
     age, rise = age[some], rise[some]
     total = float(rise.sum())
@@ -263,7 +263,7 @@ def crow_amsaa(age_s: FloatArray, floor: FloatArray) -> tuple[float, float]:
         return 1.0, 0.0
     mean = float(rise @ np.log(age_s[-1] / age)) / total
     number = total * total / float(rise @ rise)
-    return 1.0 / max(mean, 1e-3), (mean - 1.0) * float(np.sqrt(number))
+    return 1.0 / max(mean, 1e-3), (mean - 1.0) * math.sqrt(number)
 
 
 def _mean_of_two(level: FloatArray, first: int) -> float:
@@ -306,13 +306,13 @@ def _fit(y: FloatArray, begin: float, usual: float) -> _Fit | None:
 
     ``usual`` is the variance of the noise of one block.
     """
-    middle = float(y.mean())
+    middle = float(np.add.reduce(y)) / BLOCKS
     centred = y - middle
     weight = centred @ _FITS.laws
     left = float(centred @ centred) - weight * weight
     left[weight <= 0.0] = np.inf
     best = 1 + int(left[1:].argmin())
-    if not np.isfinite(left[best]) or not np.isfinite(left[0]):
+    if not math.isfinite(left[best]) or not math.isfinite(left[0]):
         return None
     if float(left[0] - left[best]) < SURE * usual:
         return None

@@ -87,17 +87,22 @@ class View:
         return holds(self.t_s, self.low)
 
     @cached_property
+    def rises(self) -> FloatArray:
+        """Rises of the floor (n-1,) from each cell to the next, in bytes; never negative."""
+        out: FloatArray = self.floor[1:] - self.floor[:-1]
+        return out
+
+    @cached_property
     def squares(self) -> FloatArray:
         """Cumulative sum of the squared rises of the floor (n,), for size-weighted steps."""
         out = np.zeros(self.floor.size)
-        rises = self.floor[1:] - self.floor[:-1]
-        np.add.accumulate(rises * rises, out=out[1:])
+        np.add.accumulate(self.rises * self.rises, out=out[1:])
         return out
 
     @cached_property
     def risen_s(self) -> FloatArray:
         """Instants (m,) at which the floor had risen."""
-        return self.t_s[1:][self.floor[1:] > self.floor[:-1]]
+        return self.t_s[1:][self.rises > 0.0]
 
     @cached_property
     def sums(self) -> FloatArray:

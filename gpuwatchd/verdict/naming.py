@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
 
 from gpuwatchd import robust
 from gpuwatchd.detect.cycle import Cycle
@@ -163,7 +162,7 @@ def one_or_two(view: View, onset_s: float) -> bool:
     They are events, not a leak: stairs are from the third on.
     """
     begin_s = onset_s - 2.0 * max(view.step_s, 5.0)
-    first = int(np.searchsorted(view.t_s, begin_s))
+    first = int(view.t_s.searchsorted(begin_s))
     grown = float(view.floor[-1] - view.floor[min(first, view.t_s.size - 1)])
     at, size, _ = risers(view, max(LEAST_JUMP, JUMPS_SHARE / 2.0 * grown))
     late = size[at >= begin_s]
@@ -209,13 +208,13 @@ def _beyond_doubt(proof: Slowing) -> bool:
 
 def line(view: View, onset_s: float) -> tuple[float, float, float]:
     """Return slope, value at now and R² of the least-squares line since ``onset_s`` (<= 0)."""
-    first = min(int(np.searchsorted(view.t_s, onset_s - 1e-6)), view.t_s.size - 2)
+    first = min(int(view.t_s.searchsorted(onset_s - 1e-6)), view.t_s.size - 2)
     return robust.least_squares(view.t_s[first:], view.mean[first:])
 
 
 def p_value_since(view: View, onset_s: float) -> float | None:
     """Return the one-sided p-value of "it rises", by batch means; None with too few points."""
-    first = int(np.searchsorted(view.t_s, onset_s - 1e-6))
+    first = int(view.t_s.searchsorted(onset_s - 1e-6))
     if view.t_s.size - first < 16:
         return None
     return robust.batch_means_p(view.t_s[first:], view.mean[first:])[1]

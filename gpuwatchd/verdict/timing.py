@@ -132,6 +132,7 @@ def _median(left_s: FloatArray, weight: FloatArray, horizon_s: float, line_s: fl
     good = (left_s < horizon_s) & (weight > UNLIKELY)
     if not good.any():
         return line_s
-    order = np.argsort(left_s[good])
-    total = np.cumsum(weight[good][order])
-    return float(left_s[good][order][np.searchsorted(total, 0.5 * total[-1])])
+    left_s = left_s[good]
+    order = left_s.argsort()
+    total = np.add.accumulate(weight[good][order])
+    return float(left_s[order[total.searchsorted(0.5 * total[-1])]])
