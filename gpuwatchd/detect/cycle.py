@@ -125,8 +125,11 @@ class Cycle:
 def swings(view: View) -> list[tuple[float, float, int]]:
     """Return the turning points of what counts as a swing here; see ``robust.turns``."""
     least = max(LEAST_SWING, 8.0 * view.noise_bytes)
-    points = robust.turns(view.t_s, view.mean, least)
-    values = [x for _, x, _ in points]
+    if view.mean.size < 3 or robust.drawdown(view.mean) < least:
+        return []
+    t_s, x = robust.extremes(view.t_s, view.mean)
+    points = robust.zigzag(t_s, x, least)
+    values = [value for _, value, _ in points]
     kinds = [kind for _, _, kind in points]
     falls = sorted(
         (values[k] - values[k + 1] for k in range(len(values) - 1) if kinds[k] > 0), reverse=True
@@ -134,7 +137,7 @@ def swings(view: View) -> list[tuple[float, float, int]]:
     if len(falls) < LEAST_CYCLES:
         return []
     size = SWING_SHARE * falls[LEAST_CYCLES - 1]
-    return robust.turns(view.t_s, view.mean, size) if size > least else points
+    return robust.zigzag(t_s, x, size) if size > least else points
 
 
 def concordance(values: FloatArray) -> float:

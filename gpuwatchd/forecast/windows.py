@@ -207,15 +207,30 @@ def _described(spans: list[_Span]) -> list[Windows]:
 
     What needs no view is worked out for all groups at once: the cost is by pass, not by window.
     """
-    seen = [_seen(span) for span in spans]
+    begin, end = _whole([one.begin for one in spans]), _whole([one.end for one in spans])
+    lag = _whole([one.lag for one in spans])
+    views = [span.view for span in spans]
+    # What a phase gave back when it ended says nothing of what has grown since.
+    known = [
+        (one.noise_bytes, one.span_s, one.step_s, min(one.span_s, one.holds.phase_s))
+        for one in views
+    ]
+    rows = [k for k, span in enumerate(spans) for _ in range(span.begin.size)]
+    noise, span_s, step_s, seen_s = np.array(known).T[:, rows]
+    age = end - begin
+    edges = begin[:, None] + age[:, None] * _UNIT
+    block = np.maximum(np.maximum(age / 8.0, lag), step_s)
+    count = np.minimum(np.floor(np.minimum(6.0 * age, seen_s) / block), BLOCKS)
+    back = block[:, None] * _BACK
+    back[:, -1] = 1.0
+    seen, first = [], 0
+    for span in spans:
+        here = slice(first, first + span.begin.size)
+        first = here.stop
+        seen.append(_seen(span, edges[here], back[here]))
     columns = seen[0] if len(seen) == 1 else tuple(map(np.concatenate, zip(*seen, strict=True)))
-    begin, end, lag, level, jump, stall, total, number, count, returns = columns
-    known = np.repeat(
-        [[one.view.noise_bytes, one.view.span_s] for one in spans],
-        [one.begin.size for one in spans],
-        axis=0,
-    )
-    noise, span_s = known[:, 0], known[:, 1]
+    level, rise, square, stall, total, number, returns = columns
+    jump = square / np.maximum(rise, 1.0)
     delta = level[:, 1:] - level[:, :-1]
     growth = level[:, -1] - level[:, 0]
     shares = delta / growth[:, None]
@@ -228,7 +243,6 @@ def _described(spans: list[_Span]) -> list[Windows]:
     deficit = np.maximum(-np.minimum.reduce(over, axis=1), 0.0)
     calm = _calm(total, number, count, growth)
     before = np.maximum(span_s + begin, 0.0)
-    age = end - begin
     # A group without windows is left out.
     groups = [(span.view, size) for span in spans for size in span.sizes if size]
     whole = Windows(
@@ -253,41 +267,37 @@ def _described(spans: list[_Span]) -> list[Windows]:
     return out
 
 
-def _seen(span: _Span) -> tuple[npt.NDArray[Any], ...]:
+def _whole(parts: list[FloatArray]) -> FloatArray:
+    """Return the arrays (k,) of all spans as one."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _seen(span: _Span, edges: FloatArray, back: FloatArray) -> tuple[npt.NDArray[Any], ...]:
     """Return what must be looked up in the view, for each window.
 
-    Begin, end and lag; level (k, 17) at the edges of the sixteenths; size-weighted jump; stall;
-    sums and numbers (k, 48) of the blocks before now, how many of these count; returns.
+    Level (k, 17) at the edges of its sixteenths; rise of the floor, and the sum of its squares;
+    stall; sums and numbers (k, 48) of the blocks before now, between ``back`` (k, 49); returns.
     """
     view, _, begin, end, lag = span
     t, floor, squares = view.t_s, view.floor, view.squares
-    age = end - begin
-    edges = begin[:, None] + age[:, None] * _UNIT
-    level = np.interp(edges.ravel(), t, floor).reshape(edges.shape)
-    growth = level[:, -1] - level[:, 0]
+    level = np.interp(edges, t, floor)
     first = t.searchsorted(begin)
+    rise: FloatArray
+    square: FloatArray
     if not lag.any():
         # They all end at the last sample, before which each of them began.
-        rise, square, block = floor[-1] - floor[first], squares[-1] - squares[first], age / 8.0
+        rise, square = floor[-1] - floor[first], squares[-1] - squares[first]
         stall = _stall_now(view.risen_s, begin)
     else:
         first = np.minimum(first, t.size - 1)
         last = np.maximum(t.searchsorted(end, side="right") - 1, first)
         rise, square = floor[last] - floor[first], squares[last] - squares[first]
-        block = np.maximum(age / 8.0, lag)
         stall = _stall(view.risen_s, begin, end)
-    jump = square / np.maximum(rise, 1.0)
-    block = np.maximum(block, view.step_s)
-    # What a phase gave back when it ended says nothing of what has grown since.
-    seen_s = min(view.span_s, view.holds.phase_s)
-    count = np.minimum(np.floor(np.minimum(6.0 * age, seen_s) / block), BLOCKS)
-    edges = block[:, None] * _BACK
-    edges[:, -1] = 1.0
-    at = t.searchsorted(edges)
+    at = t.searchsorted(back)
     sums = view.sums[at]
     total, number = sums[:, 1:] - sums[:, :-1], at[:, 1:] - at[:, :-1]
-    returns = view.holds.times(0.5 * growth)
-    return begin, end, lag, level, jump, stall, total, number, count, returns
+    returns = view.holds.times(0.5 * (level[:, -1] - level[:, 0]))
+    return level, rise, square, stall, total, number, returns
 
 
 _LOG_4 = math.log(4.0)

@@ -5,6 +5,7 @@ from gpuwatchd.robust.estimators import (
     deviation,
     drawdown,
     effective_samples,
+    extremes,
     least_squares,
     median,
     noise,
@@ -12,6 +13,7 @@ from gpuwatchd.robust.estimators import (
     t_tail,
     theil_sen,
     turns,
+    zigzag,
 )
 from gpuwatchd.robust.view import MIB, Holds, View, holds, last_gap, prepare, steady_rise
 
@@ -23,6 +25,7 @@ __all__ = [
     "deviation",
     "drawdown",
     "effective_samples",
+    "extremes",
     "holds",
     "last_gap",
     "least_squares",
@@ -34,4 +37,5 @@ __all__ = [
     "t_tail",
     "theil_sen",
     "turns",
+    "zigzag",
 ]

@@ -194,22 +194,34 @@ def turns(t_s: FloatArray, x: FloatArray, size: float) -> list[tuple[float, floa
     """
     if x.size < 3 or size <= 0.0 or drawdown(x) < size:
         return []
+    return zigzag(*extremes(t_s, x), size)
+
+
+def extremes(t_s: FloatArray, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the few points of one or more that a zigzag can turn at, and the last one."""
     if x.size > 2 * TURN_POINTS:
         block = -(-x.size // TURN_POINTS)
         head = x.size % block
         rows = x[head:].reshape(-1, block)
         origin = np.arange(head, x.size, block)
-        picked = np.concatenate((rows.argmin(axis=1) + origin, rows.argmax(axis=1) + origin))
-        picked = np.concatenate(([0], np.sort(picked)))
+        low, high = rows.argmin(axis=1), rows.argmax(axis=1)
+        picked = np.zeros(2 * origin.size + 1, dtype=np.intp)
+        picked[1::2] = origin + np.minimum(low, high)
+        picked[2::2] = origin + np.maximum(low, high)
         t_s, x = t_s[picked], x[picked]
     # Between two turns of direction nothing can happen that does not happen at the second.
     move = x[1:] - x[:-1]
     moved = move.nonzero()[0]
     if moved.size:
         up = move[moved] > 0.0
-        turned = (up[1:] != up[:-1]).nonzero()[0] + 1
-        picked = np.concatenate((moved[:1], moved[turned], [x.size - 1]))
+        turned = moved[1:][up[1:] != up[:-1]]
+        picked = np.concatenate((moved[:1], turned, [x.size - 1]))
         t_s, x = t_s[picked], x[picked]
+    return t_s, x
+
+
+def zigzag(t_s: FloatArray, x: FloatArray, size: float) -> list[tuple[float, float, int]]:
+    """Return the same as :func:`turns`, from the points of :func:`extremes`."""
     out: list[tuple[float, float, int]] = []
     top_t = low_t = float(t_s[0])
     top = low_x = float(x[0])

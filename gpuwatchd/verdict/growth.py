@@ -59,13 +59,14 @@ def candidates(series: Series, view: View, least: float) -> Candidates | None:
     if not groups:
         return None
     personal = forecast.personal(series, view)
-    plain = any(_plain(found, personal) for found in groups)
+    whole = forecast.joined(groups)
+    plain = _plain(whole, personal)
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
     weighed = _weigh(series, view, groups, personal)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
-    oldest = max(float(found.age_s.max()) for found in groups)
+    oldest = float(whole.age_s.max())
     return Candidates(weighed, plain, steady_s, min(0.5 * steady_s, oldest), personal)
 
 
@@ -142,7 +143,7 @@ def _plain(found: forecast.Windows, personal: forecast.Personal | None) -> bool:
         & (found.stall <= 1.5)
         & (found.calm >= 1.0)
         & (found.events >= 3.0)
-        & (found.growth >= 4.0 * found.view.noise_bytes)
+        & (found.growth >= 4.0 * found.noise_bytes)
         & (found.begin_s <= -LEAST_AGE_S)
     )
     if personal is not None and plain.any():
@@ -156,10 +157,9 @@ def _onset(view: View, found: forecast.Windows, index: int) -> float:
     Longer windows are taken as long as they bring more growth at a similar rate and stay near
     their chord; then the knee of the next longer one, if it has one.
     """
-    order = np.argsort(found.age_s)
-    rank = int(np.flatnonzero(order == index)[0])
+    order = found.age_s.argsort().tolist()
     best = index
-    for longer in order[rank + 1 :].tolist():
+    for longer in order[order.index(index) + 1 :]:
         rate = found.growth[longer] / found.age_s[longer]
         usual = found.growth[best] / found.age_s[best]
         bent = max(found.deficit[longer], found.excess[longer])
@@ -180,7 +180,7 @@ def _onset(view: View, found: forecast.Windows, index: int) -> float:
 
 def _knee(view: View, begin: float, end: float) -> float:
     """Return where the floor is furthest below its chord, if that is a bend at all."""
-    first, last = np.searchsorted(view.t_s, (begin - 1e-6, end + 1e-6))
+    first, last = view.t_s.searchsorted((begin - 1e-6, end + 1e-6)).tolist()
     t, x = view.t_s[first:last], view.floor[first:last]
     if t.size < 3 or x[-1] <= x[0]:
         return begin
