@@ -106,7 +106,7 @@ def test_confidence_threshold_acts_on_the_confidence_that_is_shown() -> None:
     shown = judge(series).confidence
     assert judge(series, confidence_threshold=shown - 0.01).tier == "alert"
     assert judge(series, confidence_threshold=min(1.0, shown + 0.01)).tier == "watch"
-    assert pytest.approx(0.53, abs=0.01) == verdict.WATCH_CONFIDENCE
+    assert pytest.approx(0.43, abs=0.01) == verdict.WATCH_CONFIDENCE
 
 
 def test_imported_floor_of_the_slope_is_obeyed() -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 YOUNG_S = 2400.0
 """Growth younger than this is judged with reserve."""
-HOUR_S = 3600.0
 TERMS = (
     "one",
     "reach",
@@ -30,39 +29,30 @@ TERMS = (
     "calm",
     "returned",
     "young",
-    "old",
-    "consumed",
-    "unbounded",
-    "before",
-    "events",
-    "speed",
-    "hold",
-    "noise",
 )
 """Names of the columns of :func:`terms`."""
 
 
-def terms(found: Windows, headroom: FloatArray, p: FloatArray, unbounded: FloatArray) -> FloatArray:
+def terms(found: Windows, p: FloatArray) -> FloatArray:
     """Return the evidence (k, terms) of each window.
 
     Parameters
     ----------
     found
         Windows (k,).
-    headroom
-        (k,) bytes from the recent peak to the limit.
     p
         (k,) probability that the growth reaches the limit before it stops by itself.
-    unbounded
-        (k,) posterior weight of the laws that reach the limit at all.
+
+    Notes
+    -----
+    With A the age, k₊ and k₋ the largest excess and deficit of the growth against its chord (less
+    1/2n for n >= 4 events), s the stall and d the calm, the columns are 1, ln(p / (1 - p)), -k₊,
+    -k₋, -max(s - 1, 0), d, -max(1.5 - d, 0) where as much was given back twice or more, and
+    clip(ln(A / 40 min), -1.5, 0): the shorter the growth, the more a harmless ramp looks like it.
     """
-    age, growth = found.age_s, found.growth
-    room = np.maximum(headroom, 0.0)
     # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
     slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
-    aged = np.log(age / YOUNG_S)
-    whole = age * (growth + room) / growth
-    out = np.empty((age.size, len(TERMS)))
+    out = np.empty((found.size, len(TERMS)))
     out[:, 0] = 1.0
     out[:, 1] = np.log(p / (1.0 - p))
     out[:, 2] = -np.maximum(found.excess - slack, 0.0)
@@ -71,15 +61,7 @@ def terms(found: Windows, headroom: FloatArray, p: FloatArray, unbounded: FloatA
     out[:, 5] = found.calm
     # What was given back again and again will be given back again.
     out[:, 6] = -np.where(found.returns >= 2.0, np.maximum(1.5 - found.calm, 0.0), 0.0)
-    out[:, 7] = np.minimum(np.maximum(aged, -1.5), 0.0)
-    out[:, 8] = np.minimum(np.maximum(aged, 0.0), 2.5)
-    out[:, 9] = growth / (growth + room)
-    out[:, 10] = unbounded
-    out[:, 11] = np.minimum(np.log1p(found.before_s / age), 3.0)
-    out[:, 12] = np.log(found.events)
-    out[:, 13] = np.minimum(np.maximum(np.log(whole / HOUR_S), -3.0), 3.0)
-    out[:, 14] = -np.log1p(found.lag_s / age)
-    out[:, 15] = -np.log1p(4.0 * found.noise_bytes / growth)
+    out[:, 7] = np.minimum(np.maximum(np.log(found.age_s / YOUNG_S), -1.5), 0.0)
     return out
 
 

@@ -56,7 +56,7 @@ def weigh(
 ) -> Weights:
     """Return what the laws say about each window.
 
-    The score (:mod:`gpuwatchd.forecast.score`) is in log odds; 0.80 is the level of an alert, 0.60
+    The score (:mod:`gpuwatchd.forecast.score`) is in log odds; 0.80 is the level of an alert, 0.50
     that of a watch.
 
     Parameters
@@ -88,6 +88,6 @@ def weigh(
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
     chance = np.where(reach < horizon_s, chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
-    evidence = terms(found, headroom, p, (law * (reach < horizon_s)).sum(axis=1))
+    evidence = terms(found, p)
     score = SCORE(evidence)
     return Weights(law=law, reach_s=reach, reaches=p, score=score, evidence=evidence)

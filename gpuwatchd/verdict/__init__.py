@@ -2,7 +2,7 @@
 
 The score of :mod:`gpuwatchd.forecast` decides; the detectors name the pattern, veto, and give the
 facts. ``confidence`` is the score with its scale moved so that the alert level of the formula
-(0.80) reads 0.75, the default of ``confidence-threshold``; the watch level (0.60) then reads 0.53.
+(0.80) reads 0.75, the default of ``confidence-threshold``; the watch level (0.50) then reads 0.43.
 A user's threshold therefore acts on exactly the figure that is shown.
 
 Everything is a function of the series alone: same series, same finding. What must last before

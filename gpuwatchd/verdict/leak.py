@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gpuwatchd.verdict.growth import Growth
     from gpuwatchd.verdict.naming import Named
 
-WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT - math.log(0.6 / 0.4)))
-"""The formula's watch level 0.60 on the scale of ``confidence``."""
+WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT))
+"""The watch level, even odds, on the scale of ``confidence``."""
 LEAST_SAMPLES = 5
 LEAST_EVENTS = 2.5
 """One jump, or two, prove nothing: a load, a larger batch."""
