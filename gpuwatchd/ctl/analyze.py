@@ -304,7 +304,7 @@ def _in_short(found: SubjectResult) -> str:
 
 
 def _title(found: SubjectResult) -> str:
-    from gpuwatchd.pipeline.intake import device_title, process_title  # noqa: PLC0415
+    from gpuwatchd.pipeline.titles import device_title, process_title  # noqa: PLC0415
 
     if found.process is not None:
         return process_title(found.device, found.process)

@@ -14,7 +14,7 @@ import msgspec
 from gpuwatchd import verdict
 from gpuwatchd.model import EtaRange, Pattern, Subject, Value
 from gpuwatchd.pipeline import archive, hindsight, offline
-from gpuwatchd.pipeline.intake import device_title, process_title
+from gpuwatchd.pipeline.titles import device_title, process_title
 from gpuwatchd.pipeline.tracks import Watcher
 from gpuwatchd.policy import FAST_S
 

@@ -11,6 +11,7 @@ import msgspec
 from gpuwatchd import policy
 from gpuwatchd.model import Alert, ProcessInfo, ProcessKey, ProcessUse, Sample, Subject
 from gpuwatchd.pipeline import handover
+from gpuwatchd.pipeline.titles import device_title, process_title
 from gpuwatchd.pipeline.tracks import Room, Track, Watcher
 from gpuwatchd.store.ring import Ring
 
@@ -40,6 +41,10 @@ class Seen(msgspec.Struct, kw_only=True):
     taken_s: float = 0.0
     missing: set[ProcessKey] = msgspec.field(default_factory=set)
     """Processes that the last list did not name any more."""
+    listed: list[ProcessKey] | None = None
+    """Processes that the last list named."""
+    news: int = -1
+    """What was known of processes then."""
     faults: tuple[str, ...] = ()
     source: str = ""
 
@@ -52,28 +57,6 @@ class Leaver(msgspec.Struct, kw_only=True):
     label: str = ""
     unseen: bool = False
     """It ended while nobody watched: the history knows what it was."""
-
-
-def device_title(device: Device) -> str:
-    """Return "GPU 0 (A100-SXM4-80GB)".
-
-    Examples
-    --------
-    >>> from gpuwatchd.model import Device
-    >>> device_title(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
-    ...                     memory_total_bytes=None))
-    'GPU 0 (A100-SXM4-80GB)'
-    """
-    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    index = "?" if device.index is None else str(device.index)
-    kind = "MIG" if device.parent_uid else "GPU"
-    return f"{kind} {index} ({name})" if name else f"{kind} {index}"
-
-
-def process_title(device: Device, info: ProcessInfo) -> str:
-    """Return "GPU 0 (A100): python[4711] of alice"."""
-    owner = f" of {info.user}" if info.user else ""
-    return f"{device_title(device)}: {info.label or 'process'}[{info.key.pid}]{owner}"
 
 
 class Intake:
@@ -98,6 +81,8 @@ class Intake:
         self.renamed = False
         """Whether what a process runs has become known since."""
         self._host = host
+        self._news = 0
+        """How often something about a process has become known."""
         self._begun_s: float | None = None
         self._past: dict[tuple[str, ProcessKey | None], Ring] = {}
         self._adopted: dict[str, Alert] = {}
@@ -149,6 +134,7 @@ class Intake:
         self, source: str, sample: Sample, devices: Sequence[Device], now_s: float
     ) -> list[Alert]:
         """Feed one sample; return alerts that ended because their process is gone."""
+        self._news += len(sample.processes)
         for info in sample.processes:
             self.infos[info.key] = info
         by_uid = {device.uid: device for device in devices}
@@ -196,12 +182,14 @@ class Intake:
 
     def due(self, source: str, now_s: float) -> list[Track]:
         """Return the tracks of a source's devices that are due for a judgement now."""
-        due = self.watcher.due
+        due, fast_s = self.watcher.due, policy.FAST_S
         return [
             track
             for seen in self._of(source)
             for track in handover.judgeable(seen, now_s)
-            if due(track, now_s)
+            # The same as in due, which would be called for every process: most are not.
+            if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
+            and due(track, now_s)
         ]
 
     def _retire(self, tracks: list[Track], why: str, now_s: float) -> list[Alert]:
@@ -267,6 +255,7 @@ class Intake:
             return use
         if self.infos.get(info.key) is not info:
             self.infos[info.key] = info
+            self._news += 1
         if info.key == use.key:
             return use
         return ProcessUse(key=info.key, used_bytes=use.used_bytes, kind=use.kind)
@@ -336,13 +325,16 @@ class Intake:
         info = self.infos.get(key) or ProcessInfo(key=key, name="")
         subject = Subject(device_uid=seen.device.uid, process=key)
         track = self._track(seen, subject, process_title(seen.device, info))
-        seen.processes[key] = track
+        seen.processes[key], seen.listed = track, None
         return track
 
     def _farewell(self, seen: Seen, reading: DeviceReading, now_s: float) -> list[Alert]:
         if reading.uses is None or reading.state != "ok":
             return []
-        present = {use.key for use in reading.uses}
+        listed = [use.key for use in reading.uses]
+        if listed == seen.listed and seen.news == self._news and not self._adopted:
+            return []  # As in most ticks: the same processes, and nothing new about them.
+        present = set(listed)
         changed: list[Alert] = []
         missing = {key for key in seen.processes if key not in present}
         # One list without it may be a slip of the driver; two in a row are believed.
@@ -359,6 +351,8 @@ class Intake:
             if info.program != track.program:
                 track.program, self.renamed = info.program, True
         self._forget_past(seen.device.uid)
+        # Nobody is missing any more, or it must be looked at once more.
+        seen.listed, seen.news = None if seen.missing else listed, self._news
         return changed + self._orphaned(seen.device.uid, present, now_s)
 
     def _orphaned(self, uid: str, present: set[ProcessKey], now_s: float) -> list[Alert]:

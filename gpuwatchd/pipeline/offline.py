@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gpuwatchd.pipeline.intake import device_title, process_title
 from gpuwatchd.pipeline.state import worst
+from gpuwatchd.pipeline.titles import device_title, process_title
 from gpuwatchd.pipeline.tracks import Room, Track, Watcher
 from gpuwatchd.policy import FAST_S
 from gpuwatchd.store.ring import thin

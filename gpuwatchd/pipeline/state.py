@@ -67,25 +67,25 @@ def live_device(
     """
     processes: tuple[LiveProcess, ...] | None = None
     unattributed: int | None = None
+    shown = {key: track.shown() for key, track in tracks.items()}
     if reading is not None and reading.uses is not None:
         processes = tuple(
             LiveProcess(
                 info=infos[use.key],
                 used_bytes=use.used_bytes,
                 kind=use.kind,
-                finding=track.shown() if (track := tracks.get(use.key)) else None,
+                finding=shown[use.key] if (track := tracks.get(use.key)) else None,
                 history=track.memo.shown if track is not None and track.memo.key else None,
             )
             for use in reading.uses
         )
         if reading.used_bytes is not None and all(u.used_bytes is not None for u in reading.uses):
             unattributed = reading.used_bytes - sum(u.used_bytes or 0 for u in reading.uses)
-    shown = [track.shown() for track in (*tracks.values(), *others)]
     return LiveDevice(
         device=device,
         reading=None if reading is None else _without_uses(reading),
         unattributed_bytes=unattributed,
-        finding=worst(shown),
+        finding=worst([*shown.values(), *(track.shown() for track in others)]),
         processes=processes,
         recent_bytes=spark.values,
         recent_step_s=spark.step_s,
