@@ -19,7 +19,6 @@ before anything is hashed; nothing but the hash is kept.
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -292,4 +291,7 @@ def key_on(program: str | None, device: Device) -> str | None:
 
 def _digest(parts: Iterable[str]) -> str:
     text = "\0".join(part.encode("utf-8", "replace").decode() for part in parts)
-    return hashlib.blake2b(text.encode(), digest_size=16, person=b"gpuwatchd-key-1").hexdigest()
+    # hashlib's own, without the 3 MiB of OpenSSL that hashlib brings into a daemon.
+    from _blake2 import blake2b  # noqa: PLC0415
+
+    return blake2b(text.encode(), digest_size=16, person=b"gpuwatchd-key-1").hexdigest()

@@ -6,7 +6,6 @@ pop-ups about jobs that recovered at night.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -103,6 +102,8 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
     now_s
         Epoch seconds, for "today" in clock times.
     """
+    import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon with nothing to tell
+
     ordered = sorted(deliveries, key=lambda one: one.created_at_s)
     names = "|".join(sorted(one.message.id for one in ordered))
     worst = max((one.message.severity for one in ordered), key=_RANK.__getitem__)
