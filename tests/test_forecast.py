@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from gpuwatchd import forecast, robust
 from gpuwatchd.forecast.laws import BINS, LAWS
+from gpuwatchd.forecast.windows import _stall, _stall_now
 from gpuwatchd.model import Series, Subject
 
 Array = npt.NDArray[np.float64]
@@ -122,3 +125,25 @@ def test_a_late_onset_gets_its_own_window() -> None:
     assert found.age_s[index] == pytest.approx(2195.0, abs=40.0)
     assert found.deficit[index] < 0.02
     assert weights.score[index] > 0.0
+
+
+def test_windows_that_end_now_stall_like_any_other() -> None:
+    rng = np.random.default_rng(3)
+    begin = -np.geomspace(30.0, 20_000.0, 21)
+    now = np.zeros(begin.size)
+    for number in (0, 1, 2, 3, 50):
+        at = np.sort(rng.uniform(-20_000.0, 0.0, number))
+        assert _stall_now(at, begin) == pytest.approx(_stall(at, begin, now))
+
+
+def test_windows_of_several_views_are_handed_on_in_one_piece() -> None:
+    t = np.arange(0.0, 20_000.0, 10.0)
+    noisy = 8e9 + 3e5 * t + np.random.default_rng(1).normal(0.0, 50 * MIB, t.size)
+    groups = forecast.windows(view(t, noisy), 256 * MIB)
+    assert len(groups) > 1
+    whole = forecast.joined(groups)
+    again = forecast.joined([replace(one, whole=None) for one in groups])
+    assert whole.size == sum(one.size for one in groups)
+    for name in ("begin_s", "growth", "shares", "stall", "calm", "noise_bytes"):
+        assert np.array_equal(getattr(whole, name), getattr(again, name))
+    assert forecast.joined(groups[:1]).size == groups[0].size

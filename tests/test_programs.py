@@ -198,3 +198,15 @@ def test_the_host_knows_the_program_of_a_live_process(tmp_path: Path) -> None:
                 child.kill()
     assert found[0] is not None
     assert found == [found[0]] * 4
+
+
+def test_a_key_takes_no_openssl() -> None:
+    script = (
+        "import sys; from gpuwatchd import pipeline, programs; from gpuwatchd.model import Device;"
+        "card = Device(uid='u', vendor='v', index=0, name='n', memory_total_bytes=1);"
+        "print(programs.key_on('a', card), '_hashlib' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["b5901942ca02ba5ea9d1c062f15735b6", "False"]

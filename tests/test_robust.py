@@ -157,6 +157,51 @@ def test_coarser_views_average() -> None:
     assert coarse.noise_bytes == pytest.approx(view.noise_bytes / 2, rel=0.25)
 
 
+@pytest.mark.parametrize("factor", [1, 2, 4, 16])
+@pytest.mark.parametrize("size", [64, 67, 120])
+def test_coarser_cells_are_those_of_a_plain_grouping(factor: int, size: int) -> None:
+    rng = np.random.default_rng(size + factor)
+    x = floats(rng.integers(0, 9, size) * 1e6)
+    t = floats(np.arange(-10.0 * (size - 1), 1.0, 10.0))
+    fine = robust.View(
+        now_s=0.0,
+        t_s=t,
+        low=x,
+        mean=x,
+        high=floats(x + 1e6),
+        samples=size,
+        interval_s=10.0,
+        step_s=10.0,
+    )
+    coarse = fine.coarser(factor)
+    cells = [x[k : k + factor] for k in range(size % factor, size, factor)]
+    assert coarse.t_s.tolist() == t[size % factor + factor - 1 :: factor].tolist()
+    assert coarse.mean == pytest.approx(np.array([cell.mean() for cell in cells]))
+    assert coarse.high == pytest.approx(np.array([cell.max() + 1e6 for cell in cells]))
+    half = max(1, factor // 2)
+    assert coarse.low == pytest.approx(np.array([np.sort(cell)[:half].mean() for cell in cells]))
+
+
+@given(st.lists(st.integers(0, 12), min_size=2, max_size=40))
+def test_a_phase_is_the_one_that_a_plain_search_finds(values: list[int]) -> None:
+    x = floats(np.array(values)) * 1e9
+    t = np.arange(x.size) - (x.size - 1.0)
+    falls = x[:-1] - x[1:]
+    ended = []
+    for end in range(1, x.size):
+        freed = [
+            i for i in range(end)
+            if x[i] > x[end] and all(x[k] >= x[i] for k in range(i + 1, end))
+        ]  # fmt: skip
+        if not freed:
+            continue
+        top = max(x[i] - x[end] for i in freed)
+        early = max(x[i] - x[end] for i in freed if end - i >= 0.5 * (end - freed[0]))
+        if early >= robust.view.PHASE_SHARE * top and (falls >= 0.5 * top).sum() < 2:
+            ended.append(float(x.size - 1 - end))
+    assert robust.holds(floats(t), x).phase_s == min(ended, default=float("inf"))
+
+
 def test_least_squares_and_theil_sen() -> None:
     t = np.arange(50.0)
     slope, zero, r_squared = robust.least_squares(t, 3.0 * t + 2.0)

@@ -49,6 +49,7 @@ def subjects(hours: float, interval_s: float) -> dict[str, Series]:
         "growing, noise 50 MiB": 8e9 + 3e5 * t + rng.normal(0.0, 50 * MIB, t.size),
         "stairs": 8e9 + np.floor(t / 600) * 2e8,
         "sawtooth": 8e9 + 3e9 * ((t % 600) / 600),
+        "cyclic": 8e9 + 1e5 * t + 3e9 * ((t % 600) / 600),
     }
     return {
         name: make(t, np.round(x / (2 * MIB)) * 2 * MIB, 24 * GIB) for name, x in shapes.items()

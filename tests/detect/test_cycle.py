@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwatchd.detect.cycle import Cycle
+from gpuwatchd.detect.cycle import Cycle, concordance
 from gpuwatchd.model import Series, Subject
 
 T = np.arange(0.0, 3600.0, 5.0)
@@ -81,3 +81,11 @@ def test_scatter_is_that_of_the_troughs() -> None:
     assert even is not None
     assert uneven is not None
     assert even.facts["scatter_bytes"] < 1e7 < uneven.facts["scatter_bytes"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 24, 40])
+def test_concordance_is_the_share_of_pairs_that_rise(size: int) -> None:
+    values = np.random.default_rng(size).integers(0, 6, size).astype(np.float64)
+    pairs = [(values[i], values[j]) for i in range(size) for j in range(i + 1, size)]
+    differ = [late > early for early, late in pairs if early != late]
+    assert concordance(values) == pytest.approx(sum(differ) / len(differ) if differ else 0.5)
