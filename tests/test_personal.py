@@ -12,7 +12,8 @@ import pytest
 
 from gpuwatchd import forecast, robust, verdict
 from gpuwatchd.config import DetectionSection
-from gpuwatchd.forecast.personal import _tail, stopped
+from gpuwatchd.forecast.past import stopped
+from gpuwatchd.forecast.personal import _tail
 from gpuwatchd.model import Finding, Profile, Series, Subject
 
 Array = npt.NDArray[np.float64]
@@ -113,9 +114,62 @@ def test_the_known_ramp_is_not_even_plain_and_a_leak_on_top_is() -> None:
     assert judged(ramp(0.7)).tier != "none"
     assert inside.tier == "none"
     assert inside.pattern == "plateau"
-    assert "has grown like this before, and stopped" in inside.reason
+    assert "as in 2 earlier runs" in inside.reason
     leak = ramp(3) + 4 * GB * np.maximum(clock(3) / HOUR - 2.0, 0.0)
-    assert judged(leak, KNOWN, KNOWN).tier == "alert"
+    alert = judged(leak, KNOWN, KNOWN)
+    assert alert.tier == "alert"
+    assert "GiB above what 2 earlier runs reached" in alert.reason
+
+
+@pytest.mark.parametrize(("top", "length_s"), [(9.5, HOUR), (8.0, 0.75 * HOUR), (7.0, 1.3 * HOUR)])
+def test_a_third_run_that_differs_by_its_jitter_is_not_even_watched(
+    top: float, length_s: float
+) -> None:
+    for hours in (0.2, 0.4, 0.6, 0.72):
+        x = ramp(hours, top=top * GB, length_s=length_s)
+        assert judged(x, KNOWN, KNOWN).tier == "none"
+    assert judged(ramp(0.7, top=24 * GB), KNOWN, KNOWN).tier != "none"
+
+
+def cut(hours: float, **changes: Any) -> Profile:
+    """Return a run of a program that fills 3 GB an hour, and ends while it does."""
+    return past(4 * GB + 3 * GB * clock(hours) / HOUR, **changes)
+
+
+def test_what_two_runs_did_before_they_ended_is_expected_of_a_third() -> None:
+    """Neither showed a stop, so that the score is not calmed; but nobody wants to watch it."""
+    x = 4 * GB + 3 * GB * clock(0.5) / HOUR
+    assert not stopped(cut(0.8), CARD)
+    assert judged(x, cut(0.8)).tier != "none" != judged(x).tier
+    assert judged(x, cut(0.8), cut(0.9)).tier == "none"
+    assert chance(x, cut(0.8), cut(0.9)) > 0.8 * chance(x)
+    alerted = cut(0.9, alerted=True)
+    assert judged(x, cut(0.8), alerted).tier != "none"
+    # It goes on for longer than they did, and higher.
+    assert judged(4 * GB + 3 * GB * clock(1.4) / HOUR, cut(0.8), cut(0.9)).tier != "none"
+
+
+def test_a_run_says_nothing_of_growth_that_began_when_it_had_ended() -> None:
+    """It stood until its end; what comes hours later is as unknown as without it."""
+    short = past(ramp(1.5, top=8 * GB, length_s=0.5 * HOUR))
+    x = 4 * GB + 4 * GB * np.clip(clock(4) / (0.5 * HOUR), 0.0, 1.0)
+    x = x + 2.4 * GB * np.maximum(clock(4) / HOUR - 3.0, 0.0)
+    found, said = weights(x, short, short)
+    late = found.begin_s > -HOUR
+    assert said.reaches[late].max() >= weights(x)[1].reaches[late].max() - 0.02
+    assert judged(x, short, short).tier != "none"
+
+
+def test_the_reason_says_how_growth_compares_with_earlier_runs() -> None:
+    late = 4 * GB + 4 * GB * np.clip(clock(4) / HOUR, 0.0, 1.0)
+    late = late + 2 * GB * np.maximum(clock(4) / HOUR - 3.0, 0.0)
+    assert "as in an earlier run" in judged(ramp(0.7), KNOWN).reason
+    assert "2 earlier runs grew less at this age" in judged(late, KNOWN, KNOWN).reason
+    assert "6.7 GiB above what 3 earlier runs reached" in judged(BEYOND, *[KNOWN] * 3).reason
+    assert "earlier" not in judged(BEYOND).reason
+    flat = rank(4 * GB + np.zeros(clock(1).size))
+    leak = 4 * GB + 2 * GB * clock(1) / HOUR
+    assert "GiB above what 7 siblings reached" in judged(leak, *[flat] * 7).reason
 
 
 def test_a_larger_run_of_the_same_program_is_larger_everywhere() -> None:
@@ -198,6 +252,26 @@ def test_ranks_that_climb_together_are_judged_by_the_ordinary_rule() -> None:
     leak = 4 * GB + 8 * GB * clock(1) / HOUR
     others = [rank(4 * GB + (8 + 0.1 * k) * GB * clock(1) / HOUR) for k in range(-3, 4)]
     assert chance(leak, *others) == pytest.approx(chance(leak), abs=0.05)
+
+
+def test_where_half_of_the_ranks_climb_the_others_are_no_proof() -> None:
+    leak = 4 * GB + 8 * GB * clock(1) / HOUR
+    climb = [rank(4 * GB + (8 + 0.1 * k) * GB * clock(1) / HOUR) for k in range(4)]
+    stand = [rank(ramp(1, top=10 * GB, length_s=0.5 * HOUR)) for _ in range(3)]
+    assert chance(leak, *climb, *stand) == pytest.approx(chance(leak), abs=0.05)
+    assert chance(leak, *stand) < 0.5 * chance(leak)
+
+
+def test_ranks_need_not_be_in_step_to_the_minute() -> None:
+    """The others begin the same stage four minutes later: that is no leak of this one."""
+    t = clock(1.6) / HOUR
+    mine = 4 * GB + 12 * GB * np.maximum(t - 1.5, 0.0)
+    theirs = [rank(4 * GB + 12 * GB * np.maximum(t - 1.57, 0.0)) for _ in range(4)]
+    assert chance(mine, *theirs) == pytest.approx(chance(mine), abs=0.05)
+    flat = [rank(4 * GB + np.zeros(t.size))] * 4
+    later = np.append(mine, mine[-1] + 12 * GB * clock(0.4) / HOUR)
+    much_later = [rank(4 * GB + np.zeros(later.size))] * 4
+    assert chance(later, *much_later) > chance(mine, *flat)
 
 
 def test_siblings_that_have_stopped_show_where_this_one_will() -> None:

@@ -53,6 +53,16 @@ def test_a_run_cut_off_while_it_climbs_is_proven_only_where_it_stood() -> None:
     assert found.proven_bytes == pytest.approx(4 * GB, rel=0.02)
 
 
+def test_swings_do_not_count_as_retained_however_long_ago_the_last_one_was() -> None:
+    """An evaluation of six minutes takes more every 25, and gives it back."""
+    for hours in (2.0, 2.3, 2.4, 3.0, 5.0):
+        t = clock(hours)
+        found = of(t, np.where(t % 1500.0 > 1140.0, 12 * GB, 4 * GB))
+        assert found.hold_s >= 350.0
+        assert found.proven_bytes == pytest.approx(4 * GB, rel=0.01)
+        assert max(found.grown_bytes) == pytest.approx(8 * GB, rel=0.01)
+
+
 def test_a_level_that_was_given_back_is_proven_though_nothing_stood_there() -> None:
     t = clock(4)
     hill = 4 * GB + 8 * GB * np.clip(1.0 - np.abs(t / HOUR - 1.5), 0.0, 1.0)

@@ -16,6 +16,7 @@ import numpy as np
 from gpuwatchd import robust
 from gpuwatchd.forecast.windows import HOLD_MARGIN
 from gpuwatchd.model import Profile
+from gpuwatchd.robust.view import STACK_POINTS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -194,7 +195,11 @@ def _cut(series: Series) -> tuple[_Run, Index] | None:
     early = low[(age >= 120.0) & (age <= 360.0)]
     base = float(early.min() if early.size else low[: max(int(240.0 / step), 1)].min())
     amount = np.array([max(_HOLD_SHARE * (float(low.max()) - base), TOLERANCE * scale)])
-    hold = float(robust.holds(seen - seen[-1], low).longest_s(amount)[0])
+    # Times from the beginning on: a hold that ended long ago counts in a whole run. It is seen
+    # in blocks of cells, so that one at either end of it may be missing.
+    hold = float(robust.holds(seen - seen[0], low).longest_s(amount)[0])
+    if hold > 0.0:
+        hold += 2.0 * step * -(-low.size // STACK_POINTS)
     lowest = _Lowest(low)
     at = np.arange(low.size)
     until = np.searchsorted(age, age + HOLD_MARGIN * hold, side="right") - 1

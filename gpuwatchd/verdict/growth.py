@@ -10,6 +10,8 @@ import numpy as np
 from gpuwatchd import forecast, robust
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from gpuwatchd.model import FloatArray, Series
     from gpuwatchd.robust import View
 
@@ -36,7 +38,14 @@ class Growth(NamedTuple):
     plain: bool
     """Whether some window shows steady growth that is plain to see, though it may still end."""
     expected: bool
-    """Whether this growth is what earlier runs of the same program proved to be normal."""
+    """Whether this growth is what earlier runs of the same program did as well."""
+    personal: forecast.Personal | None = None
+    """What these say; None without any."""
+
+    def compared(self, *, beyond: bool = False) -> str:
+        """Return how it compares with earlier runs, in words; ``beyond``: only what is new."""
+        personal = self.personal
+        return "" if personal is None else personal.words(self.found, self.best, beyond=beyond)
 
 
 class Candidates(NamedTuple):
@@ -51,6 +60,8 @@ class Candidates(NamedTuple):
     """Windows younger than this do not count."""
     personal: forecast.Personal | None
     """What earlier runs of the same program say."""
+    expected: npt.NDArray[np.bool_] | None
+    """Of each window of all groups: whether it is what these did as well."""
 
 
 def candidates(series: Series, view: View, least: float) -> Candidates | None:
@@ -64,10 +75,13 @@ def candidates(series: Series, view: View, least: float) -> Candidates | None:
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    weighed = _weigh(series, view, groups, personal)
+    headroom = _headroom(series, view, whole)
+    weighed = _weigh(view, groups, whole, headroom, personal)
+    expected = None if personal is None else personal.expects(whole, headroom)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = float(whole.age_s.max())
-    return Candidates(weighed, plain, steady_s, min(0.5 * steady_s, oldest), personal)
+    youngest_s = min(0.5 * steady_s, oldest)
+    return Candidates(weighed, plain, steady_s, youngest_s, personal, expected)
 
 
 def find(series: Series, view: View, least: float) -> Growth | None:
@@ -83,7 +97,8 @@ def find(series: Series, view: View, least: float) -> Growth | None:
     found, headroom, weights = every.groups[k]
     onset_s = _onset(found.view, found, best)
     steady_s = every.steady_s
-    expected = every.personal is not None and bool(every.personal.expects(found, headroom)[best])
+    before = sum(group.size for group, _, _ in every.groups[:k])
+    expected = every.expected is not None and bool(every.expected[before + best])
     return Growth(
         found=found,
         weights=weights,
@@ -93,21 +108,21 @@ def find(series: Series, view: View, least: float) -> Growth | None:
         headroom=float(headroom[best]) if headroom is not None else None,
         plain=every.plain or (steady_s > 0.0 and not expected),
         expected=expected,
+        personal=every.personal,
     )
 
 
 def _weigh(
-    series: Series,
     view: View,
     groups: list[forecast.Windows],
+    whole: forecast.Windows,
+    headroom: FloatArray | None,
     personal: forecast.Personal | None,
 ) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
     """Return each group with headroom (k,) in bytes, None without a limit, and what the laws say.
 
     All groups are weighed at once: most of the cost is by call, not by window.
     """
-    whole = forecast.joined(groups)
-    headroom = _headroom(series, view, whole)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
     room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
     weights = forecast.weigh(whole, room, personal=personal)

@@ -245,7 +245,8 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
         text += "it also gives back as much"
         pattern = "stable"
     elif growth.expected:
-        text += "this program has grown like this before, and stopped"
+        text = f"{units.size(float(found.growth[index]))} more in {units.duration(age_s)}, "
+        text += f"{growth.compared()}, which ended without harm"
         pattern = "plateau"
     else:
         events = round(float(found.events[index]))

@@ -93,6 +93,8 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
     text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
     text += f"slowing down, now {units.rate(named.rate)}"
     text += f"; {ends}" if ends else ""
+    said = growth.compared(beyond=True)
+    text += f"; {said}" if said else ""
     return Finding(
         id=series.subject.id,
         subject=series.subject,
@@ -181,6 +183,8 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
     else:
         how = "grows" if prospect.words else "grows steadily"
         text = f"{how} by {speed} for {for_s}, {grown} so far, none given back"
+    said = growth.compared(beyond=True)
+    text += f"; {said}" if said else ""
     text += f"; {prospect.words}" if prospect.words else ""
     eta = prospect.eta
     if eta is None:
