@@ -26,6 +26,11 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def _whole(value: float | None) -> int | None:
+    """Return whole bytes; None for unknown and infinite."""
+    return round(value) if value is not None and math.isfinite(value) else None
+
+
 def host() -> str:
     """Return the name of this machine."""
     return text.clean(os.uname().nodename)
@@ -130,6 +135,7 @@ def verdict_json(finding: Finding) -> dict[str, Any]:
         "detector": finding.detector,
         "onset_at": units.instant(finding.onset_at_s),
         "eta": eta_json(finding.eta),
+        "levels_off_bytes": _whole(finding.levels_off_bytes),
         "reason": text.clean(finding.reason, limit=1024),
     }
 

@@ -57,7 +57,7 @@ def test_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     verdict = first["verdict"]
     assert set(verdict) == {
         "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
-        "p_value", "detector", "onset_at", "eta", "reason",
+        "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
     }  # fmt: skip
     assert (verdict["leak"], verdict["tier"], verdict["pattern"]) == (True, "alert", "gradual")
     assert verdict["rate_bytes_per_s"] == pytest.approx(10 * 2**20, rel=0.05)

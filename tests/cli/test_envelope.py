@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VERDICT = {
     "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
-    "p_value", "detector", "onset_at", "eta", "reason",
+    "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
 }  # fmt: skip
 DEVICE = {
     "device", "used_bytes", "free_bytes", "reserved_bytes", "unattributed_bytes", "util_pct",
