@@ -116,14 +116,18 @@ class Known:
         key = programs.key_on(info.program, self._device)
         if key is None:
             return (), None
+        runs = self._history.runs(key)
+        # What the user said of this very process is no earlier run.
+        mine = {w.row for w in self._words if w.subject.process == info.key}
+        own = sum(run.word is not None and run.word in mine for run in runs)
         found = chosen(
-            self._history.runs(key),
+            runs,
             self._words,
             device_uid=self._device.uid,
             process=info.key,
         )
         said = [run.word for run in found if run.word is not None]
-        return found, KnownRuns(runs=len(found), word=said[-1] if said else None)
+        return found, KnownRuns(runs=len(found) - own, word=said[-1] if said else None)
 
 
 def _begun_s(history: Reader) -> float:
@@ -175,8 +179,11 @@ def _live(
         whole = _filled(own, [row.at_s for row in rows])
         subject = Subject(device_uid=device.uid, process=key)
         runs, shown = known.of(info)
+        begun_s = key.started_at_s
         series = msgspec.structs.replace(
-            _series(subject, whole, free, total, info.framework), history=runs
+            _series(subject, whole, free, total, info.framework),
+            history=runs,
+            age_s=None if begun_s is None else whole[-1][0] - begun_s,
         )
         processes.append(
             LiveProcess(

@@ -8,12 +8,22 @@ import time
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
+from gpuwatchd import config, verdict
+from gpuwatchd.config import DetectionSection, StoreSection
 from gpuwatchd.ctl import main
-from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Profile, Sample
+from gpuwatchd.model import (
+    DeviceReading,
+    Finding,
+    ProcessInfo,
+    ProcessKey,
+    ProcessUse,
+    Profile,
+    Sample,
+    Series,
+)
 from gpuwatchd.pipeline.knowledge import said_to_be
 from gpuwatchd.pipeline.memo import Hush
 from gpuwatchd.pipeline.tracks import Room, Track
@@ -211,10 +221,12 @@ def test_what_is_quiet_because_of_the_word_says_so(capsys: pytest.CaptureFixture
     assert track.hushed(world.leak()).tier == "alert"
 
 
+PROFILE = Profile(
+    ended_at_s=9e8, run_s=4000.0, base_bytes=1.0, hold_s=0.0, proven_bytes=5.0, top_bytes=5.0
+)
+
+
 def test_predict_from_the_history_knows_earlier_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    profile = Profile(
-        ended_at_s=9e8, run_s=4000.0, base_bytes=1.0, hold_s=0.0, proven_bytes=5.0, top_bytes=5.0
-    )
     history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
     history.shelf.keep(
         Run(
@@ -223,10 +235,41 @@ def test_predict_from_the_history_knows_earlier_runs(capsys: pytest.CaptureFixtu
             label="python",
             process=ProcessKey(pid=3, started_at_s=8e8),
             begun_at_s=8e8,
-            profile=profile,
+            profile=PROFILE,
         )
     )
     history.close()
     (device,) = ask(capsys, "predict")["data"]
     (process,) = device["processes"]
     assert process["history"] == {"runs": 1, "word": None, "siblings": 0, "yesterday": False}
+
+
+def test_what_was_said_of_a_process_is_no_earlier_run_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(capsys, "feedback", "4711", "normal")
+    with Reader.open(config.state_dir()) as reader:
+        (word,) = reader.words()
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    history.shelf.keep(
+        Run(
+            key=key_on("abc", making.CARD) or "", device_uid="GPU-1", label="python",
+            process=making.KEY, begun_at_s=1000.0, word=word.row,
+            profile=msgspec.structs.replace(PROFILE, word="normal"),
+        )
+    )  # fmt: skip
+    history.close()
+    judged: list[Series] = []
+    judge = verdict.judge
+
+    def noted(series: Series, settings: DetectionSection) -> Finding:
+        judged.append(series)
+        return judge(series, settings)
+
+    monkeypatch.setattr(verdict, "judge", noted)
+    ((process,),) = (device["processes"] for device in ask(capsys, "predict")["data"])
+    assert (process["history"]["runs"], process["history"]["word"]) == (0, "normal")
+    # It has lived for longer than it was seen, and is judged by its age, as the daemon does.
+    (own,) = (one for one in judged if one.subject.process == making.KEY)
+    assert own.age_s == pytest.approx(time.time() - 1000.0, abs=60.0)
+    assert len(own.history) == 1
