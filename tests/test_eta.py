@@ -213,6 +213,12 @@ def test_growth_that_does_not_slow_down_has_no_level() -> None:
     assert root is None or root.high == math.inf
 
 
+def test_what_rose_and_fell_has_no_level() -> None:
+    t = np.arange(0.0, 3600.0, 5.0)
+    bump = np.where((t > 120.0) & (t < 800.0), 10.0, 0.0)
+    assert saturate((4.0 + 0.5 * (t > 120.0) + 0.25 * (t > 3400.0) + bump) * GIB) is None
+
+
 def test_scaling_bytes_scales_the_level() -> None:
     x = curve("exponential", 0.8)
     small, large = saturate(x), saturate(4.0 * x)

@@ -110,6 +110,8 @@ def saturation(view: View, onset_s: float) -> Saturation | None:
     middle = float(level.mean())
     centred = level - middle
     scale = centred @ _LAWS.unit
+    if not (scale > 0.0).any():
+        return None  # It rose and fell: like none of the laws.
     rest = np.maximum(float(centred @ centred) - scale * scale, 0.0)
     number = BLOCKS / INDEPENDENT
     own = float(rest.min()) / BLOCKS
