@@ -354,3 +354,19 @@ def test_constant_and_short_series_are_no_leak(level: float, length: int) -> Non
     found = verdict.judge(one(CLOCK[:length], np.full(length, level)), DetectionSection())
     assert found.tier == "none"
     assert found.confidence == 0.0
+
+
+@leaking
+@few
+@given(begin_s=st.floats(0.0, 3000.0), gap_s=st.floats(61.0, 1800.0))
+def test_a_gap_is_tolerated(name: str, begin_s: float, gap_s: float) -> None:
+    t = np.arange(0.0, 9000.0, 5.0)
+    seen = (t < begin_s) | (t > begin_s + gap_s)
+    x = shape(name, t)
+    whole, holed = load(name).look(one(t, x)), load(name).look(one(t[seen], x[seen]))
+    assert whole is not None
+    assert holed is not None
+    assert holed.pattern == whole.pattern
+    assert holed.rate_bytes_per_s == pytest.approx(whole.rate_bytes_per_s, rel=0.1)
+    # What lies before the gap counts for nothing: it may have been somebody else.
+    assert holed.since_s >= begin_s + gap_s - 10.0
