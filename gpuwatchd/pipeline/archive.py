@@ -65,7 +65,7 @@ def load(
 
 
 def _chunks(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
-    """Yield spans short enough to be read as finely as they are kept, newest aligned."""
+    """Yield spans, oldest first, short enough to be read as finely as they are kept."""
     begin_s = since_s
     while begin_s < until_s:
         end_s = min(begin_s + RAW_SPAN_S, until_s)

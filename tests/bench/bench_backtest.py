@@ -45,7 +45,8 @@ def job(rng: np.random.Generator, seconds: float) -> FloatArray:
     else:
         x = np.full(t.size, base + size)
     x = x + np.where(rng.random(t.size) < 0.05, rng.uniform(0.0, 0.2, t.size), 0.0)
-    return np.round(x * 512) * (GIB / 512)
+    out: FloatArray = np.round(x * 512) * (GIB / 512)
+    return out
 
 
 def main() -> None:
