@@ -166,9 +166,8 @@ class Personal:
         lived_s = self.past.lived_s
         knows = np.minimum(np.maximum(2.0 * lived_s / until - 1.0, 0.0), 1.0)
         begun = np.maximum(self.age_s + found.begin_s, 0.0)[:, None]
-        if self.past.aged.any():
-            since = np.maximum(SLOWER * lived_s - begun, 0.0) / np.maximum(until - begun, 1.0)
-            knows = np.where(self.past.aged, np.minimum(knows, since), knows)
+        since = np.maximum(SLOWER * lived_s - begun, 0.0) / np.maximum(until - begun, 1.0)
+        knows = np.minimum(knows, np.where(self.past.aged, since, 1.0))
         sibling = self.past.sibling
         if sibling.any():
             begun = begun + IN_STEP * self.age_s

@@ -41,11 +41,15 @@ class Growth(NamedTuple):
     """Whether this growth is what earlier runs of the same program did as well."""
     personal: forecast.Personal | None = None
     """What these say; None without any."""
+    whole: forecast.Windows | None = None
+    """The windows that they were asked about, and the index of this one among them."""
+    rank: int = 0
 
     def compared(self, *, beyond: bool = False) -> str:
         """Return how it compares with earlier runs, in words; ``beyond``: only what is new."""
-        personal = self.personal
-        return "" if personal is None else personal.words(self.found, self.best, beyond=beyond)
+        if self.personal is None or self.whole is None:
+            return ""
+        return self.personal.words(self.whole, self.rank, beyond=beyond)
 
 
 class Candidates(NamedTuple):
@@ -53,6 +57,8 @@ class Candidates(NamedTuple):
 
     groups: list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]
     """Windows, headroom (k,) in bytes or None without a limit, and what the laws say."""
+    whole: forecast.Windows
+    """The windows of all groups as one."""
     plain: bool
     steady_s: float
     """Length of the longest rise that is steady under the noise, 0 without one."""
@@ -81,7 +87,7 @@ def candidates(series: Series, view: View, least: float) -> Candidates | None:
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = float(whole.age_s.max())
     youngest_s = min(0.5 * steady_s, oldest)
-    return Candidates(weighed, plain, steady_s, youngest_s, personal, expected)
+    return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected)
 
 
 def find(series: Series, view: View, least: float) -> Growth | None:
@@ -97,8 +103,8 @@ def find(series: Series, view: View, least: float) -> Growth | None:
     found, headroom, weights = every.groups[k]
     onset_s = _onset(found.view, found, best)
     steady_s = every.steady_s
-    before = sum(group.size for group, _, _ in every.groups[:k])
-    expected = every.expected is not None and bool(every.expected[before + best])
+    rank = best + sum(group.size for group, _, _ in every.groups[:k])
+    expected = every.expected is not None and bool(every.expected[rank])
     return Growth(
         found=found,
         weights=weights,
@@ -109,6 +115,8 @@ def find(series: Series, view: View, least: float) -> Growth | None:
         plain=every.plain or (steady_s > 0.0 and not expected),
         expected=expected,
         personal=every.personal,
+        whole=every.whole,
+        rank=rank,
     )
 
 
