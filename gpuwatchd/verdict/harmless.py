@@ -246,7 +246,7 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
         pattern = "stable"
     elif growth.expected:
         text = f"{units.size(float(found.growth[index]))} more in {units.duration(age_s)}, "
-        text += f"{growth.compared()}, which ended without harm"
+        text += growth.compared()
         pattern = "plateau"
     else:
         events = round(float(found.events[index]))
