@@ -64,6 +64,9 @@ class Cycle:
         if view.t_s.size < 3 * LEAST_CYCLES:
             return None
         points = swings(view)
+        if len(points) > 2 and points[0][2] < 0 and points[0][1] > points[2][1]:
+            # No fall led there: it is where the window cuts a rise, not what was kept.
+            points = points[1:]
         troughs = [(t, x) for t, x, kind in points if kind < 0][-MEMORY:]
         peaks = [(t, x) for t, x, kind in points if kind > 0][-MEMORY:]
         if len(troughs) < LEAST_CYCLES or len(peaks) < LEAST_CYCLES:

@@ -24,6 +24,15 @@ def test_a_rising_floor_is_cyclic() -> None:
     assert signal.facts["period_s"] == pytest.approx(300.0, abs=5.0)
 
 
+@pytest.mark.parametrize("phase", [0.2, 0.5, 0.8])
+def test_a_window_that_begins_within_a_tooth_sees_the_same(phase: float) -> None:
+    at = T / 300 + phase
+    signal = Cycle().look(one(4e9 + 2e9 * (at % 1.0) + np.floor(at) * 1.2e8))
+    assert signal is not None
+    assert signal.pattern == "cyclic"
+    assert signal.rate_bytes_per_s == pytest.approx(1.2e8 / 300, rel=0.05)
+
+
 @pytest.mark.parametrize("wave", [0.0, 3e8])
 def test_a_level_floor_is_a_sawtooth(wave: float) -> None:
     x = 4e9 + TOOTH + wave * np.sin(np.floor(T / 300) * 2.4)
