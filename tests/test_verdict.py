@@ -226,6 +226,29 @@ def test_growth_that_stopped_is_no_leak() -> None:
     assert found.pattern == "plateau"
 
 
+def test_what_was_given_back_and_what_does_not_fit_is_said_so() -> None:
+    assert "none given back" in judge(leak()).reason
+    t = clock(60.0)
+    x = 4e9 + 1e6 * t + 3e9 * ((t > 3000.0) & (t < 3100.0))
+    found = judge(one(t, x, total=float(x[-1]) + 5e8))
+    assert found.tier == "alert"
+    assert "none given back" not in found.reason
+    assert "its recent peak does not fit any more" in found.reason
+
+
+@pytest.mark.parametrize("room", [1e9, 6e9, 15e9])
+@pytest.mark.parametrize("until", [0.66, 0.78, 0.82])
+def test_what_fills_and_stops_levels_off_where_it_is(until: float, room: float) -> None:
+    t = clock(240.0, 10.0)
+    x = 2.2e9 + 5e9 * np.minimum(t / t[-1], until)
+    found = judge(one(t, x, total=float(x[-1]) + room))
+    assert found.tier != "alert"
+    assert found.pattern == "plateau"
+    if found.tier == "watch":
+        assert found.levels_off_bytes == pytest.approx(x[-1], rel=0.02)
+        assert "levels off at about" in found.reason
+
+
 def test_nothing_is_remembered_between_calls() -> None:
     series = leak()
     first = judge(series)

@@ -238,7 +238,7 @@ def _unsure(series: Series, view: View, growth: Growth) -> Finding:
         text += f"not rising any more for {units.duration(-float(found.end_s[index]))}"
         pattern: Pattern = "plateau"
     elif slows is not None:
-        level, ends = ending(growth, slows.level_bytes)
+        level, ends = ending(growth, slows.level_bytes, series.limit_bytes)
         text += f"slowing down; {ends}" if ends else "slowing down"
         pattern = "plateau"
     elif found.calm[index] < 1.0:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd import units
+from gpuwatchd import robust, units
 from gpuwatchd.model import Finding
 from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT
 from gpuwatchd.verdict.naming import line, name, p_value_since
@@ -25,6 +25,8 @@ WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT))
 LEAST_SAMPLES = 5
 LEAST_EVENTS = 2.5
 """One jump, or two, prove nothing: a load, a larger batch."""
+GIVEN_BACK = 0.5
+"""A fall by this share of a growth is worth a word."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
 
@@ -89,7 +91,8 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
 def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Finding:
     """Return the watch on growth that provably slows down: shown, told to nobody, no time left."""
     slows = named.slows
-    level, ends = ending(growth, None if slows is None else slows.level_bytes)
+    guess = None if slows is None else slows.level_bytes
+    level, ends = ending(growth, guess, series.limit_bytes)
     text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
     text += f"slowing down, now {units.rate(named.rate)}"
     text += f"; {ends}" if ends else ""
@@ -152,6 +155,13 @@ def _grown(growth: Growth) -> float:
     return max(high - low, float(growth.found.growth[growth.best]))
 
 
+def _keeps(growth: Growth) -> bool:
+    """Say whether nothing worth a word was given back since the growth began."""
+    seen = growth.found.view
+    since = seen.mean[seen.t_s.searchsorted(growth.onset_s) :]
+    return robust.drawdown(since) <= GIVEN_BACK * _grown(growth)
+
+
 def _severity(
     tier: Tier, eta: EtaRange | None, growth: Growth, settings: DetectionSection
 ) -> Severity:
@@ -168,11 +178,12 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
     for_s = units.duration(-growth.onset_s)
     grown = units.size(_grown(growth))
     speed = units.rate(named.rate)
+    kept = ", none given back" if _keeps(growth) else ""
     if named.pattern == "step" and named.signal is not None:
         facts = named.signal.facts
         text = (
             f"rises in steps of {units.size(facts['riser_bytes'])} every "
-            f"{units.duration(facts['pause_s'])}, {named.signal.n} so far, none given back"
+            f"{units.duration(facts['pause_s'])}, {named.signal.n} so far{kept}"
         )
     elif named.pattern == "cyclic" and named.signal is not None:
         facts = named.signal.facts
@@ -182,11 +193,13 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
         )
     else:
         how = "grows" if prospect.words else "grows steadily"
-        text = f"{how} by {speed} for {for_s}, {grown} so far, none given back"
+        text = f"{how} by {speed} for {for_s}, {grown} so far{kept}"
     said = growth.compared(beyond=True)
     text += f"; {said}" if said else ""
     text += f"; {prospect.words}" if prospect.words else ""
     eta = prospect.eta
     if eta is None:
         return text if series.limit_bytes is not None else f"{text}; the limit is not known"
-    return f"{text}; {units.size(growth.headroom)} left, full in about {units.duration(eta.mid_s)}"
+    room = growth.headroom or 0.0
+    left = f"{units.size(room)} left" if room > 0.0 else "its recent peak does not fit any more"
+    return f"{text}; {left}, full in about {units.duration(eta.mid_s)}"

@@ -21,6 +21,8 @@ UNLIKELY = 1e-4
 """Laws with less weight than this do not count."""
 REGULAR, IRREGULAR = 0.15, 0.65
 """Standard error of the change of pace: below, a line fits; above, only what it adds up to."""
+STOPPED = 2.0
+"""Growth that pauses for this many times its longest pause before has ended where it is."""
 
 
 class Prospect(NamedTuple):
@@ -50,15 +52,20 @@ def prospect_of(
     return Prospect(band, ends.mid, f"slowing down, may level off at {_about(ends)}")
 
 
-def ending(growth: Growth, guess: float | None) -> tuple[float | None, str]:
-    """Return where growth that slows down levels off, in bytes and in words.
+def ending(growth: Growth, guess: float | None, limit: float | None) -> tuple[float | None, str]:
+    """Return where growth that slows down levels off below the limit, in bytes and in words.
 
     ``guess`` is taken where the laws see no such level; None and "" where there is none either.
     """
-    ends = _ends(growth)
-    if ends is not None and math.isfinite(ends.mid):
+    ends, below = _ends(growth), math.inf if limit is None else limit
+    if growth.found.stall[growth.best] >= STOPPED:
+        # No smooth law knows of a sudden end.
+        ends, guess = None, float(growth.found.view.mean[-1])
+    if ends is not None and ends.mid < below:
         return ends.mid, f"levels off at {_about(ends)}"
-    return guess, "" if guess is None else f"levels off at about {units.size(guess)}"
+    if guess is None or guess >= below:
+        return None, ""
+    return guess, f"levels off at about {units.size(guess)}"
 
 
 def _ends(growth: Growth) -> Saturation | None:
