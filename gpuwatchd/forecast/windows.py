@@ -61,8 +61,6 @@ class Windows:
     """ln((growth + 4 MiB) / (drawdown + 4 MiB)), -3 to 4."""
     returns: FloatArray
     """How often half of the growth, or more, was given back at once."""
-    before_s: FloatArray
-    """For how long the subject was seen before the window began."""
     noise_bytes: FloatArray
     """Standard deviation of the noise where the window was seen."""
     whole: Windows | None = None
@@ -211,12 +209,9 @@ def _described(spans: list[_Span]) -> list[Windows]:
     lag = _whole([one.lag for one in spans])
     views = [span.view for span in spans]
     # What a phase gave back when it ended says nothing of what has grown since.
-    known = [
-        (one.noise_bytes, one.span_s, one.step_s, min(one.span_s, one.holds.phase_s))
-        for one in views
-    ]
+    known = [(one.noise_bytes, one.step_s, min(one.span_s, one.holds.phase_s)) for one in views]
     rows = [k for k, span in enumerate(spans) for _ in range(span.begin.size)]
-    noise, span_s, step_s, seen_s = np.array(known).T[:, rows]
+    noise, step_s, seen_s = np.array(known).T[:, rows]
     age = end - begin
     edges = begin[:, None] + age[:, None] * _UNIT
     block = np.maximum(np.maximum(age / 8.0, lag), step_s)
@@ -242,13 +237,12 @@ def _described(spans: list[_Span]) -> list[Windows]:
     excess = np.maximum(np.maximum.reduce(over, axis=1), 0.0)
     deficit = np.maximum(-np.minimum.reduce(over, axis=1), 0.0)
     calm = _calm(total, number, count, growth)
-    before = np.maximum(span_s + begin, 0.0)
     # A group without windows is left out.
     groups = [(span.view, size) for span in spans for size in span.sizes if size]
     whole = Windows(
         view=groups[0][0], begin_s=begin, end_s=end, age_s=age, growth=growth, shares=shares,
         lag_s=lag, events=events, excess=excess, deficit=deficit, stall=stall, calm=calm,
-        returns=returns, before_s=before, noise_bytes=noise,
+        returns=returns, noise_bytes=noise,
     )  # fmt: skip
     if len(groups) == 1:
         return [whole]
@@ -261,7 +255,7 @@ def _described(spans: list[_Span]) -> list[Windows]:
                 view=view, begin_s=begin[here], end_s=end[here], age_s=age[here],
                 growth=growth[here], shares=shares[here], lag_s=lag[here], events=events[here],
                 excess=excess[here], deficit=deficit[here], stall=stall[here], calm=calm[here],
-                returns=returns[here], before_s=before[here], noise_bytes=noise[here], whole=whole,
+                returns=returns[here], noise_bytes=noise[here], whole=whole,
             )
         )  # fmt: skip
     return out

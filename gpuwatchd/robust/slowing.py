@@ -129,7 +129,7 @@ def slowing(view: View, begin_s: float | None = None) -> Slowing | None:
 
     Cost
     ----
-        10 µs where growth plainly goes on, else one product of 48 × 20; about 60 µs.
+        10 µs where growth plainly goes on, else one product of 48 × 24; about 60 µs.
     """
     if view.t_s.size < LEAST_CELLS:
         return None
