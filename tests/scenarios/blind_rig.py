@@ -216,14 +216,16 @@ def daily(rig: Rig, peak_s: float, low: float) -> Load:
 
     def load(t: Array) -> Array:
         wave = (0.5 + 0.5 * np.cos(2 * np.pi * (t - peak_s) / (24 * HOUR))) ** sharp
-        return low + (1.0 - low) * wave
+        swell: Array = low + (1.0 - low) * wave
+        return swell
 
     return load
 
 
 def whole(values: Array, unit: float) -> Array:
     """Rounded up to whole units, as a driver or an allocator does."""
-    return np.ceil(values / unit) * unit
+    whole: Array = np.ceil(values / unit) * unit
+    return whole
 
 
 def leaking(

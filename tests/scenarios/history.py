@@ -10,6 +10,7 @@ histories, the user's word, siblings of one job, the same hour of yesterday.
 from __future__ import annotations
 
 import argparse
+import zlib
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -72,7 +73,7 @@ def known(ran: Ran, *, busy: bool = True, word: str | None = None) -> Profile:
 
 def length_of(program: Program, number: int) -> float:
     """Return how long an earlier run lasts: half an hour to six hours, a quarter is cut short."""
-    rng = np.random.default_rng([program.seed, number])
+    rng = np.random.default_rng([zlib.crc32(program.kind.encode()), program.seed, number])
     short = rng.random() < 0.25
     return float(rng.uniform(0.2, 0.6) if short else rng.uniform(0.6, 6.0)) * HOUR
 
