@@ -15,6 +15,7 @@ from gpuwatchd.config import DetectionSection
 from gpuwatchd.forecast.past import stopped
 from gpuwatchd.forecast.personal import _tail
 from gpuwatchd.model import Finding, Profile, Series, Subject
+from gpuwatchd.verdict import growth
 
 Array = npt.NDArray[np.float64]
 GB, MIB, HOUR = 1e9, 2.0**20, 3600.0
@@ -212,6 +213,15 @@ def test_history_silences_nothing_when_little_memory_is_left() -> None:
     assert personal is not None
     assert personal.expects(found).any()
     assert not personal.expects(found, np.full(found.size, CARD - near[-1])).any()
+
+
+def test_what_is_plain_stays_plain_when_little_memory_is_left() -> None:
+    rise = 4 * GB + 18.4 * GB * np.clip(clock(4) / HOUR, 0.0, 1.0)
+    for share, plain in ((0.5, False), (0.99, True)):
+        one = series(rise[: int(share * 360)], past(rise))
+        found = growth.find(one, robust.prepare(one), 40 * MIB)
+        assert found is not None
+        assert found.plain is plain
 
 
 def test_the_word_normal_counts_like_five_runs_and_up_to_the_top() -> None:

@@ -77,13 +77,13 @@ def candidates(series: Series, view: View, least: float) -> Candidates | None:
         return None
     personal = forecast.personal(series, view)
     whole = forecast.joined(groups)
-    plain = _plain(whole, personal)
+    headroom = _headroom(series, view, whole)
+    expected = None if personal is None else personal.expects(whole, headroom)
+    plain = _plain(whole, expected)
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = robust.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    headroom = _headroom(series, view, whole)
     weighed = _weigh(view, groups, whole, headroom, personal)
-    expected = None if personal is None else personal.expects(whole, headroom)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = float(whole.age_s.max())
     youngest_s = min(0.5 * steady_s, oldest)
@@ -154,10 +154,10 @@ def _headroom(series: Series, view: View, found: forecast.Windows) -> FloatArray
     return series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
 
 
-def _plain(found: forecast.Windows, personal: forecast.Personal | None) -> bool:
+def _plain(found: forecast.Windows, expected: npt.NDArray[np.bool_] | None) -> bool:
     """Say whether one window is steady growth well above noise and drawdowns, going on now.
 
-    What earlier runs of the same program proved to be normal does not count.
+    What is ``expected``, because earlier runs of the same program did as well, does not count.
     """
     plain = (
         ((found.shares > 0.01).sum(axis=1) >= 10)
@@ -169,8 +169,8 @@ def _plain(found: forecast.Windows, personal: forecast.Personal | None) -> bool:
         & (found.growth >= 4.0 * found.noise_bytes)
         & (found.begin_s <= -LEAST_AGE_S)
     )
-    if personal is not None and plain.any():
-        plain &= ~personal.expects(found)
+    if expected is not None:
+        plain &= ~expected
     return bool(plain.any())
 
 
