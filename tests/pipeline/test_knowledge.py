@@ -8,25 +8,20 @@ import msgspec
 import pytest
 
 from gpuwatchd.config import Config
-from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Profile, Sample, Subject
+from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.memo import MARGIN, chosen, level_of
+from gpuwatchd.pipeline.memo import MARGIN
 from gpuwatchd.store import words
-from gpuwatchd.store.profiles import Run
-from gpuwatchd.store.words import Word
 from tests.making import CARD, GIB, MIB, sample
-from tests.pipeline.play import Postbox, Script
-from tests.store.world import Time, opened
+from tests.pipeline.learning import MINUTE, Lab
+from tests.pipeline.play import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gpuwatchd.model import Alert
-    from gpuwatchd.pipeline.tracks import Track
-    from gpuwatchd.store.writer import History
 
-MINUTE = 60.0
 BASE, ROOM = 6 * GIB, 30 * GIB
 
 
@@ -38,118 +33,6 @@ def ramp(age_s: float) -> float:
 def leaking(age_s: float) -> float:
     """Do the same, and lose 150 MiB a minute from the 20th minute on."""
     return ramp(age_s) + 150 * MIB * max(0.0, age_s / MINUTE - 20)
-
-
-class Lab:
-    """One machine over many runs and restarts, with a history on disk."""
-
-    def __init__(self, directory: Path, devices: Sequence[Device] = (CARD,)) -> None:
-        self.directory = directory
-        self.time = Time(1_700_000_040.0)
-        self.devices = tuple(devices)
-        self.alive: dict[ProcessInfo, tuple[Device, Callable[[float], float]]] = {}
-        self.post = Postbox()
-        self.pids = 4000
-        self.step_s = 10.0
-        self.changes: list[Alert] = []
-        self.start()
-
-    def start(self) -> None:
-        self.history: History = opened(self.directory, self.time)
-        self.pipeline = Pipeline(
-            config=Config(),
-            sources=[Script(lambda _: self.look(), devices=self.devices)],
-            history=self.history,
-            courier=self.post,
-            wall=self.time.clock,
-            mono=self.time.monotonic,
-        )
-        self.pipeline.resume()
-
-    def stop(self) -> None:
-        self.pipeline.close()
-
-    def restart(self) -> None:
-        self.stop()
-        self.time.pass_s(30)
-        self.start()
-
-    def look(self) -> Sample:
-        now_s = self.time.now_s
-        readings, infos = [], []
-        for device in self.devices:
-            uses = [
-                (info, int(curve(now_s - (info.key.started_at_s or 0.0))) // (2 * MIB) * (2 * MIB))
-                for info, (where, curve) in self.alive.items()
-                if where is device
-            ]
-            one = sample(self.time.mono_s, uses, device=device, wall_s=now_s)
-            readings += [msgspec.structs.replace(r, util_pct=90.0) for r in one.readings]
-            infos += [info for info, _ in uses]
-        return msgspec.structs.replace(
-            sample(self.time.mono_s, [], wall_s=now_s),
-            boot_id="boot-1",
-            readings=tuple(readings),
-            processes=tuple(infos),
-        )
-
-    def begin(
-        self,
-        curve: Callable[[float], float],
-        *,
-        program: str | None = "abc",
-        device: Device = CARD,
-        parent: int = 1,
-    ) -> ProcessInfo:
-        self.pids += 1
-        info = ProcessInfo(
-            key=ProcessKey(pid=self.pids, started_at_s=self.time.now_s),
-            name="python",
-            user="alice",
-            argv=("python", "train.py"),
-            program=program,
-            parent_pid=parent,
-        )
-        self.alive[info] = (device, curve)
-        return info
-
-    def pass_minutes(self, minutes: float) -> list[Alert]:
-        """Let time go by; return the alerts whose state changed."""
-        seen: list[Alert] = []
-        for _ in range(int(minutes * MINUTE / self.step_s)):
-            self.time.pass_s(self.step_s)
-            seen += self.pipeline.tick().changes
-            if self.time.now_s % MINUTE < self.step_s:
-                self.history.flush(self.time.now_s)
-                self.history.chores(self.time.now_s)
-        self.changes += seen
-        return seen
-
-    def run(self, curve: Callable[[float], float], minutes: float = 100) -> list[Alert]:
-        """Let a program run and end; return the alerts whose state changed."""
-        info = self.begin(curve)
-        seen = self.pass_minutes(minutes)
-        del self.alive[info]
-        seen += self.pass_minutes(2)
-        return seen
-
-    def track(self, info: ProcessInfo, device: Device = CARD) -> Track:
-        return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
-
-    def say(self, alert: Alert, word: str, why: str | None = None) -> Word:
-        return words.say(
-            self.directory,
-            Word(
-                alert_key=alert.key,
-                opened_at_s=alert.opened_at_s,
-                subject=alert.subject,
-                title=alert.title,
-                word="normal" if word == "normal" else "leak",
-                given_at_s=self.time.now_s,
-                why=why,
-                who="alice",
-            ),
-        )
 
 
 @pytest.fixture
@@ -430,76 +313,3 @@ def test_nothing_is_known_without_a_history() -> None:
         pipeline.tick()
     assert pipeline.problems() == ()
     pipeline.close()
-
-
-# ---- which runs count ---------------------------------------------------------------------------
-
-ME = ProcessKey(pid=1, started_at_s=1.0)
-
-
-def made(
-    begun_s: float, pid: int, top: float = 10.0, device: str = "a", row: int | None = None
-) -> Run:
-    profile = Profile(
-        ended_at_s=begun_s + 1000, run_s=1000.0, base_bytes=2.0, hold_s=1.0,
-        proven_bytes=top, top_bytes=top,
-    )  # fmt: skip
-    process = ProcessKey(pid=pid, started_at_s=begun_s)
-    return Run(
-        key="k", device_uid=device, process=process, label="x", begun_at_s=begun_s,
-        profile=profile, word=row,
-    )  # fmt: skip
-
-
-def spoken(run: Run, word: str, at_s: float, row: int = 9) -> Word:
-    return Word(
-        row=row, alert_key="x", opened_at_s=0.0, title="", given_at_s=at_s,
-        subject=Subject(device_uid=run.device_uid, process=run.process),
-        word="normal" if word == "normal" else "leak",
-    )  # fmt: skip
-
-
-def test_the_newest_five_launches_count_newest_last() -> None:
-    runs = [made(1000.0 * n, n, top=float(n)) for n in range(2, 10)]
-    known = chosen(runs, [], device_uid="a", process=ME)
-    assert [one.top_bytes for one in known] == [5.0, 6.0, 7.0, 8.0, 9.0]
-
-
-def test_the_rank_of_the_same_device_stands_for_its_launch() -> None:
-    runs = [made(1000.0, 5, 10.0, "a"), made(1001.0, 6, 20.0, "b"), made(1002.0, 7, 30.0, "c")]
-    assert [p.top_bytes for p in chosen(runs, [], device_uid="b", process=ME)] == [20.0]
-    assert [p.top_bytes for p in chosen(runs, [], device_uid="z", process=ME)] == [30.0]
-
-
-def test_another_rank_of_the_same_launch_is_no_earlier_run() -> None:
-    runs = [made(1000.0, 5, 10.0), made(9000.0, 6, 20.0)]
-    me = ProcessKey(pid=7, started_at_s=9060.0)
-    assert [p.top_bytes for p in chosen(runs, [], device_uid="a", process=me)] == [10.0]
-
-
-def test_of_itself_a_subject_knows_only_what_the_user_said() -> None:
-    mine = made(1000.0, 5)
-    then = msgspec.structs.replace(made(1000.0, 5, 4.0, row=9))
-    known = chosen([mine, then], [], device_uid="a", process=mine.process)
-    assert [one.top_bytes for one in known] == [4.0]
-
-
-def test_a_word_holds_for_a_run_that_went_no_further() -> None:
-    whole = made(1000.0, 5, 8.0, row=9)
-    by_then = msgspec.structs.replace(whole.profile, ended_at_s=1500.0, word="normal")
-    then = msgspec.structs.replace(whole, profile=by_then)
-    said = [spoken(then, "normal", 1500.0)]
-    near = chosen([then, made(1000.0, 5, 9.0)], said, device_uid="a", process=ME)
-    assert [(one.top_bytes, one.word) for one in near] == [(9.0, "normal")]
-    far = chosen([then, made(1000.0, 5, 40.0)], said, device_uid="a", process=ME)
-    assert [(one.top_bytes, one.word) for one in far] == [(8.0, "normal"), (40.0, None)]
-    late = chosen([made(1000.0, 5, 40.0)], [spoken(then, "normal", 2500.0)], device_uid="a",
-                  process=ME)  # fmt: skip
-    assert [(one.top_bytes, one.word) for one in late] == [(40.0, "normal")]
-    leak = chosen([then, made(1000.0, 5, 40.0)], [spoken(then, "leak", 1500.0)], device_uid="a",
-                  process=ME)  # fmt: skip
-    assert [(one.top_bytes, one.word) for one in leak] == [(40.0, "leak")]
-
-
-def test_the_level_of_what_was_normal() -> None:
-    assert level_of(made(0.0, 1, 10.0).profile) == 2.0 + (1 + MARGIN) * 8.0
