@@ -82,6 +82,9 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
         normal = SAID_NORMAL in finding.reason
         why = "said to be normal" if normal else "not confirmed"
         return f"growing, {why} ({finding.pattern})", ""
+    if finding.tier == "watch":
+        # Growth that provably slows down is watched as well.
+        return f"watch {finding.pattern}", "yellow"
     if finding.pattern == "unknown":
         collecting = finding.reason.startswith("collecting")
         return finding.reason if collecting else "unknown", "dim"

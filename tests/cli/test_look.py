@@ -252,3 +252,15 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
     shown = capsys.readouterr().out
     assert shown.count("NVIDIA A100") == 4
     assert shown.count("! no GPU found") == 1
+
+
+def test_growth_that_slows_down_is_shown_as_the_watch_that_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = making.finding(pattern="plateau", tier="watch", severity="info", eta=None)
+    process = world.process(finding=found)
+    device = msgspec.structs.replace(world.state().devices[0], finding=found, processes=(process,))
+    world.write(devices=(device,))
+    for verb in ("status", "predict"):
+        assert main([verb]) == 0
+        assert "watch plateau" in " ".join(capsys.readouterr().out.split())
