@@ -130,6 +130,8 @@ def undo(alert: str) -> int:
     said = [a for a in found.alerts if found.said(a) is not None]
     if alert == "latest" and found.words:
         key = found.words[-1].alert_key
+    elif any(word.alert_key == alert for word in found.words):
+        key = alert  # as `feedback list` prints it; the alert itself may be forgotten by now
     else:
         try:
             key = incidents.pick(said, alert).key
@@ -193,12 +195,11 @@ def _gather() -> Found:
         When there is no usable history.
     """
     found = incidents.gather(0.0, only_open=False)
-    if found.source != "database":
-        why = next((words_ for code, words_ in found.warnings if code == "no-history"), "")
+    if found.trouble is not None:
         raise StoreError(
-            f"nothing can be said without the history ({why})" if why else "there is no history",
-            hint="gpuwatchctl doctor tells what is wrong with it",
-        )
+            f"nothing can be said without the history: {found.trouble.message}",
+            hint=found.trouble.hint,
+        ) from found.trouble
     return found
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.words import Word
 
 OPEN = {"pending", "watch", "firing"}
+_KEY_CHARS = 200
 
 
 class Found:
@@ -29,6 +30,8 @@ class Found:
         """Processes whose program would be known again."""
         self.source = "state-file"
         self.warnings: list[tuple[str, str]] = []
+        self.trouble: StoreError | None = None
+        """Why there is no history."""
 
     def wanted(self, flags: Globals, alert: Alert) -> bool:
         """Return whether ``--gpu`` lets an alert through."""
@@ -69,7 +72,10 @@ def gather(since_s: float, *, only_open: bool) -> Found:
             found.known = {info.key for info in history.processes() if info.program is not None}
         found.source = "database"
     except StoreError as error:
+        found.trouble = error
         if state is None:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
             raise GpuwatchdError(
                 "no alerts are recorded: there is no history and no live state",
                 hint="gpuwatchctl service install",
@@ -92,12 +98,16 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
     GpuwatchdError
         When none or several different ones fit.
     """
+    if not key:
+        # Every key contains the empty one: an unset variable must not speak for the only alert.
+        raise GpuwatchdError("which alert?", hint="gpuwatchctl alerts --all lists them")
     if key == "latest" and alerts:
         return next((a for a in alerts if a.state in OPEN), alerts[0])
     exact = [a for a in alerts if a.key == key]
     pids = [a for a in alerts if a.subject.process and str(a.subject.process.pid) == key]
     pids = [a for a in pids if a.state in OPEN] or pids
-    parts = [a for a in alerts if key in a.key]
+    # A number is a pid: within the UUID of a GPU or a longer pid it would mean another process.
+    parts = [a for a in alerts if key in a.key and not key.isdecimal()]
     for fitting in (exact, pids, parts):
         keys = {a.key for a in fitting}
         if len(keys) == 1:
@@ -106,4 +116,6 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
             raise GpuwatchdError(
                 f"{key!r} fits {len(keys)} alerts", hint=f"for example: {fitting[0].key}"
             )
-    raise GpuwatchdError(f"no alert {key!r}", hint="gpuwatchctl alerts --all lists them")
+    raise GpuwatchdError(
+        f"no alert {key[:_KEY_CHARS]!r}", hint="gpuwatchctl alerts --all lists them"
+    )

@@ -94,6 +94,8 @@ def translated(path: Path, error: sqlite3.Error) -> StoreError:
         return damaged(path, str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreBusy(f"{path} is locked by another program", hint="try again in a moment")
+    full = code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
     return StoreError(
-        f"{path} cannot be used: {error}", hint="check the owner and mode of the file"
+        f"{path} cannot be used: {error}",
+        hint="is the disk full?" if full else "check the owner and mode of the file",
     )

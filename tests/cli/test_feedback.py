@@ -273,3 +273,48 @@ def test_what_was_said_of_a_process_is_no_earlier_run_of_it(
     (own,) = (one for one in judged if one.subject.process == making.KEY)
     assert own.age_s == pytest.approx(time.time() - 1000.0, abs=60.0)
     assert len(own.history) == 1
+
+
+@pytest.mark.parametrize("verb", [["feedback", "", "normal"], ["feedback", "471", "normal"]])
+def test_an_empty_key_and_a_part_of_a_number_mean_no_alert(
+    verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(verb) == 1
+    shown = capsys.readouterr().err
+    assert "hint: gpuwatchctl alerts --all" in shown
+    with Reader.open(config.state_dir()) as reader:
+        assert reader.words() == []
+
+
+def test_a_mistake_is_not_printed_at_full_length(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["feedback", "x" * 100_000, "leak"]) == 1
+    assert len(capsys.readouterr().err) < 500
+
+
+@pytest.mark.parametrize("verb", [["feedback", "4711", "normal"], ["feedback", "undo", "4711"]])
+def test_a_history_that_cannot_be_used_is_not_called_missing(
+    verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.commit()
+    assert main(verb) == 1
+    shown = capsys.readouterr().err
+    assert "later version" in shown
+    assert "hint: upgrade gpuwatchd" in shown
+    world.write()
+    assert main(verb) == 1
+    assert "hint: upgrade gpuwatchd" in capsys.readouterr().err
+
+
+def test_a_word_outlives_its_alert_and_can_still_be_taken_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ask(capsys, "feedback", "5", "normal")
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
+        connection.execute("DELETE FROM alert WHERE key = ?", (OVER,))
+        connection.commit()
+    (said,) = ask(capsys, "feedback", "list")["data"]
+    (gone,) = ask(capsys, "feedback", "undo", said["key"])["data"]
+    assert gone["undone_at"] is not None
+    assert ask(capsys, "feedback", "list")["data"] == []
