@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 HOLD_S = 75.0
 """A process that does not change is written once a minute; its value holds for so long."""
+_HOUR_S = 3600.0
+"""The widest bucket."""
 _TEARS = frozenset({"boot", "clock-step"})
 Points = tuple["FloatArray", "FloatArray"]
 
@@ -44,6 +46,9 @@ def load(
     passed
         Told now and then which share has been read.
     """
+    oldest_s = history.oldest_s(device.uid)
+    # A span of a thousand years is as long as what is recorded, and takes no longer.
+    since_s = until_s if oldest_s is None else max(since_s, oldest_s - _HOUR_S)
     whole: list[Points] = []
     parts: dict[ProcessKey, list[Points]] = {}
     for first_s, last_s in _chunks(since_s, until_s):

@@ -205,6 +205,15 @@ class Reader:
             for at_ms, pid, started_at_s, most, last in found
         ]
 
+    def oldest_s(self, uid: str) -> float | None:
+        """Return when a device's record may begin at the earliest; None when there is none."""
+        card = self._card(uid)
+        if card is None:
+            return None
+        every = [self._oldest_ms(card, level) for level in range(3)]
+        known = [oldest_ms for oldest_ms in every if oldest_ms is not None]
+        return min(known) / 1000 if known else None
+
     def alerts(self, since_s: float | None = None, *, open_only: bool = False) -> list[Alert]:
         """Return alerts, oldest first: those that were open at or after ``since_s``."""
         where = "resolved_ts_ms IS NULL" if open_only else "TRUE"

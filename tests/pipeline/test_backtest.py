@@ -188,6 +188,17 @@ def test_an_empty_span_has_nothing_to_say(directory: Path) -> None:
     assert (figures.alerts, figures.deaths) == (0, 0)
 
 
+def test_a_span_of_a_thousand_years_takes_no_longer(directory: Path) -> None:
+    steps: list[float] = []
+    with Reader.open(directory) as history:
+        near = archive.load(history, DEVICE, BEGIN_S - 60, END_S)
+        far = archive.load(history, DEVICE, -1000 * 365 * 86400.0, END_S, passed=steps.append)
+    assert len(steps) < 20
+    assert steps[-1] == 1.0
+    assert far.series[0].t_s.tolist() == near.series[0].t_s.tolist()
+    assert len(far.series) == len(near.series)
+
+
 def test_a_bucket_keeps_its_lowest_and_its_highest(rolled: Path, directory: Path) -> None:
     with Reader.open(rolled) as history:
         coarse = archive.load(history, DEVICE, BEGIN_S, END_S)
