@@ -30,6 +30,8 @@ KEPT_PROGRAMS = 2000
 LAUNCH_S = 120.0
 """Runs of a program that begin within so long are ranks of one launch."""
 _WAITING_LIMIT = 500
+_ABSURD = 1e18
+"""Bytes or seconds beyond anything that there is."""
 
 _JSON = msgspec.json.Encoder()
 _PROFILE = msgspec.json.Decoder(Profile)
@@ -218,6 +220,8 @@ def load_runs(
             profile = _PROFILE.decode(row[6])
         except msgspec.MsgspecError:
             continue
+        if not _sane(profile):
+            continue
         process = None if row[2] is None else ProcessKey(pid=row[2], started_at_s=row[3])
         runs.append(
             Run(
@@ -231,6 +235,16 @@ def load_runs(
             )
         )
     return runs
+
+
+def _sane(profile: Profile) -> bool:
+    """Say whether a profile's numbers are bytes and seconds, not what damage made of them."""
+    numbers = (
+        *(profile.ended_at_s, profile.run_s, profile.hold_s),
+        *(profile.base_bytes, profile.proven_bytes, profile.top_bytes),
+        *(*profile.grown_bytes, *profile.rose_bytes, *profile.late_bytes),
+    )
+    return all(0.0 <= number < _ABSURD for number in numbers)
 
 
 def trim(connection: sqlite3.Connection, key: str) -> None:

@@ -270,6 +270,24 @@ def test_a_strange_profile_is_left_out(tmp_path: Path) -> None:
     history.close()
 
 
+@pytest.mark.parametrize("what", ["base_bytes", "run_s", "grown_bytes"])
+@pytest.mark.parametrize("number", ["1e308", "-1e9"])
+def test_a_damaged_number_is_left_out(tmp_path: Path, what: str, number: str) -> None:
+    history = begun(tmp_path)
+    history.shelf.keep(run(0))
+    history.shelf.keep(run(1))
+    history.flush(T0 + 60)
+    path = f"$.{what}[0]" if what == "grown_bytes" else f"$.{what}"
+    with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        (changed,) = other.execute(
+            "SELECT json_replace(profile, ?, json(?)) FROM profile WHERE pid = 100", (path, number)
+        ).fetchone()
+        other.execute("UPDATE profile SET profile = ? WHERE pid = 100", (changed,))
+    assert number.removesuffix("9") in changed
+    assert history.shelf.runs("k") == [run(1)]
+    history.close()
+
+
 def test_without_a_file_runs_wait_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = opened(tmp_path / "file")
