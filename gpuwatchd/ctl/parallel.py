@@ -197,6 +197,18 @@ def _begin(shares: Any) -> None:
     # Ctrl-C reaches the whole group: the parent tells the workers to go.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shares = shares
+    import multiprocessing  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_leave_after, args=(parent.join,), daemon=True).start()
+
+
+def _leave_after(ended: Callable[[], None]) -> None:
+    """Leave when the parent is gone: one that was killed tells its workers nothing."""
+    ended()
+    os._exit(1)
 
 
 def _run(work: Callable[[T, Callable[[float], None]], R], item: T, position: int) -> R | Lost:

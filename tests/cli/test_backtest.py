@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -178,6 +179,26 @@ def test_control_c_ends_it_at_once() -> None:
     assert started.returncode == 130
     assert out == ""
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_do_not_outlive_the_program(how: signal.Signals) -> None:
+    dead(devices=3, hours=48)
+    started = subprocess.Popen(
+        [world.PROGRAM, "backtest"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    time.sleep(2.0)
+    started.send_signal(how)
+    try:
+        # The workers hold the pipe open for as long as they live.
+        started.communicate(timeout=10)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+    assert started.returncode == -how
 
 
 # ---- many things at once
