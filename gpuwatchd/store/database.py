@@ -204,15 +204,35 @@ def identity(directory: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def header_damage(directory: Path) -> str | None:
+def peephole(directory: Path) -> int | None:
+    """Return a descriptor to look at the file through; to be closed after the connection is.
+
+    Closing *any* descriptor of a file drops all locks that this process holds on it (POSIX), also
+    those of SQLite: the next program that closes its connection then takes itself for the last
+    one and deletes the write-ahead log under us. So there is one, and it stays open.
+    """
+    try:
+        return os.open(directory / schema.FILE_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+
+
+def look_away(peephole: int | None) -> None:
+    """Close the descriptor, if there is one."""
+    if peephole is not None:
+        os.close(peephole)
+
+
+def header_damage(peephole: int | None) -> str | None:
     """Return what is wrong with the first bytes of the history's file, or None.
 
     An open connection does not read them again: it would go on writing into a file that nobody
     can open any more.
     """
+    if peephole is None:
+        return None
     try:
-        with (directory / schema.FILE_NAME).open("rb") as file:
-            head = file.read(len(_MAGIC))
+        head = os.pread(peephole, len(_MAGIC), 0)
     except OSError:
         return None
     if not head:

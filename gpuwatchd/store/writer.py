@@ -62,6 +62,7 @@ class History:
         )
         self._boots: set[str] = set()
         self._identity: tuple[int, int] | None = None
+        self._peephole: int | None = None
         self._last_flush_s: float | None = None
         self._retry_mono_s = -1e18
         self._reopen_mono_s = -1e18
@@ -255,10 +256,9 @@ class History:
     def close(self) -> None:
         """Write what waits and let go of the file. May be called twice; never raises."""
         self._own()
-        if self._connection is None:
-            return
-        self.flush(self._clock())
-        self._drop_connection()
+        if self._connection is not None:
+            self.flush(self._clock())
+            self._drop_connection()
 
     def _own(self) -> None:
         if threading.get_ident() != self._thread:
@@ -270,6 +270,8 @@ class History:
         opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
         self._connection, self._mode = opening.connection, opening.mode
         self._identity = database.identity(self._directory)
+        if self._connection is not None:
+            self._peephole = database.peephole(self._directory)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
         lost = opening.damaged is not None
         self._health.say("opening", None if lost else opening.problem)
@@ -297,6 +299,8 @@ class History:
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
+        database.look_away(self._peephole)
+        self._peephole = None
 
     def _replace_damaged(self, now_s: float) -> None:
         """Set a damaged file aside and begin a new one with what is in memory."""
@@ -324,7 +328,7 @@ class History:
         if self._connection is None or self._mode != "writing":
             return
         if database.identity(self._directory) == self._identity:
-            self._health.damage = self._health.damage or database.header_damage(self._directory)
+            self._health.damage = self._health.damage or database.header_damage(self._peephole)
             return
         self._drop_connection()
         self._begin_anew("the history was removed or replaced while gpuwatchd ran", now_s)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -352,3 +354,23 @@ def test_below_the_floor_samples_wait_and_alerts_are_written(
 
 def test_the_defaults_of_the_settings_are_those_of_the_configuration() -> None:
     assert settings(min_free_mib=500) == type(settings())()
+
+
+def test_another_program_that_closes_the_file_takes_nothing_away(tmp_path: Path) -> None:
+    # Closing any descriptor of the file would drop our locks, and the other program, taking itself
+    # for the last one, would delete the write-ahead log under us.
+    time = Time()
+    history = opened(tmp_path, time, flush=60)
+    touch = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
+    touch += "c.execute('SELECT count(*) FROM gpu_raw').fetchone(); c.close()"
+    for _ in range(4):
+        for _ in range(13):
+            history.record(sample(time.now_s), CARDS, {})
+            history.flush_due(time.now_s)
+            time.pass_s(5)
+        command = [sys.executable, "-c", touch, str(tmp_path / "history.db")]
+        subprocess.run(command, check=True, timeout=60)
+        assert (tmp_path / "history.db-wal").exists()
+    (seen,) = rows(tmp_path, "SELECT count(*) FROM gpu_raw")
+    assert seen[0] >= 48
+    history.close()
