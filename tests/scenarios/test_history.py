@@ -52,10 +52,11 @@ def test_the_same_benign_ramp_for_the_third_time_is_not_even_watched(kind: str, 
 def test_a_leak_in_a_known_program_is_watched_and_alerted_earlier(kind: str, seed: int) -> None:
     alone, with_history = leaking(kind, seed, 0), leaking(kind, seed, 2)
     assert alone.alert_s is not None
-    assert with_history.watch_s is not None
     assert with_history.alert_s is not None
     assert with_history.alert_s < alone.alert_s - 300.0
-    assert with_history.watch_s < with_history.alert_s
+    if not with_history.watched:  # else it was watched before the leak began
+        assert with_history.watch_s is not None
+        assert with_history.watch_s < with_history.alert_s
     assert with_history.left > alone.left
 
 
