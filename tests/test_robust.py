@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd import robust
 from gpuwatchd.model import Series, Subject
+from tests.making import KEY
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -116,6 +118,19 @@ def test_a_phase_that_ended_says_nothing_of_how_long_growth_is_held() -> None:
     assert robust.prepare(one(t, phases)).holds.longest_s(amount)[0] > 500.0
     assert robust.prepare(one(t, phase)).holds.phase_s == pytest.approx(1790.0, abs=20.0)
     assert robust.prepare(one(t, tooth)).holds.phase_s == float("inf")
+
+
+def test_what_follows_a_crash_at_the_limit_is_another_run() -> None:
+    t = np.arange(0.0, 6 * 3600.0, 10.0)
+    two_lives = np.where(t < 12600.0, 3e9 + 1.67e6 * t, 0.5e9 + 1.67e6 * (t - 12600.0))
+    whole = msgspec.structs.replace(one(t, two_lives), limit_bytes=24e9)
+    view = robust.prepare(whole)
+    assert view.span_s == pytest.approx(6 * 3600.0 - 12600.0, abs=20.0)
+    assert robust.last_crash(t, two_lives, 40e9) == 0
+    often = 3e9 + 21e9 * ((t / 900.0) % 1.0)
+    assert robust.last_crash(t, often, 24e9) == 0
+    mine = msgspec.structs.replace(whole, subject=Subject(device_uid="G", process=KEY))
+    assert robust.prepare(mine).span_s > 5 * 3600.0
 
 
 def test_peaks_that_grow_are_no_rise_of_the_coarser_floor() -> None:

@@ -1,5 +1,6 @@
 """Numerics that every detector shares: one view of a series, and estimators that bear noise."""
 
+from gpuwatchd.robust.breaks import last_crash, last_gap
 from gpuwatchd.robust.estimators import (
     batch_means_p,
     deviation,
@@ -15,7 +16,7 @@ from gpuwatchd.robust.estimators import (
     turns,
     zigzag,
 )
-from gpuwatchd.robust.view import MIB, Holds, View, holds, last_gap, prepare, steady_rise
+from gpuwatchd.robust.view import MIB, Holds, View, holds, prepare, steady_rise
 
 __all__ = [
     "MIB",
@@ -27,6 +28,7 @@ __all__ = [
     "effective_samples",
     "extremes",
     "holds",
+    "last_crash",
     "last_gap",
     "least_squares",
     "median",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuwatchd.robust.breaks import GAP_S, last_crash, last_gap
 from gpuwatchd.robust.estimators import noise
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ GRID_S = 10.0
 """Grid of a long window; short windows are finer, coarse logs keep their own interval."""
 FINE_POINTS = 720
 """A window shorter than this many grid steps is cut finer."""
-GAP_S = 60.0
-"""A pause up to this long is never a gap; above it, one of more than three intervals is."""
 LONGEST_S = 6.4 * 3600
 STACK_POINTS = 240
 """Points at which holding times are worked out; more precision buys nothing."""
@@ -213,6 +212,8 @@ def prepare(series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = 
     t = t[first:] - now
     x = x[first:]
     cut = 0 if across_gaps else last_gap(t)
+    if not across_gaps and series.subject.process is None and series.limit_bytes is not None:
+        cut = max(cut, last_crash(t, x, series.limit_bytes))
     t, x = t[cut:], x[cut:]
     n = t.size
     interval = -float(t[0]) / (n - 1) if n > 1 else 0.0
@@ -248,22 +249,6 @@ def _grid(
         low, high = np.minimum(low, more), np.maximum(high, more)
         rest += np.where(inside, more, 0.0)
     return low, (first + rest) / (last - edge + 1), high, t[last]
-
-
-def last_gap(t_s: FloatArray) -> int:
-    """Return the index of the first sample after the last gap; 0 without a gap.
-
-    A gap is a pause above three usual intervals (the 95 % quantile: irregular sampling is not a
-    row of gaps) and above one minute.
-    """
-    if t_s.size < 2:
-        return 0
-    pauses = t_s[1:] - t_s[:-1]
-    if float(pauses.max()) <= GAP_S:
-        return 0
-    limit = max(GAP_S, 3.0 * float(np.quantile(pauses, 0.95)))
-    gaps = np.flatnonzero(pauses > limit)
-    return int(gaps[-1]) + 1 if gaps.size else 0
 
 
 def holds(t_s: FloatArray, low: FloatArray) -> Holds:
