@@ -319,15 +319,15 @@ def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None
         verdict = words.verdict(finding, samples=finding.samples)
         tail = "" if finding.reason == verdict[0] else f" - {finding.reason}"
         out.line("    at the end: ", verdict, tail)
-    for event in sorted((*found.watches, *found.alerts), key=lambda e: e.at_s):
-        kind = "watch" if event in found.watches and event not in found.alerts else "alert"
-        eta = event.alert.finding.eta
-        tail = (
-            event.alert.ended
-            if event.state == "resolved"
-            else f"{units.rate(event.alert.finding.rate_bytes_per_s)}, full in "
-            f"{units.duration(eta.mid_s) if eta is not None else '?'}"
-        )
+    # What ends an alert ends its watch too: one line says it.
+    ends = {event.at_s for event in found.alerts if event.state == "resolved"}
+    watches = [e for e in found.watches if e.state != "resolved" or e.at_s not in ends]
+    events = [("watch", e) for e in watches] + [("alert", e) for e in found.alerts]
+    for kind, event in sorted(events, key=lambda pair: pair[1].at_s):
+        now = event.alert.finding
+        tail = f"{units.rate(now.rate_bytes_per_s)}, full in {words.eta(now.eta) or '?'}"
+        if event.state == "resolved":
+            tail = event.alert.ended
         when = units.instant(event.at_s) if epoch else f"+{units.duration(event.at_s)}"
         out.line(f"    {when}  {kind} {event.state}: {tail}")
 

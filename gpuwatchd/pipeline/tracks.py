@@ -175,7 +175,13 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
                 return self.finding
             return msgspec.structs.replace(self.finding, tier="none", severity="info")
         current = self.finding
-        finding = current if current is not None and current.tier != "none" else alert.finding
+        finding = alert.finding
+        if current is not None and current.tier != "none":
+            finding = current
+        elif current is not None and current.pattern != "unknown":
+            # It is not growing now: say so, instead of a time that no longer holds.
+            reason = f"{current.reason} now; {alert.state} until that has lasted"
+            finding = msgspec.structs.replace(finding, reason=reason, eta=None)
         return msgspec.structs.replace(
             finding,
             tier="alert" if alert.state == "firing" else "watch",

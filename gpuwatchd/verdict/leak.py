@@ -202,4 +202,4 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
         return text if series.limit_bytes is not None else f"{text}; the limit is not known"
     room = growth.headroom or 0.0
     left = f"{units.size(room)} left" if room > 0.0 else "its recent peak does not fit any more"
-    return f"{text}; {left}, full in about {units.duration(eta.mid_s)}"
+    return f"{text}; {left}, full in {units.band(eta.low_s, eta.mid_s, eta.high_s)}"

@@ -10,7 +10,7 @@ figures about names should be read on items with at most three. Every item is a 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +21,10 @@ from tests.scenarios.replay import make
 from tests.scenarios.world import Truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gpuwatchd.model import Series
+    from tests.scenarios.views import View
 
 LONGEST_S = 24.0 * HOUR
 NEIGHBOURS = 0.15
@@ -46,6 +47,8 @@ class Item:
     seed: int
     series: Series
     truth: Truth
+    processes: Mapping[str, View] = field(default_factory=dict)
+    """Nothing: only the device is simulated."""
 
     @property
     def length_s(self) -> float:

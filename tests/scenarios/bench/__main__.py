@@ -117,6 +117,9 @@ def history(options: argparse.Namespace, workers: int, code: str) -> dict[str, A
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, or put its figures into the page."""
     options = parser().parse_args(argv)
+    strange = sorted(set(options.family or ()) - set(sets.chosen(tuning=options.tuning)))
+    if strange:
+        parser().error(f"no such family here: {', '.join(strange)}")
     if options.docs is not None:
         return page.fill(options.docs)
     began = time.monotonic()
