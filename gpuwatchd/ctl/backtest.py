@@ -135,7 +135,9 @@ def _play(
                 sys.stderr.write(report.trace)
             raise GpuwatchdError(
                 f"the history of {device.name} could not be replayed: {report.why}",
-                hint="a shorter --since needs less memory",
+                hint="a shorter --since needs less memory"
+                if "memory" in report.why
+                else "gpuwatchctl doctor",
             )
         reports.append(report)
     return reports

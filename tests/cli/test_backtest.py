@@ -7,8 +7,10 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -179,6 +181,20 @@ def test_control_c_ends_it_at_once() -> None:
     assert started.returncode == 130
     assert out == ""
     assert "Traceback" not in err
+
+
+def test_damage_is_not_taken_for_too_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    dead()
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
+        connection.execute(
+            "INSERT INTO feedback(alert_key, opened_ts_ms, gpu_uuid, unattributed, title, word,"
+            " given_ts_ms) VALUES('k', 0, 'g', 0, CAST(x'ff' AS TEXT), 'leak', 0)"
+        )
+        connection.commit()
+    assert main(["backtest", "--since", "3h"]) == 1
+    shown = capsys.readouterr().err
+    assert "could not be replayed" in shown
+    assert "hint: gpuwatchctl doctor" in shown
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
