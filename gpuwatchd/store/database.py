@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.store import schema
+from gpuwatchd.store import entry, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,12 +274,14 @@ def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
 
 
 def _connect(path: Path, mode: Literal["rw", "ro", "ro&immutable=1"]) -> sqlite3.Connection:
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
         timeout=BUSY_MS / 1000,
     )
+    connection.text_factory = entry.readable
+    return connection
 
 
 def _tune(connection: sqlite3.Connection, max_pages: int) -> None:

@@ -51,12 +51,18 @@ def connect(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=BUSY_S
     )
+    connection.text_factory = readable
     try:
         _judge(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def readable(raw: bytes) -> str:
+    """Return a text of the file; one damaged name must not hide all the rest."""
+    return raw.decode("utf-8", "replace")
 
 
 def _judge(connection: sqlite3.Connection, path: Path) -> None:

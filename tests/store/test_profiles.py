@@ -288,6 +288,21 @@ def test_a_damaged_number_is_left_out(tmp_path: Path, what: str, number: str) ->
     history.close()
 
 
+def test_a_text_that_is_no_utf_8_stops_nobody(tmp_path: Path) -> None:
+    history = begun(tmp_path)
+    words.say(tmp_path, word(run()))
+    with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        other.execute("UPDATE feedback SET title = CAST(x'41ff' AS TEXT)")
+    (heard,) = history.shelf.words() or []
+    assert heard.title == "A\ufffd"
+    history.record(sample(T0 + 60), CARDS, {})
+    history.flush(T0 + 60)
+    assert rows(tmp_path, "SELECT max(ts_ms) FROM gpu_raw") == [(round((T0 + 60) * 1000),)]
+    with Reader.open(tmp_path) as reader:
+        assert [said.title for said in reader.words()] == ["A\ufffd"]
+    history.close()
+
+
 def test_without_a_file_runs_wait_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = opened(tmp_path / "file")
