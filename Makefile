@@ -50,10 +50,10 @@ format: $(VENV)/dev.stamp  ## Reformat the code
 bench: $(VENV)/bench.stamp  ## Print speed and size beside peers (ratios of one run)
 	@$(RUN) -m tests.bench
 
-bench-detect: $(VENV)/dev.stamp  ## Compare how well leaks are found, by us and by others (15 minutes)
+bench-detect: $(VENV)/dev.stamp  ## Compare how well leaks are found, by us and by others (half an hour)
 	@$(RUN) -m tests.scenarios.bench --blind
 
-train: $(VENV)/dev.stamp  ## Fit the weights of the score on the tuning families
+train: $(VENV)/dev.stamp  ## Fit how much evidence an alert needs, on the tuning families
 	@$(RUN) -m tests.scenarios.train --write
 
 docs: $(VENV)/dev.stamp  ## Write the reference pages and the pictures from the code
