@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd import robust, units
+from gpuwatchd.forecast import BINS
 from gpuwatchd.model import Finding
 from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT
 from gpuwatchd.verdict.naming import line, name, p_value_since
@@ -27,6 +28,8 @@ LEAST_EVENTS = 2.5
 """One jump, or two, prove nothing: a load, a larger batch."""
 GIVEN_BACK = 0.5
 """A fall by this share of a growth is worth a word."""
+EVEN_SHARE = 0.01
+"""A sixteenth of a growth with more than this share of it has risen."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
 
@@ -193,7 +196,8 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
         )
     else:
         how = "grows" if prospect.words else "grows steadily"
-        text = f"{how} by {speed} for {for_s}, {grown} so far{kept}"
+        rose = int((growth.found.shares[growth.best] > EVEN_SHARE).sum())
+        text = f"{how} by {speed} for {for_s}, {grown} so far{kept}, up in {rose} of {BINS} parts"
     said = growth.compared(beyond=True)
     text += f"; {said}" if said else ""
     text += f"; {prospect.words}" if prospect.words else ""
@@ -201,5 +205,8 @@ def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Serie
     if eta is None:
         return text if series.limit_bytes is not None else f"{text}; the limit is not known"
     room = growth.headroom or 0.0
-    left = f"{units.size(room)} left" if room > 0.0 else "its recent peak does not fit any more"
+    left = "its recent peak does not fit any more"
+    if room > 0.0:
+        gone = _grown(growth) / (_grown(growth) + room)
+        left = f"{units.percent(gone)} of its room is gone, {units.size(room)} left"
     return f"{text}; {left}, full in {units.band(eta.low_s, eta.mid_s, eta.high_s)}"
