@@ -147,8 +147,9 @@ class Spread(Generic[T, R]):
         try:
             order = sorted(range(len(items)), key=lambda k: -costs[k])
             jobs: dict[int, Future[R | Lost]] = {}
-            for k in order:
-                jobs[k] = pool.submit(_run, self._work, items[k], k)
+            with _unheard():
+                for k in order:
+                    jobs[k] = pool.submit(_run, self._work, items[k], k)
             open_jobs = set(jobs.values())
             while open_jobs:
                 _, open_jobs = wait(open_jobs, timeout=_POLL_S, return_when=FIRST_COMPLETED)
@@ -176,6 +177,16 @@ class Spread(Generic[T, R]):
                     return alone.submit(_run, self._work, item, 0).result()
                 except BrokenProcessPool:
                     return Lost("its process was killed; is there too little memory?")
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Hold Ctrl-C back while workers begin: they do not know yet that it is not for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def usable_cores() -> int:

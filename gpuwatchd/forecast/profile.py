@@ -103,7 +103,7 @@ def profile(
 
     Examples
     --------
-    >>> from gpuwatchd.model import Subject
+    >>> from gpuwatchd.model import Series, Subject
     >>> t = np.arange(0.0, 7200.0, 10.0)
     >>> ramp = Series(subject=Subject(device_uid="G"), t_s=t, limit_bytes=24e9, total_bytes=24e9,
     ...               used_bytes=4e9 + 8e9 * np.clip(t / 1800.0, 0.0, 1.0))

@@ -13,6 +13,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from gpuwatchd import config
@@ -166,8 +167,16 @@ def test_what_came_of_it_in_words(fate: dict[str, Any], word: str | None, told: 
     assert backtest.came(case) == told
 
 
+def at_work(started: subprocess.Popen[Any]) -> None:
+    """Wait until the workers of a program are there."""
+    until = time.monotonic() + 30.0
+    while time.monotonic() < until and not psutil.Process(started.pid).children():
+        time.sleep(0.02)
+    assert psutil.Process(started.pid).children()
+
+
 def test_control_c_ends_it_at_once() -> None:
-    dead(devices=3, hours=12)
+    dead(devices=3, hours=48)
     started = subprocess.Popen(
         [world.PROGRAM, "backtest"],
         stdout=subprocess.PIPE,
@@ -175,7 +184,7 @@ def test_control_c_ends_it_at_once() -> None:
         text=True,
         start_new_session=True,
     )
-    time.sleep(2.0)
+    at_work(started)
     os.killpg(started.pid, signal.SIGINT)
     out, err = started.communicate(timeout=20)
     assert started.returncode == 130
@@ -202,7 +211,7 @@ def test_workers_do_not_outlive_the_program(how: signal.Signals) -> None:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    time.sleep(2.0)
+    at_work(started)
     started.send_signal(how)
     try:
         # The workers hold the pipe open for as long as they live.
