@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 YOUNG_S = 2400.0
 """Growth younger than this is judged with reserve."""
+URGENT_S = 3600.0
+"""With less time left than this an alert asks for less evidence."""
 TERMS = (
     "one",
     "reach",
@@ -29,17 +31,20 @@ TERMS = (
     "calm",
     "returned",
     "young",
+    "urgent",
 )
 """Names of the columns of :func:`terms`."""
 
 
-def terms(found: Windows, p: FloatArray) -> FloatArray:
+def terms(found: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
     """Return the evidence (k, terms) of each window.
 
     Parameters
     ----------
     found
         Windows (k,).
+    headroom
+        (k,) bytes from the recent peak to the limit.
     p
         (k,) probability that the growth reaches the limit before it stops by itself.
 
@@ -49,6 +54,8 @@ def terms(found: Windows, p: FloatArray) -> FloatArray:
     1/2n for n >= 4 events), s the stall and d the calm, the columns are 1, ln(p / (1 - p)), -k₊,
     -k₋, -max(s - 1, 0), d, -max(1.5 - d, 0) where as much was given back twice or more, and
     clip(ln(A / 40 min), -1.5, 0): the shorter the growth, the more a harmless ramp looks like it.
+    The last is clip(ln(1 h / R), 0, 1) with R the time that is left at this rate: with half an hour
+    to out-of-memory the minutes count that certainty costs.
     """
     # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
     slack = np.where(found.events >= 4.0, 0.5 / found.events, 0.0)
@@ -62,6 +69,8 @@ def terms(found: Windows, p: FloatArray) -> FloatArray:
     # What was given back again and again will be given back again.
     out[:, 6] = -np.where(found.returns >= 2.0, np.maximum(1.5 - found.calm, 0.0), 0.0)
     out[:, 7] = np.minimum(np.maximum(np.log(found.age_s / YOUNG_S), -1.5), 0.0)
+    left_s = np.maximum(headroom, 1.0) * (found.age_s / found.growth)
+    out[:, 8] = np.minimum(np.maximum(np.log(URGENT_S / left_s), 0.0), 1.0)
     return out
 
 

@@ -88,6 +88,6 @@ def weigh(
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
     chance = np.where(reach < horizon_s, chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
-    evidence = terms(found, p)
+    evidence = terms(found, headroom, p)
     score = SCORE(evidence)
     return Weights(law=law, reach_s=reach, reaches=p, score=score, evidence=evidence)

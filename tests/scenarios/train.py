@@ -35,6 +35,7 @@ SHAPE = {
     "calm": 0.25,
     "returned": 1.0,
     "young": 0.35,
+    "urgent": 0.4,
 }
 """Weights of all terms but the intercept."""
 INTERCEPTS = np.round(np.arange(-1.0, 1.51, 0.05), 2)
