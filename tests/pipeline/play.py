@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.config import Config, DetectionSection
 from gpuwatchd.model import Availability, Delivery, Device, ProcessInfo, ProcessKey, Sample
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.pipeline import Pipeline, Tick
 
+EAGER = Config(detection=DetectionSection(confidence_threshold=0.65))
+"""Alerts sooner than by default: what is tested here is what becomes of an alert."""
 QUIET = ProcessInfo(key=ProcessKey(pid=99, started_at_s=5.0), name="Xorg", user="root")
 
 

@@ -17,6 +17,7 @@ from gpuwatchd.store import words
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.words import Word
 from tests.pipeline import recorded
+from tests.pipeline.play import EAGER
 from tests.pipeline.recorded import GIB, TOTAL, Run, ramp
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def played(where: Path, tried: list[Trial] | None = None) -> DeviceReport:
     with Reader.open(where) as history:
         (device,) = history.devices()
         return backtest.play(
-            history, device, (BEGIN_S - 60, END_S), tried or backtest.trials(Config())[:1]
+            history, device, (BEGIN_S - 60, END_S), tried or backtest.trials(EAGER)[:1]
         )
 
 

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.config import Config
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.clock import Clock, moved_alert, resumed
 from gpuwatchd.policy import Rules
 from gpuwatchd.store.ring import Ring
 from tests.making import MIB, alert, sample
-from tests.pipeline.play import Postbox, Script, leaking, run, states
+from tests.pipeline.play import EAGER, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
     from gpuwatchd.model import Sample
@@ -87,7 +86,7 @@ def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
         return msgspec.structs.replace(one, taken_at_s=wall_s)
 
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     ticks = run(pipeline, 300)
     assert states(ticks)[:2] == ["watch", "firing"]
     assert "resolved" not in states(ticks)

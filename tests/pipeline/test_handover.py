@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.config import Config
 from gpuwatchd.pipeline import Pipeline
 from tests.making import CARD, GIB, KEY, MIB, sample
-from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
+from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +37,7 @@ def test_an_alert_on_the_device_is_taken_over_by_the_process_once_it_is_known() 
         return slow(tick) if tick < 40 or tick >= 280 else hidden(tick, slow)
 
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     run(pipeline, 270)
     assert post.told == [f"firing: {DEVICE}"]
     ticks = run(pipeline, 170)
@@ -58,7 +57,7 @@ def test_an_alert_on_a_process_is_taken_over_by_the_device_once_it_is_unknown() 
         return slow(tick) if tick < 245 else hidden(tick, slow)
 
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     run(pipeline, 245)
     assert post.told == [f"firing: {PROCESS}"]
     ticks = run(pipeline, 160)
@@ -75,7 +74,7 @@ def test_a_mere_suspicion_of_the_device_ends_when_its_processes_are_known() -> N
         return sample(1000.0 + 5 * tick, [(QUIET, 30 * GIB)])
 
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     ticks = run(pipeline, 95)
     assert [a.state for a in ticks[-1].alerts] == ["watch"]
     ticks = run(pipeline, 1)
@@ -90,7 +89,7 @@ def test_a_device_alert_that_was_told_is_followed_to_its_end() -> None:
         return sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
 
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     ticks = run(pipeline, 180)
     assert post.told == [f"firing: {DEVICE}"]
     ticks = run(pipeline, 400)
@@ -114,7 +113,7 @@ def test_a_card_that_is_cut_into_instances_is_judged_no_more() -> None:
         )
 
     source = Script(play)
-    pipeline = Pipeline(config=Config(), sources=[source])
+    pipeline = Pipeline(config=EAGER, sources=[source])
     ticks = run(pipeline, 180)
     assert [a.state for a in ticks[-1].alerts] == ["firing"]
     source.known = (CARD, part)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gpuwatchd.config import Config
 from gpuwatchd.model import Subject
 from gpuwatchd.pipeline import Pipeline, offline
 from gpuwatchd.pipeline.offline import Recorded, SubjectResult
 from gpuwatchd.sources.formats.log import LogFile, LogSeries
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
-from tests.pipeline.play import Script
+from tests.pipeline.play import EAGER, Script
 
 if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray
@@ -35,7 +34,7 @@ def series(
 
 
 def judged(*parts: LogSeries) -> list[SubjectResult]:
-    return offline.analyze(LogFile(path="x", devices=[CARD], series=list(parts)), Config())
+    return offline.analyze(LogFile(path="x", devices=[CARD], series=list(parts)), EAGER)
 
 
 def ramp(n: int, *, from_n: int = 0, mib_per_step: float = 200.0) -> FloatArray:
@@ -80,7 +79,7 @@ def test_what_comes_later_changes_nothing_said_before() -> None:
 def test_live_and_recorded_agree() -> None:
     used = ramp(250, from_n=60)
     script = Script(lambda i: sample(1_700_000_000.0 + 5.0 * i, [(LEAKER, int(used[i]))]))
-    pipeline = Pipeline(config=Config(), sources=[script])
+    pipeline = Pipeline(config=EAGER, sources=[script])
     live_s = {}
     for tick in (pipeline.tick() for _ in range(250)):
         for change in tick.changes:

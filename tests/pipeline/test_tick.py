@@ -13,7 +13,7 @@ from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, sample
-from tests.pipeline.play import QUIET, Postbox, Script, leaking, run, states
+from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
         return sample(1000.0 + 5.0 * tick, [(QUIET, 100 * MIB)])
 
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     ticks = run(pipeline, 230)
     assert states(ticks) == ["watch", "firing", "resolved"]
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
@@ -42,7 +42,7 @@ def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
 
 
 def test_the_eta_is_right() -> None:
-    pipeline = Pipeline(config=Config(), sources=[Script(leaking)])
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)])
     ticks = run(pipeline, 180)
     fired = next((t, a) for t in ticks for a in t.changes if a.state == "firing")
     reading = fired[0].sample.readings[0] if fired[0].sample else None
@@ -58,7 +58,7 @@ def test_the_eta_is_right() -> None:
 def test_a_flat_machine_says_so_and_tells_nobody() -> None:
     post = Postbox()
     flat = Script(lambda i: sample(1000.0 + 5 * i, [(LEAKER, 20 * GIB), (QUIET, 100 * MIB)]))
-    ticks = run(Pipeline(config=Config(), sources=[flat], courier=post), 200)
+    ticks = run(Pipeline(config=EAGER, sources=[flat], courier=post), 200)
     assert states(ticks) == []
     assert post.taken == []
     finding = ticks[-1].state.devices[0].finding
@@ -72,7 +72,7 @@ def test_an_unknown_process_list_is_not_an_empty_one() -> None:
             return sample(1000.0 + 5 * tick, None, used_bytes=30 * GIB)
         return leaking(tick)
 
-    pipeline = Pipeline(config=Config(), sources=[Script(play)])
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
     ticks = run(pipeline, 140)
     assert ticks[105].state.devices[0].processes is None
     assert "resolved" not in states(ticks)
@@ -86,7 +86,7 @@ def test_a_reused_pid_is_another_process() -> None:
             return leaking(tick)
         return sample(1000.0 + 5 * tick, [(other, 20 * GIB), (QUIET, 100 * MIB)])
 
-    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 200)
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 200)
     ended = [a for t in ticks for a in t.changes if a.state == "resolved"]
     assert [a.ended for a in ended] == ["its process has ended"]
     assert ticks[-1].alerts == ()
@@ -99,7 +99,7 @@ def test_a_step_of_the_wall_clock_bends_no_series() -> None:
             one, taken_at_s=one.taken_mono_s + (3600.0 if tick > 100 else 0.0)
         )
 
-    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 180)
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 180)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.finding.rate_bytes_per_s == pytest.approx(40 * MIB, rel=0.05)
 
@@ -109,7 +109,7 @@ def test_memory_that_no_process_owns_is_a_subject_of_its_own() -> None:
         grown = max(0, tick - 60) * 200 * MIB
         return sample(1000.0 + 5 * tick, [(QUIET, GIB)], used_bytes=10 * GIB + grown)
 
-    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 180)
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 180)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.unattributed
     assert "no listed process owns" in fired.title
@@ -120,14 +120,14 @@ def test_a_device_without_process_memory_is_judged_as_a_whole() -> None:
         grown = max(0, tick - 60) * 200 * MIB
         return sample(1000.0 + 5 * tick, [(LEAKER, None)], used_bytes=10 * GIB + grown)
 
-    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 180)
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 180)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.process is None
     assert not fired.subject.unattributed
 
 
 def test_the_live_state_is_written_each_tick_and_marked_at_the_end(tmp_path: Path) -> None:
-    pipeline = Pipeline(config=Config(), sources=[Script(leaking)], runtime_dir=tmp_path)
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], runtime_dir=tmp_path)
     pipeline.tick()
     first = live.read(tmp_path)
     assert first is not None
@@ -139,7 +139,7 @@ def test_the_live_state_is_written_each_tick_and_marked_at_the_end(tmp_path: Pat
 
 
 def test_new_settings_are_taken_over() -> None:
-    pipeline = Pipeline(config=Config(), sources=[Script(leaking)], courier=Postbox())
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], courier=Postbox())
     pipeline.reconfigure(Config(policy=PolicySection(channels=("email",))))
     ticks = run(pipeline, 180)
     assert {d.target for t in ticks for d in t.decisions} == {"email"}
@@ -156,7 +156,7 @@ def test_a_longer_look_back_is_taken_over() -> None:
 
 
 def test_an_alert_of_an_earlier_run_goes_on_with_its_process() -> None:
-    pipeline = Pipeline(config=Config(), sources=[Script(leaking)])
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)])
     pipeline.intake.adopt(alert(key=f"leak:{alert().subject.id}", notices=1))
     tick = pipeline.tick()
     assert [a.state for a in tick.alerts] == ["firing"]
@@ -166,7 +166,7 @@ def test_an_alert_of_an_earlier_run_goes_on_with_its_process() -> None:
 def test_an_alert_whose_process_ended_meanwhile_is_over() -> None:
     alone = Script(lambda i: sample(1000.0 + 5 * i, [(QUIET, GIB)]))
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[alone], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[alone], courier=post)
     pipeline.intake.adopt(alert(notices=1))
     tick = pipeline.tick()
     assert [(a.state, a.ended) for a in tick.changes] == [
@@ -183,7 +183,7 @@ def test_what_a_silent_source_showed_last_is_unknown_now() -> None:
             return msgspec.structs.replace(sample(1010.0, []), readings=())
         return sample(1000.0 + 5.0 * tick, [(QUIET, MIB)])
 
-    pipeline = Pipeline(config=Config(), sources=[Script(play)])
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
     shown = [tick.state.devices[0] for tick in run(pipeline, 4)]
     assert [one.reading is not None for one in shown] == [True, False, False, True]
     assert [one.faults for one in shown] == [
@@ -219,7 +219,7 @@ def test_a_process_whose_memory_is_unknown_elsewhere_may_end_here() -> None:
             here, readings=(*here.readings, *there.readings), processes=(LEAKER,)
         )
 
-    ticks = run(Pipeline(config=Config(), sources=[Script(play, devices=(CARD, other))]), 6)
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=(CARD, other))]), 6)
     assert ticks[-1].state.devices[1].processes is not None
     assert ticks[-1].state.devices[1].processes[0].info.name == "python"
 
@@ -229,7 +229,7 @@ def test_who_was_here_once_is_not_remembered_for_ever() -> None:
         passer = ProcessInfo(key=ProcessKey(pid=tick + 1, started_at_s=None), name="short")
         return sample(1000.0 + 5 * tick, [(passer, None), (QUIET, GIB)])
 
-    pipeline = Pipeline(config=Config(), sources=[Script(play)])
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
     run(pipeline, 1000)
     assert len(pipeline.intake.infos) < 300
 
@@ -238,7 +238,7 @@ def test_a_device_that_is_removed_takes_its_alerts_with_it() -> None:
     other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
     source = Script(leaking, devices=(CARD, other))
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[source], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
     run(pipeline, 180)
     source.known = (other,)
     tick = run(pipeline, 1)[-1]
@@ -250,7 +250,7 @@ def test_a_device_that_is_removed_takes_its_alerts_with_it() -> None:
 def test_an_alert_whose_device_never_comes_back_is_over_after_a_day() -> None:
     elsewhere = msgspec.structs.replace(alert().subject, device_uid="GPU-sold")
     pipeline = Pipeline(
-        config=Config(),
+        config=EAGER,
         sources=[Script(lambda i: sample(1000.0 + 600 * i, [(QUIET, GIB)]))],
     )
     pipeline.intake.adopt(alert(subject=elsewhere))
@@ -269,7 +269,7 @@ def test_what_draws_is_watched_at_most(framework: str, expected: str) -> None:
         return sample(1000.0 + 5.0 * tick, [(grower, 20 * GIB + grown)])
 
     post = Postbox()
-    pipeline = Pipeline(config=Config(), sources=[Script(play)], courier=post)
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
     ticks = run(pipeline, 250)
     assert [a.state for a in ticks[-1].alerts] == [expected]
     assert bool(post.taken) is (expected == "firing")
@@ -284,6 +284,6 @@ def test_one_list_without_a_process_is_not_believed() -> None:
             return sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
         return leaking(tick)
 
-    ticks = run(Pipeline(config=Config(), sources=[Script(play)]), 180)
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 180)
     assert "resolved" not in states(ticks)
     assert states(ticks)[-1] == "firing"
