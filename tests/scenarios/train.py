@@ -1,7 +1,7 @@
 """Fits the score: ``make train``, or ``python -m tests.scenarios.train [--write] [--refit]``.
 
 One number is fitted: the intercept, which says how much evidence an alert needs. The other weights
-are the rounded constants of :data:`SHAPE`; ``--refit`` shows what fitting them all would bring.
+are rounded constants, those of the file itself; ``--refit`` shows what fitting them all would bring.
 Only tuning families are used; :func:`fold` leaves one of them out. The intercept is the largest,
 and so the earliest to alert, that keeps F1 at 0.96, families counting the same.
 """
@@ -27,16 +27,7 @@ if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray
 
 SEEDS = tuple(range(1000, 1008))
-SHAPE = {
-    "reach": 0.8,
-    "excess": 4.5,
-    "deficit": 6.0,
-    "stall": 0.7,
-    "calm": 0.25,
-    "returned": 1.0,
-    "young": 0.35,
-    "urgent": 0.4,
-}
+SHAPE = {name: one for name, one in coefficients.COEFFICIENTS.items() if name != "one"}
 """Weights of all terms but the intercept."""
 INTERCEPTS = np.round(np.arange(-1.0, 1.51, 0.05), 2)
 F1_KEPT = 0.96
