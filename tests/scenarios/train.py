@@ -1,7 +1,7 @@
 """Fits the score: ``make train``, or ``python -m tests.scenarios.train [--write] [--refit]``.
 
 One number is fitted: the intercept, which says how much evidence an alert needs. The other weights
-are rounded constants, those of the file itself; ``--refit`` shows what fitting them all would bring.
+are rounded constants, those of the file itself; ``--refit`` shows what fitting all would bring.
 Only tuning families are used; :func:`fold` leaves one of them out. The intercept is the largest,
 and so the earliest to alert, that keeps F1 at 0.96, families counting the same.
 """
