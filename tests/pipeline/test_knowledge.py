@@ -250,7 +250,7 @@ def test_a_word_that_came_while_the_daemon_was_stopped_is_followed(lab: Lab) -> 
 
 def test_a_word_on_memory_that_is_no_program_holds_for_it_alone(lab: Lab) -> None:
     info = lab.begin(straight, program=None)
-    seen = lab.pass_minutes(60)
+    seen = lab.pass_minutes(80)
     alert = next(one for one in seen if one.state == "firing")
     lab.say(alert, "normal")
     assert states(lab.pass_minutes(2)) == ["resolved"]
