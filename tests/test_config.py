@@ -97,7 +97,7 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
     written = {str: "x", bool: "false", int: "30", float: "0.5", tuple: "desktop,email"}
     special = {
         "daemon.log-level": "error", "notify.email.security": "tls", "notify.email.port": "30",
-        "policy.repeat": "1h,2h",
+        "policy.repeat": "1h,2h", "cost.usd-per-gpu-hour": "2.5",
     }  # fmt: skip
     for key, default in list(config.keys()):  # a function, not a dict
         name = "GPUWATCHD_" + key.upper().replace(".", "_").replace("-", "_")

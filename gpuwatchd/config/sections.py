@@ -159,6 +159,35 @@ class NotifySection(Section, frozen=True, kw_only=True):
     command: CommandSection = CommandSection()
 
 
+class EndpointsSection(Section, frozen=True, kw_only=True):
+    """``[endpoints]``: what serving engines on this machine say of themselves; loopback only."""
+
+    enabled: bool = True
+    """Ask Ollama, vLLM, SGLang and llama.cpp servers that are seen to run here."""
+    every: Seconds = Seconds(15)
+    """Time between two questions to one server."""
+    timeout: Seconds = Seconds(1)
+    """A server that has not answered by then is unknown; nothing else waits for it."""
+    urls: tuple[str, ...] = ()
+    """Servers that are not found by themselves, as "vLLM=http://127.0.0.1:8001"."""
+
+
+class ZombiesSection(Section, frozen=True, kw_only=True):
+    """``[zombies]``: memory that is held without work."""
+
+    idle_after: Seconds = Seconds(2 * 3600)
+    """A process that computes nothing and holds memory is listed after this."""
+    minimum_mib: Annotated[float, Meta(ge=0)] = 512.0
+    """Less than this is not listed."""
+
+
+class CostSection(Section, frozen=True, kw_only=True):
+    """``[cost]``: what a device costs."""
+
+    usd_per_gpu_hour: Annotated[float, Meta(ge=0)] | None = None
+    """Price of one device for an hour; without it memory is counted in GiB-hours alone."""
+
+
 class StoreSection(Section, frozen=True, kw_only=True):
     """``[store]``: the history and its bounds."""
 
@@ -190,4 +219,7 @@ class Config(Section, frozen=True, kw_only=True):
     detection: DetectionSection = DetectionSection()
     policy: PolicySection = PolicySection()
     notify: NotifySection = NotifySection()
+    endpoints: EndpointsSection = EndpointsSection()
+    zombies: ZombiesSection = ZombiesSection()
+    cost: CostSection = CostSection()
     store: StoreSection = StoreSection()

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpuwatchd.model import Device, DeviceReading, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.model import DeviceReading, Event, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.intake import Seen
     from gpuwatchd.pipeline.tracks import Track
-    from gpuwatchd.store.ring import Ring
 
 SPARK_POINTS = 32
+_EVERY_TICKS = 6
 _TIERS = {"none": 0, "watch": 1, "alert": 2}
 
 
@@ -27,11 +29,31 @@ class Spark(msgspec.Struct, frozen=True):
     samples: int = 0
 
 
+_NOTHING = Spark()
+
+
 def spark_of(ring: Ring) -> Spark:
     """Return up to ``SPARK_POINTS`` values over all that the ring knows."""
     span_s = ring.last[0] - ring.first_s if ring.last is not None else 0.0
     step_s = max(span_s / SPARK_POINTS, ring.cell_s)
     return Spark(ring.recent(SPARK_POINTS, step_s), step_s, ring.count)
+
+
+class Sparks:
+    """The sparklines of all devices; each is drawn anew now and then."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Spark] = {}
+
+    def of(self, uid: str, position: int, tick: int, tracks: Mapping[str, Track]) -> Spark:
+        """Return the sparkline of the device at a position of the list."""
+        track = tracks.get(uid)
+        ring = track.window if track is not None and isinstance(track.window, Ring) else None
+        turn = tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS
+        if ring is not None and turn:
+            # A column of the sparkline is minutes wide: a look back per tick would be waste.
+            self._kept[uid] = spark_of(ring)
+        return self._kept.get(uid, _NOTHING)
 
 
 def worst(findings: Iterable[Finding | None]) -> Finding | None:
@@ -45,69 +67,57 @@ def worst(findings: Iterable[Finding | None]) -> Finding | None:
 
 
 def live_device(
-    device: Device,
-    reading: DeviceReading | None,
+    seen: Seen,
     *,
-    tracks: Mapping[ProcessKey, Track],
-    others: Iterable[Track],
     spark: Spark,
     infos: Mapping[ProcessKey, ProcessInfo],
-    faults: tuple[str, ...],
+    events: tuple[Event, ...] = (),
 ) -> LiveDevice:
     """Return one device of the live state.
 
     Parameters
     ----------
-    tracks
-        The device's process tracks by key.
-    others
-        Its device and unattributed tracks.
+    seen
+        The device as last seen, with the tracks of its processes.
     spark
         Its recent past, from :func:`spark_of`.
+    infos
+        Who the processes are.
+    events
+        What happened to it lately.
     """
+    reading = seen.reading
     processes: tuple[LiveProcess, ...] | None = None
     unattributed: int | None = None
-    shown = {key: track.shown() for key, track in tracks.items()}
+    shown = {key: track.shown() for key, track in seen.processes.items()}
     if reading is not None and reading.uses is not None:
         processes = tuple(
             LiveProcess(
                 info=infos[use.key],
                 used_bytes=use.used_bytes,
                 kind=use.kind,
-                finding=shown[use.key] if (track := tracks.get(use.key)) else None,
+                finding=shown[use.key] if (track := seen.processes.get(use.key)) else None,
                 history=track.memo.shown if track is not None and track.memo.key else None,
+                sm_pct=use.sm_pct,
+                host_bytes=use.host_bytes,
             )
             for use in reading.uses
         )
         if reading.used_bytes is not None and all(u.used_bytes is not None for u in reading.uses):
             unattributed = reading.used_bytes - sum(u.used_bytes or 0 for u in reading.uses)
     return LiveDevice(
-        device=device,
+        device=seen.device,
         reading=None if reading is None else _without_uses(reading),
         unattributed_bytes=unattributed,
-        finding=worst([*shown.values(), *(track.shown() for track in others)]),
+        finding=worst([*shown.values(), *(track.shown() for track in seen.others)]),
         processes=processes,
         recent_bytes=spark.values,
         recent_step_s=spark.step_s,
         samples=spark.samples,
-        faults=faults,
+        faults=seen.faults,
+        events=events,
     )
 
 
 def _without_uses(reading: DeviceReading) -> DeviceReading:
-    if reading.uses is None:
-        return reading
-    return type(reading)(
-        device_uid=reading.device_uid,
-        used_bytes=reading.used_bytes,
-        free_bytes=reading.free_bytes,
-        total_bytes=reading.total_bytes,
-        reserved_bytes=reading.reserved_bytes,
-        util_pct=reading.util_pct,
-        memory_util_pct=reading.memory_util_pct,
-        temp_c=reading.temp_c,
-        power_w=reading.power_w,
-        clock_mhz=reading.clock_mhz,
-        uses=(),
-        state=reading.state,
-    )
+    return reading if not reading.uses else msgspec.structs.replace(reading, uses=())

@@ -15,16 +15,18 @@ from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
 from gpuwatchd.pipeline import blaming, handover
 from gpuwatchd.pipeline.clock import Clock, resumed
+from gpuwatchd.pipeline.happenings import Happenings
 from gpuwatchd.pipeline.herald import Herald
+from gpuwatchd.pipeline.holdings import Holdings
 from gpuwatchd.pipeline.intake import Intake
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
-from gpuwatchd.pipeline.state import Spark, live_device, spark_of
+from gpuwatchd.pipeline.serving import Serving
+from gpuwatchd.pipeline.state import Sparks, live_device
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
 from gpuwatchd.pipeline.workers import SourceWorker
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveState
-from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +43,6 @@ log = logging.getLogger("gpuwatchd")
 T = TypeVar("T")
 _LOG_AGAIN_S = 60.0
 _RSS_EVERY_TICKS = 12
-_SPARK_EVERY_TICKS = 6
 _LAST_MESSAGES_S = 1.5
 """How long the end waits for messages that are being sent."""
 
@@ -119,6 +120,9 @@ class Pipeline:
         )
         self.post = Post(courier, history)
         self.herald = Herald(self.watcher, self.post, history, wall=wall, mono=mono)
+        self.happenings = Happenings(history)
+        self.serving = Serving(config)
+        self.holdings = Holdings(config, self.intake, self.serving)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -132,12 +136,12 @@ class Pipeline:
         self._clock = Clock()
         self._failed: dict[str, tuple[str, float]] = {}
         self._faults: tuple[Fault, ...] = ()
-        self._sparks: dict[str, Spark] = {}
+        self._sparks = Sparks()
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
         self.config = config
-        self.watcher.config = config
+        self.watcher.config = self.serving.config = self.holdings.config = config
         self.watcher.rules = rules_of(config.policy)
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
@@ -183,10 +187,13 @@ class Pipeline:
             changes += changed
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
+        shown_s = self._wall() if taken_at_s is None else taken_at_s
+        self._guard("endpoints", lambda: self.serving.step(self.intake.infos.values(), shown_s))
+        self._guard("holdings", lambda: self.holdings.look(shown_s))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
         self._ticks += 1
-        state = self._state(self._wall() if taken_at_s is None else taken_at_s)
+        state = self._state(shown_s)
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             self._guard("live state", lambda: live.write(directory, state))
@@ -223,6 +230,7 @@ class Pipeline:
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
+        self._guard("events", lambda: self.happenings.take(sample))
         if self.history is not None:
             self._guard("history", lambda: self._record(sample, devices, step_s))
         return now_s, ended or []
@@ -312,27 +320,15 @@ class Pipeline:
     def _state(self, now_s: float) -> LiveState:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
-        devices = []
-        for position, (uid, seen) in enumerate(self.intake.devices.items()):
-            track = self.watcher.tracks.get(uid)
-            ring = track.window if track is not None and isinstance(track.window, Ring) else None
-            turn = self._ticks < _SPARK_EVERY_TICKS or self._ticks % _SPARK_EVERY_TICKS == (
-                position % _SPARK_EVERY_TICKS
+        devices = [
+            live_device(
+                seen,
+                spark=self._sparks.of(uid, position, self._ticks, self.watcher.tracks),
+                infos=self.intake.infos,
+                events=self.happenings.recent(uid),
             )
-            if ring is not None and turn:
-                # A column of the sparkline is minutes wide: a look back per tick would be waste.
-                self._sparks[uid] = spark_of(ring)
-            devices.append(
-                live_device(
-                    seen.device,
-                    seen.reading,
-                    tracks=seen.processes,
-                    others=seen.others,
-                    spark=self._sparks.get(uid, Spark()),
-                    infos=self.intake.infos,
-                    faults=seen.faults,
-                )
-            )
+            for position, (uid, seen) in enumerate(self.intake.devices.items())
+        ]
         alerts = [
             track.alert
             for track in self.watcher.tracks.values()
@@ -349,6 +345,8 @@ class Pipeline:
             alerts=(*alerts, *self.intake.unplaced()),
             problems=self.problems(),
             rss_bytes=self._rss_bytes,
+            holdings=self.holdings.found,
+            servers=self.serving.readings,
         )
 
     def close(self) -> None:
@@ -356,6 +354,7 @@ class Pipeline:
 
         In this order: a driver that hangs while it is let go must cost nothing that is written.
         """
+        self._guard("endpoints", self.serving.close)
         self._guard("outbox", lambda: self.post.close(timeout_s=_LAST_MESSAGES_S))
         if self.runtime_dir is not None:
             directory = self.runtime_dir

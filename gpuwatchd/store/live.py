@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gpuwatchd.errors import StoreError
-from gpuwatchd.model import Alert, Device, DeviceReading, Finding, ProcessInfo, Value
+from gpuwatchd.model import (
+    Alert,
+    Device,
+    DeviceReading,
+    Event,
+    Finding,
+    Holding,
+    Ledger,
+    ProcessInfo,
+    ServerReading,
+    Value,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +56,11 @@ class LiveProcess(Value, frozen=True, kw_only=True):
     finding: Finding | None = None
     history: KnownRuns | None = None
     """None where the program cannot be known again."""
+    sm_pct: float | None = None
+    host_bytes: int | None = None
+    """Anonymous memory and swap on the host."""
+    host_finding: Finding | None = None
+    """The judgement on that memory."""
 
 
 class LiveDevice(Value, frozen=True, kw_only=True):
@@ -57,7 +73,12 @@ class LiveDevice(Value, frozen=True, kw_only=True):
     finding: Finding | None = None
     """The judgement shown for the device: its own, or that of its worst process."""
     processes: tuple[LiveProcess, ...] | None = None
-    """None when the list is unknown."""
+    """None when the list is unknown and none is remembered."""
+    processes_age_s: float | None = None
+    """Age of the list where the newest could not be read; None where it is of now."""
+    ledger: Ledger | None = None
+    events: tuple[Event, ...] = ()
+    """The newest, oldest first."""
     recent_bytes: tuple[int | None, ...] = ()
     """Up to 32 values, oldest first, evenly spaced, for a sparkline; None is a gap."""
     recent_step_s: float = 0.0
@@ -82,6 +103,8 @@ class LiveState(Value, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """What is missing or broken, one sentence each."""
     rss_bytes: int | None = None
+    holdings: tuple[Holding, ...] = ()
+    servers: tuple[ServerReading, ...] = ()
 
 
 _ENCODER = msgspec.json.Encoder()

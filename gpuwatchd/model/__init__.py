@@ -1,0 +1,99 @@
+"""The values that travel through gpuwatchd: frozen, keyword-only, unit last in the name.
+
+Bytes are ``int`` (in arrays ``float64``). Instants ``*_at_s`` are UTC epoch seconds, for people;
+``*_mono_s`` are monotonic seconds since boot, for arithmetic. Unknown is ``None``: never 0, -1,
+"N/A" or NaN. Nothing here imports numpy at run time, so that reading a state file stays cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.model.judged import (
+    Blame,
+    EtaRange,
+    Finding,
+    Holding,
+    Ledger,
+    Profile,
+    Series,
+    Signal,
+    Subject,
+)
+from gpuwatchd.model.names import (
+    LEAK_PATTERNS,
+    AlertState,
+    DecisionKind,
+    DeviceState,
+    EventKind,
+    HoldingKind,
+    LedgerState,
+    MemoryKind,
+    NoticeKind,
+    Pattern,
+    Severity,
+    Tier,
+    Value,
+)
+from gpuwatchd.model.seen import (
+    Device,
+    DeviceReading,
+    Event,
+    Fault,
+    ProcessInfo,
+    ProcessKey,
+    ProcessUse,
+    Sample,
+    ServedModel,
+    ServerReading,
+)
+from gpuwatchd.model.told import (
+    Alert,
+    Availability,
+    Decision,
+    Delivery,
+    Message,
+)
+
+if TYPE_CHECKING:
+    from gpuwatchd.model.judged import FloatArray as FloatArray
+
+__all__ = [
+    "LEAK_PATTERNS",
+    "Alert",
+    "AlertState",
+    "Availability",
+    "Blame",
+    "Decision",
+    "DecisionKind",
+    "Delivery",
+    "Device",
+    "DeviceReading",
+    "DeviceState",
+    "EtaRange",
+    "Event",
+    "EventKind",
+    "Fault",
+    "Finding",
+    "Holding",
+    "HoldingKind",
+    "Ledger",
+    "LedgerState",
+    "MemoryKind",
+    "Message",
+    "NoticeKind",
+    "Pattern",
+    "ProcessInfo",
+    "ProcessKey",
+    "ProcessUse",
+    "Profile",
+    "Sample",
+    "Series",
+    "ServedModel",
+    "ServerReading",
+    "Severity",
+    "Signal",
+    "Subject",
+    "Tier",
+    "Value",
+]

@@ -1,0 +1,196 @@
+"""What is seen: devices, processes, samples, events, and what serving engines say."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuwatchd.model.names import DeviceState, EventKind, MemoryKind, Value
+
+
+class Device(Value, frozen=True, kw_only=True):
+    """One GPU, one MIG instance or one simulated card."""
+
+    uid: str
+    """Vendor UUID: survives reboot and reorder. For a log without UUIDs, a synthetic stable id."""
+    vendor: str
+    index: int | None
+    """Position for display only; never identity."""
+    name: str
+    memory_total_bytes: int | None
+    memory_kind: MemoryKind = "dedicated"
+    parent_uid: str | None = None
+    """UUID of the physical card when this is a MIG instance."""
+    source: str = ""
+    """Name of the source that reads it: "nvml", "replay", "simulate", ..."""
+    pci_bus: str | None = None
+
+
+class ProcessKey(Value, frozen=True, kw_only=True):
+    """Identity of a process, safe against pid reuse."""
+
+    pid: int
+    started_at_s: float | None
+    """Start time in epoch seconds; None where it cannot be read (foreign pid namespace, a log)."""
+
+
+class ProcessInfo(Value, frozen=True, kw_only=True):
+    """Who a process is. Read once per key and cached; every text is already cleaned."""
+
+    key: ProcessKey
+    name: str
+    user: str | None = None
+    argv: tuple[str, ...] = ()
+    """Command line, secrets masked."""
+    parent_pid: int | None = None
+    state: str | None = None
+    container: str | None = None
+    job: str | None = None
+    framework: str | None = None
+    framework_sure: bool = False
+    """False when the framework is guessed from the command line only."""
+    frameworks: tuple[str, ...] = ()
+    """Every framework whose libraries it has loaded, in order of precedence."""
+    uid: int | None = None
+    unit: str | None = None
+    """systemd unit: "ollama.service", "session-3.scope"."""
+    pod: str | None = None
+    """Kubernetes pod uid."""
+    group: str | None = None
+    """Job whose ranks belong together: "torchrun 7f3a", "slurm 42.0", "ray 01000000"."""
+    rank: int | None = None
+    model: str | None = None
+    """Model that it serves, where that is known beyond doubt."""
+    parents: tuple[str, ...] = ()
+    """Ancestors, nearest first: "torchrun[4700]", "bash[4600]"; not beyond a session's leader."""
+    foreign: bool = False
+    """The pid is of another pid namespace: no name is true here, and no signal may be sent."""
+    program: str | None = None
+    """Key of what it runs (see :mod:`gpuwatchd.programs`); None: it may be anything next time."""
+
+    @property
+    def label(self) -> str:
+        """Name with the script or module an interpreter runs: "python train.py".
+
+        Ten jobs called "python" tell nobody whose fault it is.
+        """
+        if not self.name.startswith("python") or len(self.argv) < 2:
+            return self.name
+        for word, following in zip(self.argv[1:], (*self.argv[2:], ""), strict=True):
+            if word == "-m" and following:
+                return f"{self.name} -m {following}"
+            if not word.startswith("-"):
+                script = word.rpartition("/")[2]
+                return f"{self.name} {script}" if script.endswith(".py") else self.name
+        return self.name
+
+
+class ProcessUse(Value, frozen=True, kw_only=True):
+    """What one process holds on one device."""
+
+    key: ProcessKey
+    used_bytes: int | None
+    """None when the driver lists the process but not its memory (WDDM, WSL2)."""
+    kind: str = "C"
+    """C compute, G graphics, M MPS; joined with + when it is in several lists."""
+    sm_pct: float | None = None
+    """Share of the compute units' time that it used lately, 0-100."""
+    host_bytes: int | None = None
+    """Anonymous memory and swap that it holds on the host; the same figure on every device."""
+
+
+class DeviceReading(Value, frozen=True, kw_only=True):
+    """One look at one device."""
+
+    device_uid: str
+    used_bytes: int | None
+    """Without the driver's reserve where that is known separately."""
+    free_bytes: int | None
+    total_bytes: int | None
+    reserved_bytes: int | None = None
+    util_pct: float | None = None
+    memory_util_pct: float | None = None
+    temp_c: float | None = None
+    power_w: float | None = None
+    clock_mhz: float | None = None
+    uses: tuple[ProcessUse, ...] | None = None
+    """Processes; () is "none", None is unknown (then ``uses_reason`` says why)."""
+    uses_reason: str | None = None
+    state: DeviceState = "ok"
+    memory_api: str | None = None
+    """Which call gave the memory ("v2", "v1", "unified", ...): one series, one call."""
+    throttle: tuple[str, ...] | None = None
+    """Why clocks are held down now, in words; None where that cannot be read."""
+    ecc_errors: int | None = None
+    """Uncorrected memory errors since the driver was loaded."""
+    retired_pages: int | None = None
+    """Pages or rows of memory taken out of use; more of them need a reset or an exchange."""
+
+
+class Fault(Value, frozen=True, kw_only=True):
+    """Something that could not be read, and why."""
+
+    where: str
+    """"source", "source/device" or "source/device/field"."""
+    why: str
+    device_uid: str | None = None
+
+
+class Event(Value, frozen=True, kw_only=True):
+    """Something that happened to a device: once, at an instant."""
+
+    at_s: float
+    kind: EventKind
+    device_uid: str | None = None
+    text: str
+    """One sentence, without the device's name."""
+    code: int | None = None
+    """XID number, or NVML's code."""
+    hardware: bool | None = None
+    """True: look at the hardware or driver first; False: the application's doing; None: neither."""
+
+
+class Sample(Value, frozen=True, kw_only=True):
+    """One tick of one source (or, merged, of all sources)."""
+
+    taken_at_s: float
+    taken_mono_s: float
+    boot_id: str
+    readings: tuple[DeviceReading, ...]
+    processes: tuple[ProcessInfo, ...] = ()
+    """Only what the source itself knows (replay, simulate); live pids are looked up by the host."""
+    faults: tuple[Fault, ...] = ()
+    events: tuple[Event, ...] = ()
+    """What happened since the last sample."""
+
+
+class ServedModel(Value, frozen=True, kw_only=True):
+    """A model that a serving engine has loaded."""
+
+    name: str
+    size_bytes: int | None = None
+    vram_bytes: int | None = None
+    """Ollama's estimate at load; 0 is "on the CPU"."""
+    expires_at_s: float | None = None
+
+
+class ServerReading(Value, frozen=True, kw_only=True):
+    """What a serving engine on this machine says of itself."""
+
+    kind: str
+    """"Ollama", "vLLM", "SGLang" or "llama.cpp"."""
+    url: str
+    at_s: float
+    pid: int | None = None
+    ok: bool = True
+    why: str = ""
+    """Why it did not answer."""
+    models: tuple[ServedModel, ...] | None = None
+    """Loaded models; () is none, None is unknown."""
+    kv_share: float | None = None
+    """Share of the KV cache in use, 0-1; a prefix cache that can be evicted does not count."""
+    running: int | None = None
+    """Requests being worked on."""
+    waiting: int | None = None
+    pool_share: float | None = None
+    """Share of the device that its pool was set to take, 0-1."""
+    facts: dict[str, float] = msgspec.field(default_factory=dict)
