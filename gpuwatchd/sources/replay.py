@@ -14,7 +14,7 @@ import numpy as np
 from gpuwatchd import text
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import Availability, DeviceReading, Fault, ProcessUse, Sample
-from gpuwatchd.sources.formats import FORMATS
+from gpuwatchd.sources.formats import FORMATS, torch_snapshot
 from gpuwatchd.sources.formats.binaries import refusal
 from gpuwatchd.sources.formats.clock import Clock
 from gpuwatchd.sources.formats.collect import Collector
@@ -25,6 +25,7 @@ from gpuwatchd.sources.formats.runs import GAP_INTERVALS, median_interval_s
 from gpuwatchd.sources.formats.stream import Stream, opened
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.model import Device, ProcessInfo, ProcessKey
@@ -48,9 +49,12 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
     sink = Collector(options)
     try:
         with opened(str(path)) as raw:
-            refused = refusal(raw.peek(16)[:16])
+            head = raw.peek(16)[:16]
+            refused = refusal(head)
             if refused is not None:
                 log.error, log.hint = refused
+            elif torch_snapshot.is_pickle(head):
+                _read_snapshot(raw, sink, log)
             else:
                 _read(Stream(raw), sink, log, options)
     except IsADirectoryError:
@@ -98,6 +102,16 @@ def _read(stream: Stream, sink: Collector, log: LogFile, options: LogOptions) ->
             log.error = f"no readings: this looks like {log.format} without a usable row"
         else:
             log.error, log.hint = _unknown(stream, dispatcher)
+
+
+def _read_snapshot(raw: io.BufferedReader, sink: Collector, log: LogFile) -> None:
+    try:
+        torch_snapshot.read(raw, sink)
+    except torch_snapshot.SnapshotError as error:
+        log.error, log.hint = str(error), error.hint
+        return
+    log.format = torch_snapshot.NAME
+    finish(sink, log)
 
 
 def _unknown(stream: Stream, dispatcher: Dispatcher) -> tuple[str, str]:

@@ -28,17 +28,12 @@ def refusal(head: bytes) -> tuple[str, str] | None:
 
     Examples
     --------
-    >>> refusal(b"\x80\x04\x95abc")[0]
-    'this is a Python pickle, which could run code and is not opened'
+    >>> refusal(b"\x7fELF\x02\x01")[0]
+    'this is a program, not a log'
     >>> refusal(b"timestamp, index") is None
     True
     """
     for magic, sentence, hint in _KINDS:
         if head.startswith(magic):
             return sentence, hint
-    if head[:1] == b"\x80" and head[1:2] in {b"\2", b"\3", b"\4", b"\5"}:
-        return (
-            "this is a Python pickle, which could run code and is not opened",
-            "log memory.used over time instead, for example with nvidia-smi -l 5",
-        )
     return None

@@ -1,0 +1,164 @@
+"""Memory snapshots of PyTorch: read as plain data, never run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.sources.replay import read_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+BEGIN_US = 1_750_000_000_000_000
+FRAMES = [
+    {"filename": "/x/site-packages/torch/nn/modules/module.py", "line": 5, "name": "forward"},
+    {"filename": "/home/alice/train.py", "line": 88, "name": "step"},
+]
+
+
+def event(action: str, mib: int, at_s: float, **more: Any) -> dict[str, Any]:
+    at_us = BEGIN_US + int(at_s * 1e6)
+    return {"action": action, "addr": 1, "size": mib * MIB, "time_us": at_us, **more}
+
+
+def snapshot(steps: int = 120, *, keep: int | None = None) -> dict[str, Any]:
+    """Return a leak of 8 MiB each 10 s; ``keep`` only the newest events, as the ring does."""
+    trace: list[dict[str, Any]] = []
+    for step in range(steps):
+        at_s = step * 10.0
+        trace += [
+            event("segment_alloc", 10, at_s),
+            event("alloc", 8, at_s + 0.01),
+            event("alloc", 2, at_s + 0.02),
+            event("free_requested", 2, at_s + 0.03),
+            event("free_completed", 2, at_s + 0.04),
+        ]
+    segment = {
+        "device": 0, "total_size": steps * 10 * MIB, "allocated_size": steps * 8 * MIB,
+        "blocks": [{"size": 8 * MIB, "state": "active_allocated", "frames": FRAMES}] * steps,
+    }  # fmt: skip
+    kept = trace if keep is None else trace[-keep:]
+    return {"segments": [segment], "device_traces": [kept, []], "external_annotations": []}
+
+
+def write(tmp_path: Path, content: object) -> Path:
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(pickle.dumps(content))
+    return file
+
+
+@pytest.mark.parametrize("keep", [None, 100])
+def test_levels_are_absolute_however_much_the_ring_kept(tmp_path: Path, keep: int | None) -> None:
+    log = read_log(write(tmp_path, snapshot(keep=keep)))
+    assert (log.error, log.format) == (None, "pytorch-snapshot")
+    by_name = {series.device.name: series for series in log.series}
+    assert sorted(by_name) == ["PyTorch allocated", "PyTorch reserved"]
+    for name, step_mib in (("PyTorch allocated", 8), ("PyTorch reserved", 10)):
+        series = by_name[name]
+        assert series.device.index == 0
+        assert series.used_bytes[-1] == 120 * step_mib * MIB
+        grown = np.polyfit(series.t_s, series.used_bytes, 1)[0]
+        assert grown == pytest.approx(step_mib * MIB / 10, rel=0.02)
+        assert series.t_s[-1] == pytest.approx(BEGIN_US / 1e6 + 1190.04)
+
+
+def test_the_site_of_what_lives_is_named_below_pytorch_itself(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, snapshot()))
+    assert any("allocated at train.py:88 step" in note for note in log.warnings)
+
+
+def test_running_out_is_told(tmp_path: Path) -> None:
+    content = snapshot()
+    content["device_traces"][0].append(event("oom", 512, 1200.0, device_free=1))
+    assert "the trace says that memory ran out once" in read_log(write(tmp_path, content)).warnings
+
+
+def test_without_a_history_it_says_how_to_record_one(tmp_path: Path) -> None:
+    content = snapshot()
+    content["device_traces"] = [[]]
+    log = read_log(write(tmp_path, content))
+    assert any("_record_memory_history" in note for note in log.warnings)
+    assert len(log.series) == 2
+
+
+def test_reserved_that_grows_alone_is_called_fragmentation(tmp_path: Path) -> None:
+    content = snapshot()
+    trace = content["device_traces"][0]
+    content["device_traces"][0] = [each for each in trace if each["action"] == "segment_alloc"]
+    notes = read_log(write(tmp_path, content)).warnings
+    assert any("fragmentation rather than a leak" in note for note in notes)
+    notes = read_log(write(tmp_path, snapshot())).warnings
+    assert not any("fragmentation" in note for note in notes)
+
+
+class Evil:
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (self.mark,)
+
+
+def test_a_pickle_that_wants_to_run_code_is_not_opened(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    content = {**snapshot(2), "external_annotations": [Evil(str(mark))]}
+    log = read_log(write(tmp_path, content))
+    assert not mark.exists()
+    assert log.error is not None
+    assert "posix.mkdir, which could run code: it is not opened" in log.error
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x04Nr\xff\xff\xff\xff.",  # a memo of four thousand million entries
+        b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00abc.",  # a terabyte of bytes
+        b"\x80\x04\x95\x10\x00",
+        b"\x80\x04}.",
+        pickle.dumps([1, 2, 3]),
+        pickle.dumps({"segments": 7}),
+    ],
+)
+def test_what_is_no_snapshot_is_one_sentence(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "x.pickle"
+    file.write_bytes(data)
+    log = read_log(file)
+    assert log.error is not None
+    assert "pickle" in log.error
+    assert "\n" not in log.error
+    assert not log.series
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(
+        st.sampled_from(
+            ["segments", "device_traces", "device", "blocks", "frames", "action", "size",
+             "time_us", "total_size", "state", "alloc", "active_allocated"]
+        ),
+        inner, max_size=5,
+    ),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@given(segments=st.lists(JUNK, max_size=4), traces=JUNK)
+def test_any_plain_content_is_answered(
+    tmp_path_factory: pytest.TempPathFactory, segments: list[Any], traces: Any
+) -> None:
+    file = tmp_path_factory.mktemp("snapshot") / "x.pickle"
+    file.write_bytes(pickle.dumps({"segments": segments, "device_traces": traces}))
+    log = read_log(file)
+    for series in log.series:
+        assert np.isfinite(series.used_bytes).all()
+        assert (series.used_bytes >= 0).all()
+        assert (np.diff(series.t_s) > 0).all()
