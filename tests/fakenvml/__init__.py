@@ -20,13 +20,21 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class FakeNvml:
-    """One configuration file, one statistics file and the environment that makes them count."""
+    """One configuration file, one statistics file and the environment that makes them count.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    folder
+        Where the files are.
+    flags
+        The compiler's, for a variant of the library.
+    """
+
+    def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
         self.conf = folder / "fakenvml.conf"
         self.stats_file = folder / "fakenvml.stats"
-        self.library_folder = cached()
+        self.library_folder = cached(*flags)
 
     @staticmethod
     def available() -> bool:

@@ -20,7 +20,7 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, *flags: str) -> Path:
     """Compile into ``folder`` and return the library's path. Safe when two runs do it at once."""
     cc = compiler()
     if cc is None:
@@ -32,23 +32,24 @@ def build(folder: Path) -> Path:
         name = (
             f"-Wl,-install_name,{LIBRARY}" if sys.platform == "darwin" else f"-Wl,-soname,{LIBRARY}"
         )
-        command = [cc, "-O2", "-shared", "-fPIC", name, "-o", str(fresh), str(SOURCE), "-lpthread"]
+        command = [cc, "-O2", "-shared", "-fPIC", *flags, name, "-o", str(fresh), str(SOURCE)]
+        command.append("-lpthread")
         subprocess.run(command, check=True, capture_output=True, text=True)
         fresh.replace(target)
     return target
 
 
-def cached() -> Path:
+def cached(*flags: str) -> Path:
     """Return the folder that holds an up-to-date library, building it when needed."""
-    stamp = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    stamp = hashlib.sha256(SOURCE.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
     folder = HERE / "build" / stamp
     if not (folder / LIBRARY).exists():
         try:
-            build(folder)
+            build(folder, *flags)
         except PermissionError:  # a read-only checkout
             folder = Path(tempfile.gettempdir()) / f"fakenvml-{os.getuid()}-{stamp}"
             if not (folder / LIBRARY).exists():
-                build(folder)
+                build(folder, *flags)
     return folder
 
 

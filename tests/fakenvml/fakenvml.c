@@ -10,21 +10,32 @@
  *   gpu I key=value ...        I counts from 0, in any order
  *        name (_ is a space) uuid bus serial minor total used base reserved util memutil temp
  *        power limit (W) fan energy clock memclock persistence ecc mig (0/1) reasons brand
+ *        ecc_errors ecc_corrected (since the driver was loaded) retired (pages) remapped (rows)
+ *        remap_pending remap_failure accounting (0/1) numa (node) addressing (0 none 1 HMM 2 ATS)
+ *        events (mask of supported event types)
  *        Sizes take K M G T. The value "na" makes that query NOT_SUPPORTED.
  *        used: fixed (plus the growth of its processes); without it: base + its live processes.
  *   mig I gi= ci= total= used= base= reserved= uuid= name=      one instance on GPU I
  *   proc I pid= mem=N|na type=C|G|M|CG.. gi= ci= sm= [rate=N] [max=N] [since=EPOCH] [alive=1]
+ *        [peak=N]  what accounting says of it; type=- mem=0 peak=N is a process that has gone.
+ *        sm=na: no utilisation sample of it.
  *        rate: memory grows by N bytes (K M G allowed) per second from the moment the line was
  *        first seen by this process (or from the epoch second `since`), never above max.
  *        alive=1: the line counts only while the pid exists and is not a zombie.
- *   event I type=8 data=79     handed out once by nvmlEventSetWait
+ *   event I type=8 data=79 [gi= ci=]   handed out once by nvmlEventSetWait, to who registered for
+ *                              it; a line that was added to the file later comes then
  *   fail FUNC GPU CODE         FUNC is the entry point (nvmlDeviceGetMemoryInfo_v2), GPU is "1",
  *   delay FUNC GPU MICROSEC    or "1:0" (first MIG instance of GPU 1); both may hold * and ?
  *   procs_v3_fail_second [N]   the list "grew" between sizing and reading: the first N reads with a
  *                              buffer (all, without N) answer INSUFFICIENT_SIZE
+ *   procs_widened              version 3 of the lists has entries of 32 bytes, as some 535 drivers had
+ *   procutil_success           the sizing call for utilisation samples answers SUCCESS when there are
+ *                              none, instead of NOT_FOUND
  *   v2_inclusive               memory v2 `used` holds the reserve too (as one driver manual says)
  *
- * FAKE_NVML_STATS=path: calls per entry point, written at exit ("name count" a line).
+ * FAKE_NVML_STATS=path: calls per entry point, written at exit ("name count" a line); and
+ * "shutdown_in_wait" when NVML was shut down, or an event set freed, while somebody waited on it.
+ * Compiled with -DNO_DETAIL_LIST it lacks the symbol by which clients know a later 535 driver.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -58,23 +69,25 @@ typedef struct {
   int present, has_used, mig_mode, gi, ci, minor;
   char name[TEXT], uuid[TEXT], bus[32], serial[32];
   uint64_t total, used, base, reserved, util, memutil, temp, power, limit, fan, energy, clock,
-      memclock, persistence, ecc, reasons;
+      memclock, persistence, ecc, reasons, ecc_errors, ecc_corrected, retired, remapped,
+      remap_pending, remap_failure, accounting, numa, addressing, events;
 } Unit;
 
 typedef struct {
-  int gpu, gi, ci, alive;
-  unsigned pid, sm;
-  uint64_t mem, max;
+  int gpu, gi, ci, alive, next, twin; /* next on this GPU; earlier entry of the same pid */
+  unsigned pid;
+  uint64_t mem, max, peak, sm;
   double rate, since;
   char type[8];
 } Proc;
 
 typedef struct { char func[TEXT], gpu[16]; long value; } Rule;
-typedef struct { int gpu; uint64_t type, data; } Event;
+typedef struct { int gpu; unsigned gi, ci; uint64_t type, data; char line[TEXT]; } Event;
 
 typedef struct {
   char driver[TEXT], nvml[TEXT];
-  int cuda, init_error, gpus, migs[MAX_GPUS], nprocs, nfails, ndelays, nevents, inclusive;
+  int cuda, init_error, gpus, migs[MAX_GPUS], nprocs, nfails, ndelays, nevents, inclusive, widened,
+      procutil_success, first[MAX_GPUS], last[MAX_GPUS];
   int fail_second; /* how many buffered reads fail; -1: all */
   Unit gpu[MAX_GPUS], mig[MAX_GPUS][MAX_MIGS];
   Proc procs[MAX_PROCS];
@@ -85,7 +98,10 @@ typedef struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static World world;
 static struct { time_t s; long ns; off_t size; ino_t inode; int valid; } seen_file;
-static int initialised, next_event;
+static int initialised, waiting;
+static uint64_t registered[MAX_GPUS];
+static struct { char line[TEXT]; int times; } handed[MAX_EVENTS * 4]; /* event lines given out */
+static int nhanded;
 static Handle card[MAX_GPUS], slice[MAX_GPUS][MAX_MIGS];
 static struct { const char *name; unsigned long calls; } stats[256];
 static int nstats;
@@ -126,7 +142,11 @@ static void unit_key(Unit *u, const char *key, const char *value) {
       {"memutil", &u->memutil}, {"temp", &u->temp}, {"power", &u->power}, {"limit", &u->limit},
       {"fan", &u->fan}, {"energy", &u->energy}, {"clock", &u->clock},
       {"memclock", &u->memclock}, {"persistence", &u->persistence}, {"ecc", &u->ecc},
-      {"reasons", &u->reasons}};
+      {"reasons", &u->reasons}, {"ecc_errors", &u->ecc_errors},
+      {"ecc_corrected", &u->ecc_corrected}, {"retired", &u->retired}, {"remapped", &u->remapped},
+      {"remap_pending", &u->remap_pending}, {"remap_failure", &u->remap_failure},
+      {"accounting", &u->accounting}, {"numa", &u->numa}, {"addressing", &u->addressing},
+      {"events", &u->events}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
     if (strcmp(key, numbers[i].name) == 0) { *numbers[i].to = number(value); return; }
   if (strcmp(key, "used") == 0) { u->used = number(value); u->has_used = 1; }
@@ -147,7 +167,8 @@ static void unit_defaults(Unit *u, int gpu, int mig) {
   u->total = 24ULL << 30;
   u->memutil = u->util = 0;
   u->temp = 40; u->power = 60; u->limit = 300; u->clock = 1410; u->memclock = 1215;
-  u->fan = u->ecc = NA;
+  u->fan = u->ecc = u->ecc_errors = u->ecc_corrected = u->retired = u->remapped = NA;
+  u->numa = u->addressing = u->events = NA;
   snprintf(u->bus, sizeof u->bus, "00000000:%02X:00.0", gpu + 1);
   if (mig < 0) {
     snprintf(u->name, sizeof u->name, "NVIDIA Test GPU");
@@ -170,9 +191,10 @@ static double seen_at(const char *line) {
 
 static void proc_line(World *w, int gpu, char *rest, const char *line) {
   if (w->nprocs == MAX_PROCS) return;
-  Proc *p = &w->procs[w->nprocs++];
+  int self = w->nprocs++;
+  Proc *p = &w->procs[self];
   memset(p, 0, sizeof *p);
-  p->gpu = gpu; p->gi = p->ci = -1; p->max = NA;
+  p->gpu = gpu; p->gi = p->ci = p->next = p->twin = -1; p->max = p->peak = NA;
   strcpy(p->type, "C");
   for (char *save, *word = strtok_r(rest, " \t\r\n", &save); word; word = strtok_r(NULL, " \t\r\n", &save)) {
     char *value = strchr(word, '=');
@@ -186,10 +208,16 @@ static void proc_line(World *w, int gpu, char *rest, const char *line) {
     else if (strcmp(word, "type") == 0) snprintf(p->type, sizeof p->type, "%s", value);
     else if (strcmp(word, "gi") == 0) p->gi = atoi(value);
     else if (strcmp(word, "ci") == 0) p->ci = atoi(value);
-    else if (strcmp(word, "sm") == 0) p->sm = (unsigned)atoi(value);
+    else if (strcmp(word, "peak") == 0) p->peak = number(value);
+    else if (strcmp(word, "sm") == 0) p->sm = number(value);
     else if (strcmp(word, "alive") == 0) p->alive = atoi(value);
   }
   if (p->rate != 0 && p->since == 0) p->since = seen_at(line);
+  for (int i = w->first[gpu]; i >= 0; i = w->procs[i].next)
+    if (w->procs[i].pid == p->pid) p->twin = i;
+  if (w->first[gpu] < 0) w->first[gpu] = self;
+  else w->procs[w->last[gpu]].next = self;
+  w->last[gpu] = self;
 }
 
 static void unit_line(World *w, int gpu, char *rest, int is_mig) {
@@ -210,6 +238,23 @@ static void rule_line(Rule *rules, int *count, const char *rest) {
     ++*count;
 }
 
+static void event_line(World *w, int gpu, char *rest, const char *line) {
+  if (w->nevents == MAX_EVENTS) return;
+  Event *e = &w->events[w->nevents++];
+  memset(e, 0, sizeof *e);
+  e->gpu = gpu; e->type = 8; e->gi = e->ci = 0xFFFFFFFF;
+  snprintf(e->line, sizeof e->line, "%.95s", line);
+  for (char *save, *word = strtok_r(rest, " \t\r\n", &save); word; word = strtok_r(NULL, " \t\r\n", &save)) {
+    char *value = strchr(word, '=');
+    if (!value) continue;
+    *value++ = 0;
+    if (strcmp(word, "type") == 0) e->type = number(value);
+    else if (strcmp(word, "data") == 0) e->data = number(value);
+    else if (strcmp(word, "gi") == 0) e->gi = (unsigned)atoi(value);
+    else if (strcmp(word, "ci") == 0) e->ci = (unsigned)atoi(value);
+  }
+}
+
 static void one_line(World *w, char *line) {
   char whole[1024], *rest;
   snprintf(whole, sizeof whole, "%s", line);
@@ -219,6 +264,8 @@ static void one_line(World *w, char *line) {
     w->fail_second = -1;
     sscanf(rest, "%d", &w->fail_second);
   } else if (strcmp(verb, "v2_inclusive") == 0) w->inclusive = 1;
+  else if (strcmp(verb, "procs_widened") == 0) w->widened = 1;
+  else if (strcmp(verb, "procutil_success") == 0) w->procutil_success = 1;
   else if (strcmp(verb, "driver") == 0) sscanf(rest, "%95s", w->driver);
   else if (strcmp(verb, "nvml") == 0) sscanf(rest, "%95s", w->nvml);
   else if (strcmp(verb, "cuda") == 0) sscanf(rest, "%d", &w->cuda);
@@ -232,14 +279,7 @@ static void one_line(World *w, char *line) {
     if (strcmp(verb, "gpu") == 0) unit_line(w, gpu, rest, 0);
     else if (strcmp(verb, "mig") == 0) unit_line(w, gpu, rest, 1);
     else if (strcmp(verb, "proc") == 0) proc_line(w, gpu, rest, whole);
-    else if (strcmp(verb, "event") == 0 && w->nevents < MAX_EVENTS) {
-      Event *e = &w->events[w->nevents];
-      unsigned long long type = 8, data = 0;
-      if (sscanf(rest, "type=%llu data=%llu", &type, &data) == 2) {
-        e->gpu = gpu; e->type = type; e->data = data;
-        w->nevents++;
-      }
-    }
+    else if (strcmp(verb, "event") == 0) event_line(w, gpu, rest, whole);
   }
 }
 
@@ -262,11 +302,11 @@ static void refresh(void) { /* under the lock */
   strcpy(fresh.driver, "550.54.15");
   strcpy(fresh.nvml, "12.550.54.15");
   fresh.cuda = 12040;
+  for (int i = 0; i < MAX_GPUS; i++) fresh.first[i] = fresh.last[i] = -1;
   char line[1024];
   while (fgets(line, sizeof line, f)) one_line(&fresh, line);
   fclose(f);
   world = fresh;
-  next_event = 0;
   seen_file.s = s.st_mtime; seen_file.size = s.st_size; seen_file.inode = s.st_ino;
 #ifdef __APPLE__
   seen_file.ns = s.st_mtimespec.tv_nsec;
@@ -304,14 +344,14 @@ static long rule_for(const Rule *rules, int n, const char *func, const char *gpu
 }
 
 /* Takes the lock and keeps it when the answer is OK. */
-static int enter(const char *func, const Handle *h, int needs_init) {
+static int enter_again(const char *func, const Handle *h, int needs_init, int first) {
   char gpu[16] = "-";
   if (h && h->mig < 0) snprintf(gpu, sizeof gpu, "%d", h->gpu);
   else if (h) snprintf(gpu, sizeof gpu, "%d:%d", h->gpu, h->mig);
   pthread_mutex_lock(&lock);
   refresh();
-  count(func);
-  long wait_us = rule_for(world.delays, world.ndelays, func, gpu, 0);
+  if (first) count(func);
+  long wait_us = !first ? 0 : rule_for(world.delays, world.ndelays, func, gpu, 0);
   if (wait_us > 0) {
     pthread_mutex_unlock(&lock);
     struct timespec t = {wait_us / 1000000, (wait_us % 1000000) * 1000};
@@ -325,6 +365,10 @@ static int enter(const char *func, const Handle *h, int needs_init) {
     code = INVALID;
   if (code != OK) pthread_mutex_unlock(&lock);
   return code;
+}
+
+static int enter(const char *func, const Handle *h, int needs_init) {
+  return enter_again(func, h, needs_init, 1);
 }
 
 #define LEAVE(code) do { int c_ = (code); pthread_mutex_unlock(&lock); return c_; } while (0)
@@ -387,11 +431,10 @@ static uint64_t used_of(const Handle *h) {
   const Unit *u = unit(h);
   if (u->has_used && u->used == NA) return NA;
   uint64_t sum = u->has_used ? u->used : u->base;
-  for (int i = 0; i < world.nprocs; i++) {
+  for (int i = world.first[h->gpu]; i >= 0; i = world.procs[i].next) {
     const Proc *p = &world.procs[i];
     int again = 0; /* one pid in two lists holds its memory once */
-    for (int j = 0; j < i && !again; j++)
-      again = world.procs[j].pid == p->pid && world.procs[j].gpu == p->gpu && on(&world.procs[j], h);
+    for (int j = p->twin; j >= 0 && !again; j = world.procs[j].twin) again = on(&world.procs[j], h);
     if (again || p->mem == NA || !on(p, h)) continue;
     sum += u->has_used ? memory_of(p) - p->mem : memory_of(p);
   }
@@ -402,6 +445,7 @@ typedef struct { unsigned long long total, free, used; } Memory1;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
 typedef struct { unsigned pid; unsigned long long mem; } Proc1;
 typedef struct { unsigned pid; unsigned long long mem; unsigned gi, ci; } Proc2;
+typedef struct { unsigned pid; unsigned long long mem; unsigned gi, ci; unsigned long long cc; } Proc3;
 
 static int memory(const Handle *h, Memory2 *m) {
   const Unit *u = unit(h);
@@ -442,7 +486,7 @@ int nvmlDeviceGetBAR1MemoryInfo(Handle *h, Memory1 *m) {
 
 static int list(Handle *h, unsigned *n, void *to, char type, int version) {
   unsigned found = 0;
-  for (int i = 0; i < world.nprocs; i++)
+  for (int i = world.first[h->gpu]; i >= 0; i = world.procs[i].next)
     found += strchr(world.procs[i].type, type) && on(&world.procs[i], h);
   unsigned room = to ? *n : 0;
   if (to && type == 'C' && world.fail_second) {
@@ -453,10 +497,15 @@ static int list(Handle *h, unsigned *n, void *to, char type, int version) {
   *n = found;
   if (found > room) return TOO_SMALL;
   unsigned k = 0;
-  for (int i = 0; i < world.nprocs && k < found; i++) {
+  for (int i = world.first[h->gpu]; i >= 0 && k < found; i = world.procs[i].next) {
     const Proc *p = &world.procs[i];
     if (!strchr(p->type, type) || !on(p, h)) continue;
-    if (version == 1) {
+    if (version == 3 && world.widened) {
+      /* What does not fit into a buffer of narrow entries is left out, so that nothing breaks. */
+      if ((k + 1) * sizeof(Proc3) > room * sizeof(Proc2)) break;
+      Proc3 entry = {p->pid, memory_of(p), (unsigned)p->gi, (unsigned)p->ci, 0};
+      ((Proc3 *)to)[k++] = entry;
+    } else if (version == 1) {
       Proc1 entry = {p->pid, memory_of(p)};
       ((Proc1 *)to)[k++] = entry;
     } else {
@@ -464,7 +513,7 @@ static int list(Handle *h, unsigned *n, void *to, char type, int version) {
       ((Proc2 *)to)[k++] = entry;
     }
   }
-  *n = k;
+  *n = world.widened ? found : k;
   return OK;
 }
 
@@ -482,24 +531,73 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 3, 'M')
 
 /* nvitop asks for these two only to learn which process structure the driver uses. */
 int nvmlDeviceGetConfComputeMemSizeInfo(Handle *h, void *to) { (void)to; BEGIN(h); LEAVE(NOT_SUPPORTED); }
+#ifndef NO_DETAIL_LIST
 int nvmlDeviceGetRunningProcessDetailList(Handle *h, void *to) { (void)to; BEGIN(h); LEAVE(NOT_SUPPORTED); }
+#endif
 
 typedef struct { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec; } Sample;
 int nvmlDeviceGetProcessUtilization(Handle *h, Sample *to, unsigned *n, unsigned long long since) {
-  (void)since;
   BEGIN(h);
+  if (h->mig >= 0 || unit(h)->mig_mode) LEAVE(NOT_SUPPORTED);
   unsigned found = 0, room = to ? *n : 0;
-  for (int i = 0; i < world.nprocs; i++) found += on(&world.procs[i], h);
+  uint64_t at = (uint64_t)(now_s() * 1e6);
+  for (int i = world.first[h->gpu]; i >= 0; i = world.procs[i].next)
+    found += world.procs[i].sm != NA && since < at && on(&world.procs[i], h);
   *n = found;
-  if (found == 0) LEAVE(NOT_FOUND);
+  if (found == 0) LEAVE(world.procutil_success ? OK : NOT_FOUND);
   if (found > room) LEAVE(TOO_SMALL);
   unsigned k = 0;
-  for (int i = 0; i < world.nprocs && k < found; i++) {
-    if (!on(&world.procs[i], h)) continue;
-    Sample s = {world.procs[i].pid, (unsigned long long)(now_s() * 1e6), world.procs[i].sm, 0, 0, 0};
+  for (int i = world.first[h->gpu]; i >= 0 && k < found; i = world.procs[i].next) {
+    const Proc *p = &world.procs[i];
+    if (p->sm == NA || !on(p, h)) continue;
+    Sample s = {p->pid, at, (unsigned)p->sm, 0, 0, 0};
     to[k++] = s;
   }
   LEAVE(OK);
+}
+
+/* ---- accounting ---------------------------------------------------------------------------- */
+
+typedef struct {
+  unsigned util, memutil;
+  unsigned long long max_memory, time, start;
+  unsigned running, reserved[5];
+} Accounting;
+
+static int accounting_on(const Handle *h) {
+  return h->mig < 0 && !unit(h)->mig_mode && unit(h)->accounting == 1;
+}
+int nvmlDeviceGetAccountingMode(Handle *h, unsigned *to) {
+  BEGIN(h);
+  if (h->mig >= 0 || unit(h)->accounting == NA) LEAVE(NOT_SUPPORTED);
+  *to = (unsigned)accounting_on(h);
+  LEAVE(OK);
+}
+int nvmlDeviceGetAccountingBufferSize(Handle *h, unsigned *to) { BEGIN(h); *to = 4000; LEAVE(OK); }
+int nvmlDeviceGetAccountingPids(Handle *h, unsigned *n, unsigned *to) {
+  BEGIN(h);
+  unsigned k = 0, room = to ? *n : 0;
+  if (!accounting_on(h)) LEAVE(NOT_SUPPORTED);
+  for (int i = world.first[h->gpu]; i >= 0; i = world.procs[i].next)
+    if (world.procs[i].peak != NA) {
+      if (k < room) to[k] = world.procs[i].pid;
+      k++;
+    }
+  *n = k;
+  LEAVE(k > room ? TOO_SMALL : OK);
+}
+int nvmlDeviceGetAccountingStats(Handle *h, unsigned pid, Accounting *to) {
+  BEGIN(h);
+  if (!accounting_on(h)) LEAVE(NOT_SUPPORTED);
+  for (int i = world.first[h->gpu]; i >= 0; i = world.procs[i].next) {
+    const Proc *p = &world.procs[i];
+    if (p->pid != pid || p->peak == NA) continue;
+    memset(to, 0, sizeof *to);
+    to->max_memory = p->peak;
+    to->running = *p->type != '-';
+    LEAVE(OK);
+  }
+  LEAVE(NOT_FOUND);
 }
 
 /* ---- the system ---------------------------------------------------------------------------- */
@@ -520,7 +618,8 @@ int nvmlInitWithFlags(unsigned flags) { (void)flags; return init(__func__); }
 int nvmlInit_v2(void) { return init(__func__); }
 int nvmlShutdown(void) {
   BEGIN_SYSTEM(1);
-  initialised--;
+  if (waiting) count("shutdown_in_wait");
+  if (--initialised == 0) memset(registered, 0, sizeof registered);
   LEAVE(OK);
 }
 
@@ -673,12 +772,39 @@ int nvmlDeviceGetEncoderUtilization(Handle *h, unsigned *to, unsigned *period) {
 int nvmlDeviceGetDecoderUtilization(Handle *h, unsigned *to, unsigned *period) { BEGIN(h); *to = 0; *period = 100000; LEAVE(OK); }
 int nvmlDeviceGetPcieThroughput(Handle *h, int counter, unsigned *to) { (void)counter; BEGIN(h); *to = 0; LEAVE(OK); }
 int nvmlDeviceGetTotalEccErrors(Handle *h, int type, int counter, unsigned long long *to) {
-  (void)type; (void)counter;
+  (void)counter;
   BEGIN(h);
-  if (unit(h)->ecc == NA) LEAVE(NOT_SUPPORTED);
-  *to = 0;
+  uint64_t value = type == 1 ? unit(h)->ecc_errors : unit(h)->ecc_corrected;
+  if (unit(h)->ecc == NA && value == NA) LEAVE(NOT_SUPPORTED);
+  *to = value == NA ? 0 : value;
   LEAVE(OK);
 }
+int nvmlDeviceGetMemoryErrorCounter(Handle *h, int type, int counter, int place, unsigned long long *to) {
+  (void)place;
+  return nvmlDeviceGetTotalEccErrors(h, type, counter, to);
+}
+/* All retired pages have one cause here: double bit errors. */
+int nvmlDeviceGetRetiredPages(Handle *h, int cause, unsigned *n, unsigned long long *to) {
+  BEGIN(h);
+  if (unit(h)->retired == NA) LEAVE(NOT_SUPPORTED);
+  unsigned found = cause == 1 ? (unsigned)unit(h)->retired : 0, room = to ? *n : 0;
+  *n = found;
+  if (found > room) LEAVE(TOO_SMALL);
+  for (unsigned i = 0; i < found; i++) to[i] = 0x1000ULL * (i + 1);
+  LEAVE(OK);
+}
+int nvmlDeviceGetRemappedRows(Handle *h, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+  BEGIN(h);
+  if (unit(h)->remapped == NA) LEAVE(NOT_SUPPORTED);
+  *corrected = 0;
+  *uncorrected = (unsigned)unit(h)->remapped;
+  *pending = (unsigned)unit(h)->remap_pending;
+  *failed = (unsigned)unit(h)->remap_failure;
+  LEAVE(OK);
+}
+GAUGE(nvmlDeviceGetNumaNodeId, unit(h)->numa)
+typedef struct { unsigned version, value; } Addressing;
+int nvmlDeviceGetAddressingMode(Handle *h, Addressing *to) { BEGIN(h); LEAVE(number_out(&to->value, unit(h)->addressing)); }
 int nvmlDeviceGetEccMode(Handle *h, unsigned *current, unsigned *pending) {
   BEGIN(h);
   if (unit(h)->ecc == NA) LEAVE(NOT_SUPPORTED);
@@ -697,24 +823,64 @@ int nvmlDeviceGetDriverModel_v2(Handle *h, unsigned *current, unsigned *pending)
 typedef struct { Handle *device; unsigned long long type, data; unsigned gi, ci; } EventData;
 static int event_set;
 int nvmlEventSetCreate(void **to) { BEGIN_SYSTEM(1); *to = &event_set; LEAVE(OK); }
-int nvmlEventSetFree(void *set) { (void)set; BEGIN_SYSTEM(1); LEAVE(OK); }
-int nvmlDeviceRegisterEvents(Handle *h, unsigned long long types, void *set) { (void)types; (void)set; BEGIN(h); LEAVE(OK); }
-int nvmlDeviceGetSupportedEventTypes(Handle *h, unsigned long long *to) { BEGIN(h); *to = 8; LEAVE(OK); }
+int nvmlEventSetFree(void *set) {
+  (void)set;
+  BEGIN_SYSTEM(1);
+  if (waiting) count("shutdown_in_wait");
+  memset(registered, 0, sizeof registered);
+  LEAVE(OK);
+}
+static uint64_t supported(const Unit *u) { return u->events != NA ? u->events : u->ecc != NA ? 8 | 3 : 8; }
+int nvmlDeviceRegisterEvents(Handle *h, unsigned long long types, void *set) {
+  (void)set;
+  BEGIN(h);
+  if (h->mig >= 0 || (types & ~supported(unit(h)))) LEAVE(NOT_SUPPORTED);
+  registered[h->gpu] |= types;
+  LEAVE(OK);
+}
+int nvmlDeviceGetSupportedEventTypes(Handle *h, unsigned long long *to) {
+  BEGIN(h);
+  if (h->mig >= 0) LEAVE(NOT_SUPPORTED);
+  *to = supported(unit(h));
+  LEAVE(OK);
+}
 
-static int event_wait(const char *func, EventData *to, unsigned timeout_ms) {
+/* Equal lines are equal events: as many are handed out as stand in the file. */
+static int not_handed(int which) { /* under the lock */
+  const Event *e = &world.events[which];
+  int nth = 1, i = 0;
+  for (int j = 0; j < which; j++) nth += strcmp(world.events[j].line, e->line) == 0;
+  while (i < nhanded && strcmp(handed[i].line, e->line) != 0) i++;
+  if (i == nhanded) {
+    if (nhanded == MAX_EVENTS * 4) return 0;
+    snprintf(handed[nhanded++].line, TEXT, "%s", e->line);
+  }
+  if (handed[i].times >= nth) return 0;
+  handed[i].times = nth;
+  return 1;
+}
+
+static int waited_for(const char *func, EventData *to, unsigned timeout_ms) {
   for (unsigned waited = 0;; waited += 20) {
-    int code = enter(func, NULL, 1);
+    int code = enter_again(func, NULL, 1, waited == 0);
     if (code != OK) return code;
-    if (next_event < world.nevents) {
-      const Event *e = &world.events[next_event++];
-      *to = (EventData){&card[e->gpu], e->type, e->data, NA & 0xFFFFFFFF, NA & 0xFFFFFFFF};
+    for (int i = 0; i < world.nevents; i++) {
+      const Event *e = &world.events[i];
+      if (!(registered[e->gpu] & e->type) || !not_handed(i)) continue;
+      *to = (EventData){&card[e->gpu], e->type, e->data, e->gi, e->ci};
       LEAVE(OK);
     }
+    if (waited >= timeout_ms) LEAVE(TIMEOUT);
     pthread_mutex_unlock(&lock);
-    if (waited >= timeout_ms) return TIMEOUT;
     struct timespec t = {0, 20 * 1000 * 1000};
     nanosleep(&t, NULL);
   }
+}
+static int event_wait(const char *func, EventData *to, unsigned timeout_ms) {
+  __atomic_add_fetch(&waiting, 1, __ATOMIC_SEQ_CST);
+  int code = waited_for(func, to, timeout_ms);
+  __atomic_sub_fetch(&waiting, 1, __ATOMIC_SEQ_CST);
+  return code;
 }
 int nvmlEventSetWait_v2(void *set, EventData *to, unsigned timeout_ms) { (void)set; return event_wait(__func__, to, timeout_ms); }
 int nvmlEventSetWait(void *set, EventData *to, unsigned timeout_ms) { (void)set; return event_wait(__func__, to, timeout_ms); }

@@ -187,3 +187,128 @@ out(data.eventType, data.eventData, again)
 """
     )
     assert got == [8, 79, "Timeout"]
+
+
+def test_an_event_that_is_added_later_comes_then_and_the_first_not_again(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G", "event 0 type=8 data=31")
+    got = fake.run(
+        PRELUDE
+        + """
+import os
+events = nv.nvmlEventSetCreate()
+nv.nvmlDeviceRegisterEvents(card, nv.nvmlEventTypeXidCriticalError, events)
+def wait():
+    try:
+        return nv.nvmlEventSetWait_v2(events, 30).eventData
+    except nv.NVMLError as error:
+        return str(error)
+def put(*lines):
+    with open(sys.argv[1] + ".new", "w") as f:
+        f.write("\\n".join(lines) + "\\n")
+    os.replace(sys.argv[1] + ".new", sys.argv[1])
+found = [wait(), wait()]
+put("gpu 0 total=24G", "event 0 type=8 data=31", "event 0 type=8 data=79 gi=1")
+found += [wait(), wait()]
+put("gpu 0 total=24G", "event 0 type=8 data=31", "event 0 type=8 data=31")
+out(*found, wait(), wait())
+""",
+        str(fake.conf),
+    )
+    assert got == [31, "Timeout", 79, "Timeout", 31, "Timeout"]
+
+
+def test_who_did_not_register_gets_no_event(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G", "gpu 1 total=24G", "event 1 type=8 data=79")
+    got = fake.run(
+        PRELUDE
+        + """
+events = nv.nvmlEventSetCreate()
+nv.nvmlDeviceRegisterEvents(card, nv.nvmlEventTypeXidCriticalError, events)
+def wait():
+    try:
+        return nv.nvmlEventSetWait_v2(events, 30).eventData
+    except nv.NVMLError as error:
+        return str(error)
+first = wait()
+nv.nvmlDeviceRegisterEvents(nv.nvmlDeviceGetHandleByIndex(1), 8, events)
+out(first, wait())
+"""
+    )
+    assert got == ["Timeout", 79]
+
+
+def test_a_shutdown_under_somebody_who_waits_is_noted(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G")
+    fake.run(
+        PRELUDE
+        + """
+events = nv.nvmlEventSetCreate()
+def wait():
+    try:
+        nv.nvmlEventSetWait_v2(events, 400)
+    except nv.NVMLError:
+        pass
+thread = threading.Thread(target=wait)
+thread.start()
+time.sleep(0.1)
+nv.nvmlShutdown()
+thread.join()
+out()
+"""
+    )
+    assert fake.stats()["shutdown_in_wait"] == 1
+
+
+def test_error_counters_and_accounting(fake: FakeNvml) -> None:
+    fake.write(
+        "gpu 0 total=24G ecc=1 ecc_errors=3 retired=2 remapped=4 remap_pending=1 accounting=1",
+        "gpu 1 total=24G numa=1 addressing=2",
+        "proc 0 pid=5 type=- mem=0 peak=9G",
+    )
+    got = fake.run(
+        PRELUDE
+        + """
+other = nv.nvmlDeviceGetHandleByIndex(1)
+def refused(call, *arguments):
+    try:
+        return call(other, *arguments)
+    except nv.NVMLError as error:
+        return str(error)
+out(
+    nv.nvmlDeviceGetTotalEccErrors(card, 1, 0), len(nv.nvmlDeviceGetRetiredPages(card, 1)),
+    nv.nvmlDeviceGetRemappedRows(card), nv.nvmlDeviceGetAccountingPids(card),
+    nv.nvmlDeviceGetAccountingStats(card, 5).maxMemoryUsage, len(held()), memory().used,
+    refused(nv.nvmlDeviceGetTotalEccErrors, 1, 0), refused(nv.nvmlDeviceGetRemappedRows),
+    nv.nvmlDeviceGetNumaNodeId(other), nv.nvmlDeviceGetAddressingMode(other),
+)
+"""
+    )
+    assert got == [3, 2, [0, 4, 1, 0], [5], 9 * GIB, 0, 0, "Not Supported", "Not Supported", 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [([], "Not Found"), (["procutil_success"], "Success")],
+)
+def test_no_utilisation_samples_are_told_in_two_ways(
+    fake: FakeNvml, lines: list[str], error: str
+) -> None:
+    fake.write("gpu 0 total=24G", "proc 0 pid=9 mem=1G sm=na", *lines)
+    script = """
+try:
+    out(len(nv.nvmlDeviceGetProcessUtilization(card, 0)))
+except nv.NVMLError as error:
+    out(str(error))
+"""
+    assert fake.run(PRELUDE + script) == [error]
+    fake.write("gpu 0 total=24G", "proc 0 pid=9 mem=1G sm=35", *lines)
+    assert fake.run(PRELUDE + script) == [1]
+
+
+def test_widened_entries_scramble_what_an_unaware_client_reads(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G", *(f"proc 0 pid={n} mem=1G" for n in (7, 8)), "procs_widened")
+    (got,) = fake.run(
+        PRELUDE + "out([p.pid for p in nv.nvmlDeviceGetComputeRunningProcesses(card)])"
+    )
+    assert got[0] == 7
+    assert got[1] != 8
