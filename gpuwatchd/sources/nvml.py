@@ -10,30 +10,25 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import pynvml
 
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import Availability, Device, DeviceReading, Fault, Sample
 from gpuwatchd.sources.nvml_card import (
-    ABSENT_CODES,
-    EMPTY_SLOT_CODES,
     GLOBAL_CODES,
-    GPU_IS_LOST,
     Card,
-    order,
-    placeholder,
+    code_of,
     state_of,
 )
-from gpuwatchd.sources.nvml_reader import Reader, code_of
+from gpuwatchd.sources.nvml_reader import Reader
+from gpuwatchd.sources.nvml_scan import Scanner, known_cards, merge
 from gpuwatchd.sources.nvml_system import (
     all_asleep,
     kernel_module_version,
     library_replaced,
     may_sleep,
-    pci_address,
     read_text,
 )
 from gpuwatchd.text import clean
@@ -92,6 +87,7 @@ class NvmlSource:
         self._boot_id = read_text(self._proc / "sys/kernel/random/boot_id")
         self._cards: dict[str, Card] = {}
         self._reader = Reader(pynvml, self._proc, slow_every=max(1, slow_every), fresh_s=fresh_s)
+        self._scanner = Scanner(pynvml)
         self._open = False
         self._may_sleep = False
         self._released = False
@@ -288,94 +284,9 @@ class NvmlSource:
         # "12.550.54.15" is CUDA's major version, then the driver's.
         return version.partition(".")[2] if version.count(".") >= 2 else version
 
-    # ---- finding cards --------------------------------------------------------------------------
-
     def _scan(self) -> None:
         """Bring the table of cards up to date. Raises NVMLError when NVML itself is gone."""
-        found: dict[str, Card] = {}
-        blocked: list[tuple[int, int]] = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uid = clean(pynvml.nvmlDeviceGetUUID(handle))
-            except (NVMLError, UnicodeError) as error:
-                if code_of(error) in GLOBAL_CODES:
-                    raise
-                blocked.append((index, code_of(error)))
-                continue
-            card = self._adopt(handle, uid, index)
-            found[uid] = card
-            self._scan_slices(card, found)
-        self._keep_missing(found, blocked)
-        self._cards = dict(sorted(found.items(), key=lambda item: order(item[1], found)))
-
-    def _adopt(self, handle: Any, uid: str, index: int, parent: Card | None = None) -> Card:
-        card = self._cards.get(uid)
-        if card is None:
-            card = Card(uid, self._describe(handle, uid, index, parent))
-        elif card.device.index != index:
-            card.device = msgspec.structs.replace(card.device, index=index)
-        card.handle = handle
-        card.state = "ok"
-        return card
-
-    @staticmethod
-    def _describe(handle: Any, uid: str, index: int, parent: Card | None) -> Device:
-        name, bus = "NVIDIA GPU", None
-        with contextlib.suppress(NVMLError, UnicodeError):
-            name = clean(pynvml.nvmlDeviceGetName(handle))
-        with contextlib.suppress(NVMLError, UnicodeError):
-            bus = pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId)
-        return Device(
-            uid=uid,
-            vendor="nvidia",
-            index=index,
-            name=name,
-            memory_total_bytes=None,
-            parent_uid=parent.uid if parent else None,
-            source="nvml",
-            pci_bus=parent.device.pci_bus if parent else bus,
-        )
-
-    def _scan_slices(self, card: Card, found: dict[str, Card]) -> None:
-        known = {c.device.index: c for c in self._cards.values() if c.device.parent_uid == card.uid}
-        try:
-            card.is_parent = bool(pynvml.nvmlDeviceGetMigMode(card.handle)[0])
-            most = pynvml.nvmlDeviceGetMaxMigDeviceCount(card.handle) if card.is_parent else 0
-        except NVMLError as error:
-            # Without an answer nothing has changed: instances are not gone because a call failed.
-            card.is_parent = card.is_parent and code_of(error) not in ABSENT_CODES
-            found.update({c.uid: c for c in known.values() if card.is_parent})
-            return
-        for position in range(most):
-            try:
-                handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, position)
-                uid = clean(pynvml.nvmlDeviceGetUUID(handle))
-            except (NVMLError, UnicodeError) as error:
-                if position in known and code_of(error) not in EMPTY_SLOT_CODES:
-                    found[known[position].uid] = known[position]
-                continue
-            found[uid] = self._adopt(handle, uid, position, card)
-
-    def _keep_missing(self, found: dict[str, Card], blocked: list[tuple[int, int]]) -> None:
-        """Keep what answered before, and show what has never answered."""
-        states = dict(blocked)
-        for uid, card in self._cards.items():
-            if uid in found or card.is_placeholder:
-                continue
-            if card.device.parent_uid in found:
-                continue  # the administrator removed this instance
-            index = card.device.index
-            code = states.pop(index, GPU_IS_LOST) if index is not None else GPU_IS_LOST
-            with contextlib.suppress(NVMLError):
-                handle = pynvml.nvmlDeviceGetHandleByUUID(uid)
-                found[uid] = self._adopt(handle, uid, index or 0)
-                continue
-            card.handle, card.state = None, state_of(code)
-            found[uid] = card
-        for index, code in states.items():
-            card = placeholder(index, code)
-            found[card.uid] = card
+        self._cards = merge(self._cards, self._scanner.look(known_cards(self._cards)))
 
     # ---- reading one card -----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from gpuwatchd.model import Device, DeviceReading, DeviceState, Fault
 
 OK, NOT_SUPPORTED, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 0, 3, 7, 13
 GPU_IS_LOST: Final = 15
+UNKNOWN_ERROR: Final = 999
 
 GLOBAL_CODES: Final = frozenset({1, 9, 18})
 """UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH: NVML itself has to start again."""
@@ -43,6 +44,11 @@ _WORDS: Final[dict[DeviceState, str]] = {
     "hung": "the GPU hangs",
     "reset-required": "the GPU has to be reset",
 }
+
+
+def code_of(error: BaseException) -> int:
+    """Return NVML's code of an error."""
+    return int(getattr(error, "value", UNKNOWN_ERROR))
 
 
 def state_of(code: int) -> DeviceState:

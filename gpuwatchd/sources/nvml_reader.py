@@ -5,12 +5,12 @@ Nothing here imports pynvml: the module is handed in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpuwatchd.model import DeviceReading
-from gpuwatchd.sources.nvml_card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, state_of
+from gpuwatchd.sources.nvml_card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, code_of, state_of
 from gpuwatchd.sources.nvml_processes import ProcessLists
 from gpuwatchd.sources.nvml_system import Memory, host_memory
 from gpuwatchd.text import clean
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from gpuwatchd.sources.nvml_card import Card
 
 NO_PERMISSION, TIMEOUT = 4, 10
-UNKNOWN_ERROR: Final = 999
-
-
-def code_of(error: BaseException) -> int:
-    """Return NVML's code of an error."""
-    return int(getattr(error, "value", UNKNOWN_ERROR))
 
 
 class Reader:
