@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, recognise
+from gpuwatchd.frameworks.table import EITHER_XLA
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +110,7 @@ def test_thread_names_help_when_nothing_else_does() -> None:
 
 
 def test_pools_and_graphics_are_names_that_can_be_recognised() -> None:
-    names = {app.name for app in APPS} | {name for name, _ in LIBRARIES}
+    names = {app.name for app in APPS} | {name for name, _ in LIBRARIES} | {EITHER_XLA}
     assert names >= PREALLOCATES
     assert names >= GRAPHICS
 

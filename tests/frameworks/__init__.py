@@ -1,0 +1,1 @@
+"""Tests of the frameworks: recognition, advice, addresses, what servers say."""
