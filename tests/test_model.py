@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuwatchd.model import ProcessInfo, ProcessKey, Subject
+from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Subject
 from tests.making import KEY, alert, finding
 
 
@@ -50,3 +50,24 @@ def test_values_survive_json() -> None:
 def test_values_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         finding().tier = "none"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("uid", "index", "parent", "label"),
+    [
+        ("GPU-1a2b3c4d-5e6f", 3, None, "GPU 3"),
+        ("GPU-1a2b3c4d-5e6f", None, None, "GPU 1a2b3c4d"),
+        ("MIG-9f8e7d6c-5b4a", None, "GPU-1", "MIG 9f8e7d6c"),
+        ("MIG-9f8e7d6c-5b4a", 0, "GPU-1", "MIG 0"),
+        ("log:-/-", None, None, "GPU"),
+        ("log:node/0000:65:00.0", None, None, "GPU 0000:65:00.0"),
+    ],
+)
+def test_a_device_has_a_label_without_a_question_mark(
+    uid: str, index: int | None, parent: str | None, label: str
+) -> None:
+    device = Device(
+        uid=uid, vendor="nvidia", index=index, name="A100", memory_total_bytes=None,
+        parent_uid=parent,
+    )  # fmt: skip
+    assert device.label == label

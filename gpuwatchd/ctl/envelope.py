@@ -11,11 +11,11 @@ from gpuwatchd import __version__, text, units
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpuwatchd.ctl.look import Daemon, View
-    from gpuwatchd.model import Device, EtaRange, Finding, ProcessInfo
-    from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
+    from gpuwatchd.model import Device, EtaRange, Finding
+    from gpuwatchd.store.live import KnownRuns
     from gpuwatchd.store.words import Word
 
 SCHEMA_VERSION = 1
@@ -53,6 +53,7 @@ def answer(
     view: View | None = None,
     source: str | None = None,
     warnings: Iterable[tuple[str, str]] = (),
+    beside: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the envelope of a verb that succeeded.
 
@@ -68,6 +69,8 @@ def answer(
         Where the payload comes from when there is no view: "database", "files", ...
     warnings
         (code, sentence) of what is missing or doubtful.
+    beside
+        What belongs to the answer but is no part of the payload's list.
     """
     seen = [*(view.warnings if view is not None else ()), *warnings]
     return {
@@ -77,6 +80,7 @@ def answer(
         "warnings": [{"code": code, "text": text.clean(words)} for code, words in seen],
         "daemon": daemon_json(view.daemon) if view is not None else None,
         "data": data,
+        **(beside or {}),
     }
 
 
@@ -144,8 +148,8 @@ def word_json(word: Word) -> dict[str, Any]:
     """Return what the user said of an alert."""
     return {
         "word": word.word,
-        "why": _maybe(word.why),
-        "by": _maybe(word.who),
+        "why": maybe(word.why),
+        "by": maybe(word.who),
         "given_at": units.instant(word.given_at_s),
         "undone_at": units.instant(word.undone_at_s),
     }
@@ -173,38 +177,6 @@ def device_json(device: Device) -> dict[str, Any]:
     }
 
 
-def _maybe(value: str | None) -> str | None:
+def maybe(value: str | None) -> str | None:
+    """Return foreign text cleaned; None stays None."""
     return None if value is None else text.clean(value)
-
-
-def _process_json(process: LiveProcess) -> dict[str, Any]:
-    info: ProcessInfo = process.info
-    return {
-        "pid": info.key.pid,
-        "started_at": units.instant(info.key.started_at_s),
-        "name": text.clean(info.name),
-        "user": _maybe(info.user),
-        "framework": _maybe(info.framework),
-        "container": _maybe(info.container),
-        "job": _maybe(info.job),
-        "used_bytes": process.used_bytes,
-        "history": known_json(process.history),
-        "verdict": None if process.finding is None else verdict_json(process.finding),
-    }
-
-
-def live_device_json(item: LiveDevice) -> dict[str, Any]:
-    """Return one device of ``status`` and ``predict``."""
-    reading = item.reading
-    processes = item.processes
-    return {
-        "device": device_json(item.device),
-        "used_bytes": reading.used_bytes if reading is not None else None,
-        "free_bytes": reading.free_bytes if reading is not None else None,
-        "reserved_bytes": reading.reserved_bytes if reading is not None else None,
-        "unattributed_bytes": item.unattributed_bytes,
-        "util_pct": finite(reading.util_pct) if reading is not None else None,
-        "faults": [text.clean(fault) for fault in item.faults],
-        "verdict": None if item.finding is None else verdict_json(item.finding),
-        "processes": None if processes is None else [_process_json(p) for p in processes],
-    }

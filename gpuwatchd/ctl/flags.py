@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Globals:
     """The global flags of one call, wherever they stood."""
 
-    __slots__ = ("ascii", "color", "config", "debug", "gpu", "json", "quiet", "verb", "verbose")
+    __slots__ = ("ascii", "color", "config", "debug", "gpu", "json", "quiet", "verb", "verbose",
+                 "wide")  # fmt: skip
 
     def __init__(self) -> None:
         self.json = False
@@ -25,6 +26,7 @@ class Globals:
         self.quiet = False
         self.verbose = False
         self.debug = False
+        self.wide = False
         self.verb = ""
 
     def load_config(self) -> Loaded:

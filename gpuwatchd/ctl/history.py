@@ -180,14 +180,13 @@ def _tables(
     for device, records in found:
         if not records:
             continue
-        index = device.index if device.index is not None else "?"
         values = [record["used_last_bytes"] for record in records]
         known = [value for value in values if value is not None]
         marks = ""
         if not pids and known:
             low, high = float(min(known)), float(max(known))
             marks = units.spark(values[-_TABLE_ROWS:], low=low, high=high, ascii_only=out.ascii)
-        out.flow([(f"GPU {index}  {device.name}", "bold"), (marks, "cyan")], rest="  ")
+        out.flow([(f"{device.label}  {device.name}", "bold"), (marks, "cyan")], rest="  ")
         if pids:
             out.table(
                 ["time", "process", "used", "highest"],

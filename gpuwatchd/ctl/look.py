@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Alert, Device, DeviceReading, ProcessKey, Sample
+    from gpuwatchd.model import (
+        Alert,
+        Device,
+        DeviceReading,
+        Holding,
+        ProcessKey,
+        Sample,
+        ServerReading,
+    )
     from gpuwatchd.store.live import LiveState
 
 FRESH_INTERVALS = 3
@@ -53,7 +61,7 @@ class View:
         "state-file", "database" or "direct".
     stale_s
         Age of the readings in seconds.
-    devices, alerts
+    devices, alerts, holdings, servers
         As in the live state; alerts are the open ones.
     warnings
         (code, sentence) of what is missing or doubtful.
@@ -67,6 +75,8 @@ class View:
         self.stale_s = max(0.0, time.time() - taken_at_s)
         self.devices = tuple(devices)
         self.alerts: tuple[Alert, ...] = ()
+        self.holdings: tuple[Holding, ...] = ()
+        self.servers: tuple[ServerReading, ...] = ()
         self.daemon = Daemon()
         self.warnings: list[tuple[str, str]] = []
         self.trend = True
@@ -138,6 +148,8 @@ def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
 def _from_state(state: LiveState, daemon: Daemon) -> View:
     view = View("state-file", state.taken_at_s, state.devices)
     view.alerts = state.alerts
+    view.holdings = state.holdings
+    view.servers = state.servers
     view.daemon = daemon
     if not daemon.running:
         how = "was stopped" if state.stopped else "is not running"
@@ -183,6 +195,7 @@ def see(flags: Globals, *, want_trend: bool = False) -> View:
     if flags.gpu:
         uids = {d.device.uid for d in kept}
         view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
+        view.holdings = tuple(h for h in view.holdings if h.device_uid in uids)
     view.devices = kept
     return view
 

@@ -158,3 +158,10 @@ def pid_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def exit_code_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--exit-code`` to a verb."""
     return click.option("--exit-code", is_flag=True, help="Exit 3 when a leak is found.")(function)
+
+
+def wide_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--wide`` to a verb; it fills :class:`Globals`."""
+    return click.option(
+        "--wide", is_flag=True, expose_value=False, callback=_keep, help="All that is known."
+    )(function)

@@ -77,6 +77,11 @@ def fit(words: str, width: int, mark: str = "…") -> str:
     return words[:kept] + mark
 
 
+def sentence(words: str, style: str = "") -> list[Part]:
+    """Return prose as parts that may be broken at every space; for a gap of one space."""
+    return [(word, style) for word in text.clean(words, limit=4096).split(" ")]
+
+
 def emit_json(value: Any) -> None:
     """Write one object and a newline to stdout, and flush."""
     import msgspec  # noqa: PLC0415

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gpuwatchd import units
-from gpuwatchd.ctl import envelope, exits, look, output, words
-from gpuwatchd.ctl.envelope import is_leak, live_device_json
-from gpuwatchd.ctl.output import width_of
+from gpuwatchd.ctl import cards, envelope, exits, look, output, words
+from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +19,8 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
     from gpuwatchd.ctl.output import Out, Part
-    from gpuwatchd.model import Alert, Finding
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.model import Alert
 
-_INDENT = "       "
-_BAR_CELLS = 10
-_SPARK_POINTS = (32, 16, 8)
-_SPARK_MIN_SPAN = 0.02
-_LARGEST = 3
 _SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
 
 
@@ -58,9 +50,12 @@ def narrow(view: View, pids: Sequence[int]) -> None:
     )
 
 
-def payload(view: View) -> list[dict[str, Any]]:
-    """Return the devices as JSON."""
-    return [live_device_json(item) for item in view.devices]
+def answer(verb: str, view: View) -> dict[str, Any]:
+    """Return the devices, and what belongs to them, as JSON."""
+    from gpuwatchd.ctl import payload  # noqa: PLC0415 - only for those who want JSON
+
+    data = [payload.live_device_json(item) for item in view.devices]
+    return envelope.answer(verb, data, view=view, beside=payload.beside(view))
 
 
 def leaks(view: View, *, whole: bool) -> bool:
@@ -83,38 +78,45 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
     view = look.see(flags)
     narrow(view, pids)
     if flags.json:
-        output.emit_json(envelope.answer("status", payload(view), view=view))
+        output.emit_json(answer("status", view))
     else:
-        show(output.Out(flags), view, whole=not pids, verbose=flags.verbose)
+        show(output.Out(flags), view, whole=not pids, verbose=flags.verbose, wide=flags.wide)
     if all(item.reading is None for item in view.devices):
         return exits.FAILED
     return exits.FINDINGS if exit_code and leaks(view, whole=not pids) else exits.OK
 
 
-def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool) -> str:
-    """Return a bar of the used share; "" when it is unknown.
-
-    Examples
-    --------
-    >>> bar(5, 10, 4, ascii_only=True)
-    '[##--]'
-    """
-    if used is None or not total:
-        return ""
-    full = min(cells, max(0, round(used / total * cells)))
-    if ascii_only:
-        return f"[{'#' * full}{'-' * (cells - full)}]"
-    return "█" * full + "░" * (cells - full)
-
-
-def show(out: Out, view: View, *, whole: bool = True, verbose: bool = False) -> None:
+def show(
+    out: Out, view: View, *, whole: bool = True, verbose: bool = False, wide: bool = False
+) -> None:
     """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
     _banner(out, view)
     for item in view.devices:
-        _device(out, view, item, whole=whole, verbose=verbose)
+        cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
+    if wide and view.servers:
+        from gpuwatchd.ctl import servers  # noqa: PLC0415 - only where they are asked for
+
+        servers.show(out, view.servers, now_s=view.taken_at_s)
     _alerts(out, view)
+    _holdings(out, view)
     for problem in view.daemon.problems:
         out.flow([("problem: " + problem, "yellow")], rest="  ")
+
+
+def _holdings(out: Out, view: View) -> None:
+    """Write one line on memory that is held without work."""
+    count = len(view.holdings)
+    if not count:
+        return
+    held = [holding.held_bytes for holding in view.holdings]
+    known = [amount for amount in held if amount is not None]
+    least = ">= " if len(known) < count else ""
+    amount = f", {least}{units.size(sum(known))}" if known else ""
+    plural = "holding" if count == 1 else "holdings"
+    out.flow(
+        [(f"{count} {plural} without work{amount}:", "yellow"), ("gpuwatchctl zombies", "cyan")],
+        gap=" ",
+    )
 
 
 def _banner(out: Out, view: View) -> None:
@@ -125,151 +127,6 @@ def _banner(out: Out, view: View) -> None:
             age = f" {units.duration(view.stale_s)} ago ({at})"
         style = "red-bold" if code.startswith("daemon") else "yellow"
         out.flow([(f"! {sentence}{age}", style)])
-
-
-def _label(item: LiveDevice) -> str:
-    index = item.device.index
-    return f"GPU {index if index is not None else '?'}"
-
-
-def _device(out: Out, view: View, item: LiveDevice, *, whole: bool, verbose: bool) -> None:
-    reading = item.reading
-    total = reading.total_bytes if reading is not None else item.device.memory_total_bytes
-    used = reading.used_bytes if reading is not None else None
-    first: list[Part] = [
-        (
-            output.fit(item.device.name, 28, out.safe("…")) if out.terminal else item.device.name,
-            "bold",
-        )
-    ]
-    shown = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
-    if shown:
-        first.append(shown)
-    first.append(f"{_amount(used)}/{units.size(total)}{_share(used, total)}")
-    marks = _spark(item, total, room=_room(out, first), ascii_only=out.ascii)
-    if marks:
-        first.append((marks, "cyan"))
-    if verbose and reading is not None:
-        first += _extras(item)
-    out.flow(first, first=f"{_label(item):<7}", rest=_INDENT)
-    if reading is None or reading.state != "ok":
-        state = "not readable" if reading is None else reading.state
-        why = f": {item.faults[0]}" if item.faults else ""
-        out.flow([(f"{state}{why}", "yellow")], first=_INDENT, rest=_INDENT)
-    if view.trend and whole:
-        out.flow(_judgement(item, item.finding), first=_INDENT, rest=_INDENT)
-    _processes(out, item, whole=whole, verbose=verbose)
-    if verbose:
-        for fault in item.faults:
-            out.flow([(f"fault: {fault}", "yellow")], first=_INDENT, rest=_INDENT)
-
-
-def _amount(used: int | None) -> str:
-    return units.size(used).removesuffix(" GiB") if used is not None else "?"
-
-
-def _share(used: int | None, total: int | None) -> str:
-    return f"  {units.percent(used / total)}" if used is not None and total else ""
-
-
-def _room(out: Out, parts: Sequence[Part]) -> int:
-    """Return the columns that are left on the first line."""
-    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in parts)
-    return out.width - len(_INDENT) - taken
-
-
-def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) -> str:
-    values = list(item.recent_bytes)
-    known = [value for value in values if value is not None]
-    points = next((n for n in _SPARK_POINTS if n <= room), 0)
-    if len(known) < 2 or not points:
-        return ""
-    every = -(-len(values) // points)
-    shown: list[float | None] = list(values[::-1][::every][::-1])  # the newest point stays
-    low, high = float(min(known)), float(max(known))
-    # Noise must not look like a mountain: the scale spans at least 2 % of the card.
-    floor = _SPARK_MIN_SPAN * (total or high or 1)
-    if high - low < floor:
-        low, high = max(0.0, low - floor / 2), high + floor / 2
-    return units.spark(shown, low=low, high=high, ascii_only=ascii_only)
-
-
-def _extras(item: LiveDevice) -> list[Part]:
-    reading = item.reading
-    if reading is None:
-        return []
-    facts = (
-        ("util", reading.util_pct, "%"), ("", reading.temp_c, " °C"), ("", reading.power_w, " W"),
-    )  # fmt: skip
-    return [f"{name} {value:.0f}{unit}".strip() for name, value, unit in facts if value is not None]
-
-
-def _judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
-    parts: list[Part] = [words.verdict(finding, samples=item.samples)]
-    if finding is None or finding.pattern not in LEAK_PATTERNS | {"spike"}:
-        return parts
-    if finding.rate_bytes_per_s is not None:
-        parts.append(words.growth(finding.rate_bytes_per_s))
-    if is_leak(finding):
-        band = words.eta(finding.eta)
-        parts.append(f"full in {band}" if band else "full in ?")
-        by = suspect(item, finding)
-        if by:
-            parts.append(f"by {by}")
-    return parts
-
-
-def suspect(item: LiveDevice, finding: Finding) -> str:
-    """Return whose growth it is: the judged process, else the one that explains most of it."""
-    if finding.subject.unattributed:
-        return "memory that no process owns"
-    known = {process.info.key: process.info for process in item.processes or ()}
-    key, share = finding.subject.process, None
-    if key is None and finding.blame:
-        worst = max(finding.blame, key=lambda b: b.share)
-        key, share = worst.process, worst.share
-        if key is None:
-            return f"{worst.name}, {units.percent(share)}"
-    if key is None:
-        return ""
-    info = known.get(key)
-    named = words.who(info) if info is not None else f"pid {key.pid}"
-    kind = f" ({info.framework})" if info is not None and info.framework else ""
-    return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
-
-
-def _processes(out: Out, item: LiveDevice, *, whole: bool, verbose: bool) -> None:
-    rows = item.processes
-    inner = _INDENT + "  "
-    if rows is None:
-        if verbose:
-            reason = (item.reading.uses_reason if item.reading is not None else None) or "unknown"
-            out.flow([(f"processes: {reason}", "dim")], first=_INDENT, rest=_INDENT)
-        return
-    ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
-    if whole and not verbose:
-        ordered = [p for p in ordered if is_leak(p.finding) or p in ordered[:_LARGEST]]
-    for process in ordered:
-        out.flow(_process(process, in_full=not whole), first=inner, rest=inner + "  ")
-    if len(rows) > len(ordered):
-        out.flow([(f"and {len(rows) - len(ordered)} more (-v)", "dim")], first=inner)
-    if verbose and item.unattributed_bytes is not None:
-        out.flow([(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=inner)
-
-
-def _process(process: LiveProcess, *, in_full: bool) -> list[Part]:
-    parts: list[Part] = [words.who(process.info), units.size(process.used_bytes)]
-    if process.info.framework:
-        parts.append((words.framework(None, process.info), "dim"))
-    finding = process.finding
-    if finding is not None and (in_full or is_leak(finding)):
-        parts.append(words.verdict(finding))
-        if in_full and finding.pattern in LEAK_PATTERNS:
-            parts.append(words.growth(finding.rate_bytes_per_s))
-            parts.append(f"full in {words.eta(finding.eta) or '?'}" if is_leak(finding) else "")
-    if finding is not None and finding.pattern in LEAK_PATTERNS:
-        parts.append((words.known(process.history), "dim"))
-    return parts
 
 
 def alert_line(alert: Alert) -> list[Part]:

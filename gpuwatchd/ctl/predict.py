@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, look, options, output, panel, words
+from gpuwatchd import units
+from gpuwatchd.ctl import cards, device_facts, look, options, output, panel, process_facts, words
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import LEAK_PATTERNS
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 _LABEL_WIDTH = 14
+_BEFORE_S = 600.0
+"""What happened to the hardware this long before the onset may be the reason."""
 _TOLD_IN_FULL = LEAK_PATTERNS | {"spike"}
 
 
 @click.command("predict", epilog=options.examples("predict", "predict --pid 4711 --json"))
 @options.pid_option
+@options.wide_option
 @options.exit_code_option
 def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     """Say how fast memory grows, how sure that is, and when it will be full.
@@ -36,13 +39,13 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     view = _view(flags)
     panel.narrow(view, pids)
     if flags.json:
-        output.emit_json(envelope.answer("predict", panel.payload(view), view=view))
+        output.emit_json(panel.answer("predict", view))
     else:
         out = output.Out(flags)
         for _, sentence in view.warnings:
             out.flow([(f"! {sentence}", "yellow")])
         for item in view.devices:
-            _device(out, item, whole=not pids, verbose=flags.verbose)
+            _device(out, view, item, flags, whole=not pids)
     return 3 if exit_code and panel.leaks(view, whole=not pids) else 0
 
 
@@ -78,39 +81,58 @@ def _subjects(
     finding = item.finding
     own = finding is not None and finding.subject.process is None
     if finding is not None and own and whole:
-        rest = " (memory that no process owns)" if finding.subject.unattributed else ""
+        rest = f" (memory {device_facts.UNOWNED})" if finding.subject.unattributed else ""
         yield f"the whole device{rest}", finding, None
     seen = False
     for process in item.processes or ():
-        if process.finding is None:
-            continue
-        seen = seen or process.finding.subject == (finding.subject if finding else None)
-        yield words.who(process.info), process.finding, process
+        if process.finding is not None:
+            seen = seen or process.finding.subject == (finding.subject if finding else None)
+            yield words.who(process.info), process.finding, process
+        if process.host_finding is not None and is_leak(process.host_finding):
+            yield f"{words.who(process.info)}, host memory", process.host_finding, process
     key = finding.subject.process if finding is not None else None
     if finding is not None and key is not None and not seen and whole:
         yield f"pid {key.pid}", finding, None
 
 
-def _device(out: Out, item: LiveDevice, *, whole: bool, verbose: bool) -> None:
-    index = item.device.index
+def _device(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whole: bool) -> None:
     subjects = list(_subjects(item, whole=whole))
-    out.line((f"GPU {index if index is not None else '?'}  {item.device.name}", "bold"))
-    if not subjects:
-        out.flow([words.verdict(None, samples=item.samples)], first="  ", rest="  ")
+    note = device_facts.memory_note(item.device)
+    out.line(
+        (f"{item.device.label}  {item.device.name}", "bold"), (f"  {note}" if note else "", "dim")
+    )
+    state = device_facts.state(item, now_s=view.taken_at_s)
+    if state:
+        out.flow(state, first="  ", rest="  ")
+    elif not subjects:
+        parent = device_facts.is_parent(item, view.devices)
+        said = "its MIG instances are judged, not the card"
+        none = words.verdict(None, samples=item.samples)
+        out.flow([(said, "dim") if parent else none], first="  ", rest="  ")
+    unknown = device_facts.processes(item)
+    if unknown:
+        out.flow(output.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
     for who, finding, process in subjects:
-        if verbose or finding.pattern in _TOLD_IN_FULL:
-            _full(out, item, who, finding, process)
+        if flags.verbose or flags.wide or finding.pattern in _TOLD_IN_FULL:
+            _full(out, item, who, finding, process, wide=flags.wide)
         else:
-            said = words.verdict(finding)
-            reason = finding.reason if finding.reason != said[0] else ""
+            told = words.verdict(finding)
+            reason = finding.reason if finding.reason != told[0] else ""
             known = words.known(process.history) if process is not None else ""
-            out.flow([who, said, (reason, "dim"), (known, "dim")], first="  ", rest="    ")
+            out.flow([who, told, (reason, "dim"), (known, "dim")], first="  ", rest="    ")
 
 
 def _full(
-    out: Out, item: LiveDevice, who: str, finding: Finding, process: LiveProcess | None
+    out: Out,
+    item: LiveDevice,
+    who: str,
+    finding: Finding,
+    process: LiveProcess | None,
+    *,
+    wide: bool,
 ) -> None:
     info = process.info if process is not None else None
+    now_s = finding.judged_at_s
     out.flow([who, words.verdict(finding)], first="  ", rest="    ")
     facts: list[tuple[str, Part]] = [
         ("growth rate", words.growth(finding.rate_bytes_per_s)),
@@ -120,28 +142,42 @@ def _full(
         ("detector", finding.detector or "?"),
         ("pattern", finding.pattern),
         ("framework", words.framework(finding, info)),
-        ("suspect", panel.suspect(item, finding) or "?"),
+        ("suspect", cards.suspect(item, finding) or "?"),
     ]
+    if len(finding.blame) > 1:
+        facts.append(("shares", shares(finding)))
     if finding.onset_at_s is not None:
-        facts.append(("since", units.clock(finding.onset_at_s, now_s=finding.judged_at_s)))
+        facts.append(("since", units.clock(finding.onset_at_s, now_s=now_s)))
     if finding.reason:
         facts.append(("because", finding.reason))
     if process is not None and process.history is not None:
         facts.append(("known", words.known(process.history) or "its first run"))
+    since_s = finding.onset_at_s or 0.0
+    facts += [
+        ("hardware", f"{units.clock(event.at_s, now_s=now_s)} {event.text}")
+        for event in item.events
+        if event.hardware and event.at_s >= since_s - _BEFORE_S
+    ][-1:]
     facts += [("advice", advice) for advice in finding.advice]
+    if wide and process is not None:
+        facts += [("known of it", part[0]) for part in process_facts.wide(process, now_s=now_s)]
     for label, value in facts:
         out.flow(
-            text_parts(value),
+            output.sentence(*((value,) if isinstance(value, str) else value)),
             first=f"    {out.safe(label):<{_LABEL_WIDTH}}",
             rest=" " * (4 + _LABEL_WIDTH),
             gap=" ",
         )
 
 
-def text_parts(value: Part) -> list[Part]:
-    """Return a value split at its spaces, so that a long sentence wraps between words."""
-    words_, style = (value, "") if isinstance(value, str) else value
-    return [(word, style) for word in text.clean(words_, limit=1024).split(" ")]
+def shares(finding: Finding) -> str:
+    """Return whose growth it is, each with its share."""
+    ranked = sorted(finding.blame, key=lambda one: -one.share)
+    return ", ".join(
+        f"{one.name}{'' if one.process is None else f'[{one.process.pid}]'}"
+        f" {units.percent(one.share)}"
+        for one in ranked
+    )
 
 
 def _r_squared(finding: Finding) -> str:

@@ -57,6 +57,8 @@ def read(arguments: list[str]) -> Wish | None:
             setattr(wish.flags, _SWITCHES[word], True)
         elif word == "--exit-code" and verbs:
             wish.exit_code = True
+        elif word == "--wide" and verbs:
+            wish.flags.wide = True
         elif not _valued(wish, word, next(words, ""), after_verb=verbs > 0):
             return None
     return wish if verbs == 1 else None

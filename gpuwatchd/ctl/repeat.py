@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.ctl import envelope, look, output, panel
+from gpuwatchd.ctl import look, output, panel
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def run(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | Non
 
 def _show(flags: Globals, view: look.View, *, whole: bool) -> None:
     if flags.json:
-        output.emit_json(envelope.answer("watch", panel.payload(view), view=view))
+        output.emit_json(panel.answer("watch", view))
         return
     out = output.Out(flags)
     if out.terminal and out.colour:
         out.raw(_HOME_AND_CLEAR)
     out.line(time.strftime("%H:%M:%S"))
-    panel.show(out, view, whole=whole, verbose=flags.verbose)
+    panel.show(out, view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     out.flush()

@@ -9,6 +9,7 @@ from gpuwatchd.ctl import options, panel
 
 @click.command("status", epilog=options.examples("status", "status --gpu 0 --json"))
 @options.pid_option
+@options.wide_option
 @options.exit_code_option
 @click.option(
     "--watch", "watch_s", type=options.Span(), is_flag=False, flag_value="2s", metavar="[SECONDS]",

@@ -91,10 +91,31 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
     return finding.pattern, "green" if finding.pattern in _CALM else ""
 
 
+_GONE, _DEFUNCT = {"X", "x", "gone"}, "Z"
+
+
 def who(info: ProcessInfo) -> str:
-    """Return "python[4711] of alice"."""
+    """Return "python train.py[4711] of alice"; a process that has gone, or is not ours to see.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import ProcessInfo, ProcessKey
+    >>> key = ProcessKey(pid=4711, started_at_s=None)
+    >>> who(ProcessInfo(key=key, name="python", user="alice", state="gone"))
+    'pid 4711 (gone, was python of alice)'
+    >>> who(ProcessInfo(key=key, name="?", foreign=True))
+    'pid 4711 (outside this container)'
+    """
     owner = f" of {info.user}" if info.user else ""
-    return f"{info.label}[{info.key.pid}]{owner}"
+    if info.foreign:
+        return f"pid {info.key.pid} (outside this container)"
+    if info.state in _GONE:
+        was = f", was {info.label}{owner}" if info.name not in {"", "?"} else ""
+        return f"pid {info.key.pid} (gone{was})"
+    if info.name in {"", "?"}:
+        return f"pid {info.key.pid}{owner}"
+    ended = " (defunct)" if info.state == _DEFUNCT else ""
+    return f"{info.label}[{info.key.pid}]{owner}{ended}"
 
 
 def said(word: Word | None) -> str:

@@ -24,6 +24,16 @@ class Device(Value, frozen=True, kw_only=True):
     """Name of the source that reads it: "nvml", "replay", "simulate", ..."""
     pci_bus: str | None = None
 
+    @property
+    def label(self) -> str:
+        """Return "GPU 0"; without an index the beginning of its UUID: "GPU 1a2b3c4d"."""
+        kind = "MIG" if self.parent_uid else "GPU"
+        if self.index is not None:
+            return f"{kind} {self.index}"
+        tail = self.uid.rpartition("/")[2].removeprefix("GPU-").removeprefix("MIG-")
+        short = tail.partition("-")[0][:12]
+        return f"{kind} {short}" if short else kind
+
 
 class ProcessKey(Value, frozen=True, kw_only=True):
     """Identity of a process, safe against pid reuse."""

@@ -19,9 +19,7 @@ def device_title(device: Device) -> str:
     'GPU 0 (A100-SXM4-80GB)'
     """
     name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    index = "?" if device.index is None else str(device.index)
-    kind = "MIG" if device.parent_uid else "GPU"
-    return f"{kind} {index} ({name})" if name else f"{kind} {index}"
+    return f"{device.label} ({name})" if name else device.label
 
 
 def process_title(device: Device, info: ProcessInfo) -> str:

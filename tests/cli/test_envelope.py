@@ -22,12 +22,16 @@ VERDICT = {
     "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
 }  # fmt: skip
 DEVICE = {
-    "device", "used_bytes", "free_bytes", "reserved_bytes", "unattributed_bytes", "util_pct",
-    "faults", "verdict", "processes",
+    "device", "state", "used_bytes", "free_bytes", "reserved_bytes", "unattributed_bytes",
+    "util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors", "retired_pages",
+    "ledger", "events", "faults", "verdict", "blame", "processes", "processes_age_s",
+    "processes_reason",
 }  # fmt: skip
 PROCESS = {
-    "pid", "started_at", "name", "user", "framework", "container", "job", "used_bytes", "history",
-    "verdict",
+    "pid", "started_at", "name", "argv", "user", "uid", "state", "foreign", "parents",
+    "framework", "framework_sure", "frameworks", "model", "container", "pod", "job", "unit",
+    "group", "rank", "kind", "used_bytes", "sm_pct", "host_bytes", "history", "verdict",
+    "host_verdict",
 }  # fmt: skip
 HEAD = {"schema_version", "verb", "generated_at", "host", "version", "source", "stale_s",
         "warnings", "daemon", "data"}  # fmt: skip
@@ -73,7 +77,7 @@ def test_devices_have_the_shape_of_the_contract(
 ) -> None:
     world.write()
     answer = _ask(capsys, verb)
-    assert set(answer) == HEAD
+    assert set(answer) == HEAD | {"holdings", "servers"}
     assert (answer["verb"], answer["source"]) == (verb, "state-file")
     assert set(answer["daemon"]) == {
         "running", "pid", "version", "started_at", "last_sample_at", "problems",
@@ -82,6 +86,8 @@ def test_devices_have_the_shape_of_the_contract(
     assert set(leaking) == set(calm) == DEVICE
     assert leaking["device"] == {
         "uid": "GPU-1", "index": 0, "name": "NVIDIA A100", "memory_total_bytes": 80 * world.GIB,
+        "vendor": "nvidia", "source": "", "memory_kind": "dedicated", "parent_uid": None,
+        "pci_bus": None,
     }  # fmt: skip
     assert set(leaking["verdict"]) == VERDICT
     assert all(set(process) == PROCESS for process in leaking["processes"])

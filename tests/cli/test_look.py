@@ -195,7 +195,9 @@ def test_alerts_of_other_gpus_are_left_out() -> None:
 
 
 def test_everything_unknown_is_a_question_mark(capsys: pytest.CaptureFixture[str]) -> None:
-    blank = msgspec.structs.replace(making.CARD, index=None, memory_total_bytes=None)
+    blank = msgspec.structs.replace(
+        making.CARD, uid="GPU-1a2b3c4d-5e6f", index=None, memory_total_bytes=None
+    )
     item = msgspec.structs.replace(
         world.state().devices[1], device=blank, reading=None, finding=None, recent_bytes=(),
         samples=0, faults=("it fell off the bus",),
@@ -203,7 +205,7 @@ def test_everything_unknown_is_a_question_mark(capsys: pytest.CaptureFixture[str
     world.write(devices=(item,), alerts=())
     assert main(["status"]) == 1  # a GPU that cannot be read is not a good answer
     shown = capsys.readouterr().out
-    assert "GPU ?" in shown
+    assert "GPU 1a2b3c4d" in shown
     assert "?/?" in shown
     assert "not readable: it fell off the bus" in shown
 

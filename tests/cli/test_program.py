@@ -43,7 +43,7 @@ WITH_STATE = [
     Case("status --exit-code", 3, ("GPU 0",)),
     Case("status --exit-code --gpu 1", 0, ("GPU 1",)),
     Case("status --exit-code --pid 99", 0, ("evil",)),
-    Case("status -v", 0, ("util 87%", "61 °C", "unattributed 1.0 GiB")),
+    Case("status -v", 0, ("util 87%", "61 °C", "1.0 GiB that no process owns")),
     Case("status --ascii", 0, ("[######", "+12.4 MB/min")),
     Case("predict", 0, ("growth rate", "+12.4 MB/min", "0.982 (strong)", "91% (likely)")),
     Case("predict", 0, ("0h 47m (0h 39m - 1h 02m)", "trend", "gradual", "pytorch", "suspect")),

@@ -14,9 +14,9 @@ from gpuwatchd.ctl.flags import Globals
 WORDS = [
     "status", "--json", "--ascii", "-q", "--quiet", "-v", "--debug", "--gpu", "0", "GPU-*",
     "--color", "never", "always", "pink", "--pid", "4711", "-1", "0x1", "--exit-code",
-    "--watch", "--config", "/dev/null", "--help", "watch", "--", "",
+    "--watch", "--wide", "--config", "/dev/null", "--help", "watch", "--", "",
 ]  # fmt: skip
-SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config")
+SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config", "wide")
 
 
 def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
@@ -48,6 +48,7 @@ def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> Non
 @pytest.mark.parametrize(
     "line",
     ["status", "status --json", "--gpu 0 status -v", "status --pid 4 --pid 5 --exit-code",
+     "status --wide --json",
      "--color never status --gpu 1 --gpu 2"],
 )  # fmt: skip
 def test_plain_lines_take_the_short_way(line: str) -> None:
@@ -58,7 +59,7 @@ def test_plain_lines_take_the_short_way(line: str) -> None:
     "line",
     ["", "predict", "status --help", "status -h", "status status", "status --gpu", "status --pid x",
      "status --color pink", "status --watch 2", "status --config x", "--exit-code status",
-     "alerts show status", "status --pid 0"],
+     "--wide status", "alerts show status", "status --pid 0"],
 )  # fmt: skip
 def test_everything_else_goes_the_long_way(line: str) -> None:
     assert quick.read(line.split()) is None

@@ -1,0 +1,243 @@
+"""One GPU on the screen of ``status``: a line of numbers, the verdict, who is on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.ctl import device_facts, output, process_facts, words
+from gpuwatchd.ctl.envelope import is_leak
+from gpuwatchd.ctl.output import width_of
+from gpuwatchd.model import LEAK_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.ctl.output import Out, Part
+    from gpuwatchd.model import DeviceReading, Finding
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+
+_INDENT = "       "
+_BAR_CELLS = 10
+_SPARK_POINTS = (32, 16, 8)
+_SPARK_MIN_SPAN = 0.02
+_LARGEST = 3
+_EVENTS = 4
+
+
+def bar(used: float | None, total: float | None, cells: int, *, ascii_only: bool) -> str:
+    """Return a bar of the used share; "" when it is unknown.
+
+    Examples
+    --------
+    >>> bar(5, 10, 4, ascii_only=True)
+    '[##--]'
+    """
+    if used is None or not total:
+        return ""
+    full = min(cells, max(0, round(used / total * cells)))
+    if ascii_only:
+        return f"[{'#' * full}{'-' * (cells - full)}]"
+    return "█" * full + "░" * (cells - full)
+
+
+def show(
+    out: Out, view: View, item: LiveDevice, *, whole: bool, verbose: bool, wide: bool = False
+) -> None:
+    """Write what is known of one device; ``wide`` leaves nothing out."""
+    reading = item.reading
+    total = reading.total_bytes if reading is not None else None
+    total = total if total is not None else item.device.memory_total_bytes
+    used = reading.used_bytes if reading is not None else None
+    first: list[Part] = [
+        (
+            output.fit(item.device.name, 28, out.safe("…")) if out.terminal else item.device.name,
+            "bold",
+        )
+    ]
+    shown = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
+    if shown:
+        first.append(shown)
+    first.append(f"{_amount(used)}/{units.size(total)}{_share(used, total)}")
+    note = device_facts.memory_note(item.device)
+    if note:
+        first.append((note, "dim"))
+    marks = _spark(item, total, room=_room(out, first), ascii_only=out.ascii)
+    if marks:
+        first.append((marks, "cyan"))
+    if verbose and reading is not None:
+        first += _extras(item)
+    out.flow(first, first=f"{item.device.label:<5}  ", rest=_INDENT)
+    state = device_facts.state(item, now_s=view.taken_at_s)
+    if state:
+        out.flow(state, first=_INDENT, rest=_INDENT)
+    _verdict(out, view, item, whole=whole)
+    if wide:
+        _hardware(out, view, item)
+    _processes(out, item, whole=whole, verbose=verbose, wide_at_s=view.taken_at_s if wide else None)
+    if verbose:
+        for fault in item.faults:
+            out.flow([(f"fault: {fault}", "yellow")], first=_INDENT, rest=_INDENT)
+
+
+def _verdict(out: Out, view: View, item: LiveDevice, *, whole: bool) -> None:
+    if not view.trend or not whole:
+        return
+    if item.finding is None and device_facts.is_parent(item, view.devices):
+        out.flow([("its MIG instances are judged, not the card", "dim")], first=_INDENT)
+    elif item.finding is not None or (item.reading is not None and item.reading.state == "ok"):
+        out.flow(_judgement(item, item.finding), first=_INDENT, rest=_INDENT)
+
+
+def _hardware(out: Out, view: View, item: LiveDevice) -> None:
+    """Write what ``--wide`` adds to a device."""
+    reading, device = item.reading, item.device
+    facts = [f"{device.source} {device.pci_bus or ''}".strip(), device.uid]
+    if device.parent_uid is not None:
+        facts.append(f"on card {device.parent_uid}")
+    if reading is not None:
+        facts += _health(reading)
+    out.flow([(fact, "dim") for fact in facts], first=_INDENT, rest=_INDENT)
+    means = device_facts.memory_means(device)
+    if means:
+        out.flow(output.sentence(means, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
+    if item.ledger is not None:
+        account = device_facts.balance(item.ledger)
+        out.flow(output.sentence(account, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
+    for event in item.events[-_EVENTS:]:
+        out.flow(
+            device_facts.happened(event, now_s=view.taken_at_s), first=_INDENT, rest=_INDENT + "  "
+        )
+
+
+def _health(reading: DeviceReading) -> list[str]:
+    facts = [] if reading.memory_api is None else [f"memory by {reading.memory_api}"]
+    if reading.throttle is not None:
+        facts.append(f"clocks held by {', '.join(reading.throttle)}" if reading.throttle else
+                     "clocks free")  # fmt: skip
+    if reading.ecc_errors is not None:
+        facts.append(f"{reading.ecc_errors} ECC errors" if reading.ecc_errors else "no ECC error")
+    if reading.retired_pages:
+        facts.append(f"{reading.retired_pages} pages retired")
+    return facts
+
+
+def _amount(used: int | None) -> str:
+    return units.size(used).removesuffix(" GiB") if used is not None else "?"
+
+
+def _share(used: int | None, total: int | None) -> str:
+    return f"  {units.percent(used / total)}" if used is not None and total else ""
+
+
+def _room(out: Out, parts: Sequence[Part]) -> int:
+    """Return the columns that are left on the first line."""
+    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in parts)
+    return out.width - len(_INDENT) - taken
+
+
+def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) -> str:
+    values = list(item.recent_bytes)
+    known = [value for value in values if value is not None]
+    points = next((n for n in _SPARK_POINTS if n <= room), 0)
+    if len(known) < 2 or not points:
+        return ""
+    every = -(-len(values) // points)
+    shown: list[float | None] = list(values[::-1][::every][::-1])  # the newest point stays
+    low, high = float(min(known)), float(max(known))
+    # Noise must not look like a mountain: the scale spans at least 2 % of the card.
+    floor = _SPARK_MIN_SPAN * (total or high or 1)
+    if high - low < floor:
+        low, high = max(0.0, low - floor / 2), high + floor / 2
+    return units.spark(shown, low=low, high=high, ascii_only=ascii_only)
+
+
+def _extras(item: LiveDevice) -> list[Part]:
+    reading = item.reading
+    if reading is None:
+        return []
+    facts = (
+        ("util", reading.util_pct, "%"), ("", reading.temp_c, " °C"), ("", reading.power_w, " W"),
+    )  # fmt: skip
+    return [f"{name} {value:.0f}{unit}".strip() for name, value, unit in facts if value is not None]
+
+
+def _judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
+    parts: list[Part] = [words.verdict(finding, samples=item.samples)]
+    if finding is None or finding.pattern not in LEAK_PATTERNS | {"spike"}:
+        return parts
+    if finding.rate_bytes_per_s is not None:
+        parts.append(words.growth(finding.rate_bytes_per_s))
+    if is_leak(finding):
+        band = words.eta(finding.eta)
+        parts.append(f"full in {band}" if band else "full in ?")
+        by = suspect(item, finding)
+        if by:
+            parts.append(f"by {by}")
+    return parts
+
+
+def suspect(item: LiveDevice, finding: Finding) -> str:
+    """Return whose growth it is: the judged process, else the one that explains most of it."""
+    if finding.subject.unattributed:
+        return "memory that no process owns"
+    known = {process.info.key: process.info for process in item.processes or ()}
+    key, share = finding.subject.process, None
+    if key is None and finding.blame:
+        worst = max(finding.blame, key=lambda b: b.share)
+        key, share = worst.process, worst.share
+        if key is None:
+            return f"{worst.name}, {units.percent(share)}"
+    if key is None:
+        return ""
+    info = known.get(key)
+    named = words.who(info) if info is not None else f"pid {key.pid}"
+    kind = f" ({info.framework})" if info is not None and info.framework else ""
+    return f"{named}{kind}" + (f", {units.percent(share)}" if share is not None else "")
+
+
+def _processes(
+    out: Out, item: LiveDevice, *, whole: bool, verbose: bool, wide_at_s: float | None
+) -> None:
+    rows = item.processes or ()
+    inner = _INDENT + "  "
+    unknown = device_facts.processes(item)
+    if unknown:
+        out.flow([(unknown, "yellow")], first=_INDENT, rest=inner)
+    ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
+    if whole and not verbose:
+        ordered = [p for p in ordered if _told(p) or p in ordered[:_LARGEST]]
+    for process in ordered:
+        out.flow(_process(process, in_full=not whole), first=inner, rest=inner + "  ")
+        if wide_at_s is not None:
+            more = process_facts.wide(process, now_s=wide_at_s)
+            if more:
+                out.flow(more, first=inner + "  ", rest=inner + "  ")
+    if len(rows) > len(ordered):
+        out.flow([(f"and {len(rows) - len(ordered)} more (-v)", "dim")], first=inner)
+    rest = device_facts.unowned(item) if whole else ""
+    if rest:
+        out.flow([(rest, "yellow")], first=inner, rest=inner + "  ")
+    elif verbose and item.unattributed_bytes is not None:
+        out.flow([(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=inner)
+
+
+def _told(process: LiveProcess) -> bool:
+    """Say whether a process is shown however little it holds."""
+    return is_leak(process.finding) or is_leak(process.host_finding)
+
+
+def _process(process: LiveProcess, *, in_full: bool) -> list[Part]:
+    parts: list[Part] = [words.who(process.info), units.size(process.used_bytes)]
+    parts.append((process_facts.runs(process.info), "dim"))
+    finding = process.finding
+    if finding is not None and (in_full or is_leak(finding)):
+        parts.append(words.verdict(finding))
+        if in_full and finding.pattern in LEAK_PATTERNS:
+            parts.append(words.growth(finding.rate_bytes_per_s))
+            parts.append(f"full in {words.eta(finding.eta) or '?'}" if is_leak(finding) else "")
+    if finding is not None and finding.pattern in LEAK_PATTERNS:
+        parts.append((words.known(process.history), "dim"))
+    parts.append((process_facts.host_growth(process), "yellow"))
+    return parts

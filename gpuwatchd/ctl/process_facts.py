@@ -1,0 +1,94 @@
+"""What is known of a process beside its curve: who, where, for whom, and what it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.ctl import words
+from gpuwatchd.ctl.envelope import is_leak
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import ProcessInfo
+    from gpuwatchd.store.live import LiveProcess
+
+_SHORT_ID = 12
+_SHORT_POD = 8
+_ALONE = {"C", ""}
+
+
+def runs(info: ProcessInfo) -> str:
+    """Return the framework, the model that it serves and the rank: "Ollama llama3:8b", "rank 3".
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import ProcessInfo, ProcessKey
+    >>> key = ProcessKey(pid=1, started_at_s=None)
+    >>> runs(ProcessInfo(key=key, name="x", framework="PyTorch", framework_sure=True, rank=3))
+    'PyTorch, rank 3'
+    """
+    what = "" if not info.framework else words.framework(None, info)
+    if info.model:
+        what = f"{what} {info.model}".strip()
+    rank = f"rank {info.rank}" if info.rank is not None else ""
+    return ", ".join(word for word in (what, rank) if word)
+
+
+def where(info: ProcessInfo) -> list[str]:
+    """Return job, pod, container and unit, the most telling first."""
+    named = (
+        ("job", info.job),
+        ("group", info.group if info.group != info.job else None),
+        ("pod", info.pod[:_SHORT_POD] if info.pod else None),
+        ("container", _short(info.container)),
+        ("unit", info.unit),
+    )
+    return [f"{label} {value}" for label, value in named if value]
+
+
+def _short(container: str | None) -> str | None:
+    """Return a container's id as its tools print it; other names stay whole.
+
+    Examples
+    --------
+    >>> _short("docker " + "ab" * 32), _short("lxc web")
+    ('docker abababababab', 'lxc web')
+    """
+    if container is None:
+        return None
+    kind, _, name = container.rpartition(" ")
+    if len(name) > _SHORT_ID and all(c in "0123456789abcdef" for c in name):
+        name = name[:_SHORT_ID]
+    return f"{kind} {name}".strip()
+
+
+def host_growth(process: LiveProcess) -> str:
+    """Return what its memory on the host does where that is a leak, else ""."""
+    finding = process.host_finding
+    if finding is None or not is_leak(finding):
+        return ""
+    held = f" ({units.size(process.host_bytes)})" if process.host_bytes is not None else ""
+    return f"host memory {words.growth(finding.rate_bytes_per_s)}{held}"
+
+
+def wide(process: LiveProcess, *, now_s: float) -> list[tuple[str, str]]:
+    """Return everything else that is known, for ``--wide``."""
+    info = process.info
+    parts = list(where(info))
+    if len(info.frameworks) > 1:
+        parts.append(f"loaded: {', '.join(info.frameworks)}")
+    if process.sm_pct is not None:
+        parts.append(f"sm {process.sm_pct:.0f}%")
+    if process.host_bytes is not None:
+        parts.append(f"host {units.size(process.host_bytes)}")
+    if process.kind not in _ALONE:
+        parts.append(f"lists {process.kind}")
+    if info.key.started_at_s is not None:
+        parts.append(f"since {units.clock(info.key.started_at_s, now_s=now_s)}")
+    if info.uid is not None and not info.user:
+        parts.append(f"uid {info.uid}")
+    if info.parents:
+        parts.append(f"from {' < '.join(info.parents)}")
+    if len(info.argv) > 1 and not info.foreign:
+        parts.append(f"command: {' '.join(info.argv)}")
+    return [(part, "dim") for part in parts]
