@@ -18,6 +18,9 @@ INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
 _INITS: Final = frozenset({b"systemd", b"init", b"openrc-init", b"runit", b"s6-svscan", b"launchd"})
 _COMM_BYTES: Final = 15
 _LIBRARY: Final = re.compile(rb"(/[^\n]*\.(?:so|dylib|metallib)\b[^\n]*)$", re.MULTILINE)
+_UID: Final = re.compile(rb"^Uid:\s*(\d+)", re.MULTILINE)
+_ANONYMOUS: Final = re.compile(rb"\nRssAnon:\s*(\d+) kB")
+_SWAPPED: Final = re.compile(rb"\nVmSwap:\s*(\d+) kB")
 _CONTAINERS: Final = (
     ("docker", re.compile(rb"/docker[-/]([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
     ("podman", re.compile(rb"/libpod-(?:conmon-)?([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
@@ -34,6 +37,17 @@ class Stat(NamedTuple):
     parent_pid: int
     starttime: int
     """Clock ticks since boot."""
+    leads_terminal: bool = False
+    """It leads the session of a terminal: a login shell, the shell of a window."""
+
+
+class Status(NamedTuple):
+    """Fields of /proc/PID/status; None for what it does not say."""
+
+    uid: int | None
+    """Of the user who started it."""
+    anonymous_bytes: int | None
+    """Memory of its own, and what of that was swapped out; a zombie has none."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -70,7 +84,7 @@ def parse_stat(raw: bytes) -> Stat | None:
     Examples
     --------
     >>> parse_stat(b"7 (a) (b) S 1 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 4242 0")
-    Stat(name=b'a) (b', state='S', parent_pid=1, starttime=4242)
+    Stat(name=b'a) (b', state='S', parent_pid=1, starttime=4242, leads_terminal=False)
     """
     start, end = raw.find(b"("), raw.rfind(b")")
     fields = raw[end + 1 :].split()
@@ -80,7 +94,30 @@ def parse_stat(raw: bytes) -> Stat | None:
         parent, starttime = int(fields[1]), int(fields[19])
     except ValueError:
         return None
-    return Stat(raw[start + 1 : end], clean(fields[0], limit=1), parent, starttime)
+    leads = fields[4] != b"0" and raw[:start].strip() == fields[3]
+    name, state = raw[start + 1 : end], clean(fields[0], limit=1)
+    return Stat(name, state, parent, starttime, leads)
+
+
+def parse_status(raw: bytes) -> Status:
+    r"""Parse what matters of /proc/PID/status, which every user may read.
+
+    Examples
+    --------
+    >>> parse_status(b"Name:\tx\nUid:\t7\t7\t7\t7\nRssAnon:\t  12 kB\nVmSwap:\t 4 kB\n")
+    Status(uid=7, anonymous_bytes=16384)
+    """
+    uid = _UID.search(raw)
+    return Status(int(uid[1]) if uid else None, anonymous_bytes(raw))
+
+
+def anonymous_bytes(status: bytes) -> int | None:
+    """Return RssAnon + VmSwap of /proc/PID/status; None where it does not tell."""
+    anonymous = _ANONYMOUS.search(status)
+    if anonymous is None:
+        return None
+    swapped = _SWAPPED.search(status, anonymous.end())
+    return 1024 * (int(anonymous[1]) + (int(swapped[1]) if swapped else 0))
 
 
 def full_name(name: bytes, argv: Sequence[str]) -> str:

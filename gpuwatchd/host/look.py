@@ -1,18 +1,14 @@
 """pid -> ProcessInfo: read once per life of a process, and cached.
 
-A process is (pid, start time). Between two looks only its liveness is checked: one poll of kept
-pidfds for all of them, or a read of a kept descriptor. On macOS psutil answers instead of /proc.
+A process is (pid, start time). Between two looks only its liveness is checked (:mod:`watch`). On
+macOS psutil answers instead of /proc.
 """
 
 from __future__ import annotations
 
-import errno
 import heapq
 import math
 import os
-import pwd
-import resource
-import select
 import sys
 import time
 from pathlib import Path
@@ -20,45 +16,41 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd import frameworks
-from gpuwatchd.host import program
-from gpuwatchd.host.files import (
-    Stat,
-    cgroup_names,
-    exists,
-    full_name,
-    inside_container,
-    libraries_in,
-    parse_stat,
-    read_bytes,
-    read_some,
-)
+from gpuwatchd.host.files import anonymous_bytes, exists, inside_container, read_bytes
+from gpuwatchd.host.identity import Registry
+from gpuwatchd.host.watch import Watch
 from gpuwatchd.model import ProcessInfo, ProcessKey
-from gpuwatchd.text import clean, mask_argv
+from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from gpuwatchd.host.watch import Held
 
 MAPS_AGAIN_S: Final = 30.0
 """Libraries load late: a process is looked at once more after this time."""
 FORGET_S: Final = 120.0
 """A process nobody asked about for so long gives its descriptor back."""
 MAX_GONE: Final = 1024
-MAX_WATCHED: Final = 1024
-"""Most descriptors kept, and never more than a quarter of what the process may open."""
-MAX_THREADS: Final = 64
-_ARGV_BYTES: Final = 16 * 1024
-_MAPS_BYTES: Final = 4 * 1024 * 1024
+MEMORY_EVERY: Final = 6
+"""A process's memory on the host is read at every so-manieth call."""
+MEMORY_READS: Final = 4
+"""And of no more processes than this in one call: a reading costs some 15 µs."""
+_STUCK: Final = frozenset({"Z", "D"})
+"""States that say something about a process that holds memory: ended, waiting in the driver."""
+
+_HIDDEN: Final = -1
+"""Stands for the start time of a process that exists, but whose files may not be read."""
 
 
 class _Known:
     """One process that was identified, and how its liveness is watched."""
 
     __slots__ = (
+        "anonymous_bytes",
         "asked_mono_s",
-        "fd",
+        "held",
         "info",
-        "is_pidfd",
         "maps_due_mono_s",
         "maps_reads",
         "starttime",
@@ -67,8 +59,8 @@ class _Known:
     def __init__(self, info: ProcessInfo, starttime: int, mono_s: float) -> None:
         self.info = info
         self.starttime = starttime
-        self.fd: int | None = None
-        self.is_pidfd = False
+        self.held: Held | None = None
+        self.anonymous_bytes: int | None = None
         self.asked_mono_s = mono_s
         self.maps_due_mono_s = mono_s
         self.maps_reads = 0
@@ -115,13 +107,10 @@ class Host:
         self._monotonic = monotonic
         self._known: dict[int, _Known] = {}
         self._gone: dict[int, ProcessInfo] = {}
-        self._users: dict[int, str] = {}
-        self._watch = watch or self._best_watch()
-        self._poll = select.poll() if self._watch == "pidfd" else None
-        self._watched: dict[int, int] = {}
-        self._room = _descriptor_room()
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-        self._booted_at_s = self._read_boot_time() if self._has_proc else None
+        self._memory_turn: list[int] = []
+        uses_descriptors = self._real and self._has_proc
+        self._watch = Watch(self._proc, watch or (Watch.best() if uses_descriptors else "read"))
+        self._registry = Registry(self._proc, self._read_boot_time() if self._has_proc else None)
         self.boot_id = self._read_boot_id()
         """Changes with every boot; "" where the system does not say."""
         if contained is None:
@@ -138,7 +127,7 @@ class Host:
         per call (``maps_per_look``), so a framework may become known some calls later.
         """
         mono_s = self._monotonic()
-        ended = self._ended()
+        ended = self._watch.ended()
         found: dict[int, ProcessInfo] = {}
         for pid in pids:
             known = self._known.get(pid)
@@ -154,6 +143,55 @@ class Host:
             self._bury(pid)  # nobody asks any more, and its descriptor would stay open
         if len(self._known) > len(found):
             self._forget(mono_s)
+        return found
+
+    def memory(self, pids: Iterable[int]) -> dict[int, int | None]:
+        """Return the memory of its own that each process holds on the host, swapped or not, bytes.
+
+        RssAnon + VmSwap of /proc/PID/status, which every user may read. Only of processes that
+        :meth:`look` has found; None where it is unknown. Read in turns (:data:`MEMORY_EVERY`) and
+        kept in between, so that one call costs little.
+        """
+        found = {
+            pid: None if (known := self._known.get(pid)) is None else known.anonymous_bytes
+            for pid in pids
+        }
+        if self.is_contained or not self._has_proc:
+            return found
+        if not self._memory_turn:
+            self._memory_turn = list(found)
+        for _ in range(min(MEMORY_READS, math.ceil(len(found) / MEMORY_EVERY))):
+            if not self._memory_turn:
+                break
+            pid = self._memory_turn.pop()
+            known = self._known.get(pid)
+            if known is not None and pid in found and known.info.key.started_at_s is not None:
+                amount = anonymous_bytes(read_bytes(self._proc / str(pid) / "status"))
+                known.anonymous_bytes = found[pid] = amount
+        return found
+
+    def states(self, pids: Iterable[int]) -> dict[int, str]:
+        """Return the state of each process now ("R", "S", "D", "Z", ...), of those that exist.
+
+        One read per process, some 8 µs: for those in question, not for all in every tick. What
+        has changed is in the next :meth:`look` too, where it matters: it is a zombie or waits in
+        the driver, or does so no more, or it has another parent.
+        """
+        found: dict[int, str] = {}
+        for pid in pids:
+            known = self._known.get(pid)
+            if known is None or known.info.key.started_at_s is None or not self._has_proc:
+                continue
+            stat = self._registry.stat(pid)
+            if stat is None or stat.starttime != known.starttime:
+                continue
+            found[pid] = stat.state
+            before = known.info
+            stuck = {stat.state, before.state} & _STUCK and stat.state != before.state
+            if stuck or stat.parent_pid != before.parent_pid:
+                known.info = msgspec.structs.replace(
+                    before, state=stat.state, parent_pid=stat.parent_pid
+                )
         return found
 
     def gone(self, pid: int) -> ProcessInfo | None:
@@ -175,69 +213,67 @@ class Host:
             self._unwatch(known)
         self._known.clear()
 
-    # ---- liveness -------------------------------------------------------------------------------
-
-    def _best_watch(self) -> str:
-        if not self._real or not self._has_proc:
-            return "read"
-        if not hasattr(os, "pidfd_open"):
-            return "stat"
-        try:
-            os.close(os.pidfd_open(os.getpid()))
-        except OSError:
-            return "stat"
-        return "pidfd"
-
-    def _ended(self) -> set[int]:
-        """Return the pids whose kept pidfd says that the process has ended."""
-        if self._poll is None or not self._watched:
-            return set()
-        return {self._watched[fd] for fd, _ in self._poll.poll(0)}
+    # ---- lives ----------------------------------------------------------------------------------
 
     def _same(self, pid: int, known: _Known) -> bool:
         """Say whether the process met before still lives (as far as no pidfd says so)."""
-        if self.is_contained or known.is_pidfd:
+        if self.is_contained or (known.held is not None and known.held.is_pidfd):
             return True
         if not self._has_proc:
             from gpuwatchd.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
             return by_psutil.started_at_s(pid) == known.info.key.started_at_s
-        if known.fd is None:
-            stat = self._stat(pid)
+        stat = self._registry.stat(pid) if known.held is None else Watch.stat(known.held)
+        if stat is None:
+            return known.starttime == _HIDDEN and exists(pid)
+        ends = (stat.state == "Z") != (known.info.state == "Z")
+        return stat.starttime == known.starttime and not ends
+
+    def _meet(self, pid: int, mono_s: float) -> _Known | None:
+        """Identify the process that has this pid now; None when there is none."""
+        before = self._known.get(pid)
+        self._bury(pid)
+        if self.is_contained:
+            # The number belongs to another namespace: here it is nobody, or somebody else.
+            outside = _nameless(pid, "outside this container", foreign=True)
+            return self._note(pid, outside, 0, mono_s)
+        if not self._has_proc:
+            from gpuwatchd.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+
+            info = by_psutil.identify(pid)
+            return self._note(pid, info, 0, mono_s) if info else None
+        # First the descriptor, then the facts: whatever is read belongs to what is watched.
+        held = self._watch.hold(pid)
+        stat = self._registry.stat(pid)
+        if stat is None and not (self._real and exists(pid)):
+            if held is not None:
+                self._watch.let_go(held)
+            return None
+        if held is not None and stat is not None and stat.state == "Z":
+            self._watch.let_go(held)  # a zombie's is ready for ever: its state is read instead
+            held = None
+        if stat is None:
+            known = self._note(pid, _nameless(pid, "hidden by system policy"), _HIDDEN, mono_s)
+        elif before is not None and before.starttime == stat.starttime:
+            # Ended but not yet reaped: its files are empty, so what was known stays.
+            info = msgspec.structs.replace(before.info, state=stat.state)
+            known = self._note(pid, info, stat.starttime, mono_s)
         else:
-            try:
-                stat = parse_stat(os.pread(known.fd, 1024, 0))
-            except OSError:  # ESRCH: the descriptor belongs to the process, not to its number
-                return False
-        return (
-            stat is not None
-            and stat.starttime == known.starttime
-            and (stat.state == "Z") == (known.info.state == "Z")
-        )
+            sight = self._registry.read(pid, stat, closer=False)
+            known = self._note(pid, sight.info, stat.starttime, mono_s)
+            known.anonymous_bytes = sight.anonymous_bytes
+        if held is not None:
+            known.held = held
+            self._watch.attend(pid, held)
+        return known
 
-    def _keep_watch(self, pid: int) -> tuple[int | None, bool]:
-        """Open a descriptor that tells when this process ends: (descriptor, is a pidfd)."""
-        if self._watch == "read" or len(self._watched) >= self._room:
-            return None, False
-        try:
-            if self._poll is not None:
-                return os.pidfd_open(pid), True
-            return os.open(self._proc / str(pid) / "stat", os.O_RDONLY | os.O_CLOEXEC), False
-        except OverflowError:  # a number that no process can have
-            return None, False
-        except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE}:
-                self._room = len(self._watched)
-            return None, False
-
-    def _unwatch(self, known: _Known) -> None:
-        if known.fd is None:
-            return
-        self._watched.pop(known.fd, None)
-        if known.is_pidfd and self._poll is not None:
-            self._poll.unregister(known.fd)
-        os.close(known.fd)
-        known.fd, known.is_pidfd = None, False
+    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> _Known:
+        known = _Known(info, starttime, mono_s)
+        if info.key.started_at_s is None or info.state == "Z":
+            known.maps_due_mono_s = math.inf
+        self._known[pid] = known
+        self._gone.pop(pid, None)
+        return known
 
     def _bury(self, pid: int) -> None:
         known = self._known.pop(pid, None)
@@ -249,89 +285,16 @@ class Host:
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
 
+    def _unwatch(self, known: _Known) -> None:
+        if known.held is not None:
+            self._watch.let_go(known.held)
+            known.held = None
+
     def _forget(self, mono_s: float) -> None:
         """Let go of what nobody has asked about for a while."""
         for pid, known in list(self._known.items()):
             if mono_s - known.asked_mono_s > FORGET_S:
                 self._bury(pid)
-
-    # ---- identity -------------------------------------------------------------------------------
-
-    def _meet(self, pid: int, mono_s: float) -> _Known | None:
-        """Identify the process that has this pid now; None when there is none."""
-        before = self._known.get(pid)
-        self._bury(pid)
-        if self.is_contained:
-            # The number belongs to another namespace: here it is nobody, or somebody else.
-            return self._note(pid, _nameless(pid, "outside this container"), 0, mono_s)
-        if not self._has_proc:
-            from gpuwatchd.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
-
-            info = by_psutil.identify(pid)
-            return self._note(pid, info, 0, mono_s) if info else None
-        # First the descriptor, then the facts: whatever is read belongs to what is watched.
-        fd, is_pidfd = self._keep_watch(pid)
-        stat = self._stat(pid)
-        if fd is not None and (stat is None or stat.state == "Z"):
-            os.close(fd)  # a zombie's pidfd is ready for ever: its state is read instead
-            fd = None
-        if stat is None:
-            hidden = self._real and exists(pid)
-            info = _nameless(pid, "hidden by system policy")
-            return self._note(pid, info, 0, mono_s) if hidden else None
-        if before is not None and before.starttime == stat.starttime:
-            # Ended but not yet reaped: its files are empty, so what was known stays.
-            info = msgspec.structs.replace(before.info, state=stat.state)
-        else:
-            info = self._identify(pid, stat, closer=False)
-        known = self._note(pid, info, stat.starttime, mono_s)
-        if fd is not None:
-            self._attend(pid, known, fd, is_pidfd=is_pidfd)
-        return known
-
-    def _attend(self, pid: int, known: _Known, fd: int, *, is_pidfd: bool) -> None:
-        known.fd, known.is_pidfd = fd, is_pidfd
-        self._watched[fd] = pid
-        if is_pidfd and self._poll is not None:
-            self._poll.register(fd, select.POLLIN)
-
-    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> _Known:
-        known = _Known(info, starttime, mono_s)
-        if info.key.started_at_s is None or info.state == "Z":
-            known.maps_due_mono_s = math.inf
-        self._known[pid] = known
-        self._gone.pop(pid, None)
-        return known
-
-    def _stat(self, pid: int) -> Stat | None:
-        return parse_stat(read_bytes(self._proc / str(pid) / "stat"))
-
-    def _identify(self, pid: int, stat: Stat, *, closer: bool) -> ProcessInfo:
-        """Build the record of a process; ``closer`` reads its memory map too."""
-        folder = self._proc / str(pid)
-        raw = read_some(folder / "cmdline", _ARGV_BYTES).rstrip(b"\0")
-        argv = [word.decode("utf-8", "surrogateescape") for word in raw.split(b"\0")] if raw else []
-        container, job = cgroup_names(read_bytes(folder / "cgroup"))
-        maps = read_some(folder / "maps", _MAPS_BYTES) if closer else b""
-        threads = self._threads(pid) if closer and not maps else ()
-        libraries = libraries_in(maps)
-        title = stat.name.decode("utf-8", "replace")
-        framework, sure = frameworks.recognise(argv, libraries, title, threads)
-        booted_s, age_s = self._booted_at_s, stat.starttime / self._ticks_per_s
-        started_at_s = None if booted_s is None else booted_s + age_s
-        info = ProcessInfo(
-            key=ProcessKey(pid=pid, started_at_s=started_at_s),
-            name=clean(full_name(stat.name, argv)),
-            user=self._user(folder),
-            argv=mask_argv(argv),
-            parent_pid=stat.parent_pid,
-            state=stat.state,
-            container=container,
-            job=job,
-            framework=framework,
-            framework_sure=sure,
-        )
-        return program.keyed(info, str(folder), argv, libraries)
 
     def _look_closer(self, found: dict[int, ProcessInfo], mono_s: float) -> None:
         """Read the memory maps of those that have waited longest, and who they are by now."""
@@ -345,36 +308,13 @@ class Host:
             known.maps_reads += 1
             again = known.maps_reads == 1
             known.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
-            stat = self._stat(pid)
+            stat = self._registry.stat(pid)
             if stat is not None and stat.starttime == known.starttime and stat.state != "Z":
-                known.info = found[pid] = self._identify(pid, stat, closer=True)
+                sight = self._registry.read(pid, stat, closer=True)
+                known.info = found[pid] = sight.info
+                known.anonymous_bytes = sight.anonymous_bytes
 
-    def _threads(self, pid: int) -> list[str]:
-        names: list[str] = []
-        try:
-            with os.scandir(self._proc / str(pid) / "task") as tasks:
-                for task, _ in zip(tasks, range(MAX_THREADS), strict=False):
-                    names.append(read_bytes(Path(task.path, "comm")).decode("utf-8", "replace"))
-        except OSError:
-            return names
-        return names
-
-    def _user(self, folder: Path) -> str | None:
-        for line in read_bytes(folder / "status").splitlines():
-            if line.startswith(b"Uid:"):
-                uid = line.split()[1:2]
-                return self._user_name(int(uid[0])) if uid and uid[0].isdigit() else None
-        return None
-
-    def _user_name(self, uid: int) -> str:
-        name = self._users.get(uid)
-        if name is None:
-            try:
-                name = clean(pwd.getpwuid(uid).pw_name)
-            except KeyError:
-                name = str(uid)
-            self._users[uid] = name
-        return name
+    # ---- the machine ----------------------------------------------------------------------------
 
     def _read_boot_time(self) -> float | None:
         for line in read_bytes(self._proc / "stat").splitlines():
@@ -390,11 +330,7 @@ class Host:
         return by_psutil.boot_id()
 
 
-def _nameless(pid: int, why: str) -> ProcessInfo:
+def _nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:
     """Return the record of a process that has a number and nothing else."""
-    return ProcessInfo(key=ProcessKey(pid=pid, started_at_s=None), name=f"pid {pid} ({why})")
-
-
-def _descriptor_room() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_WATCHED if soft == resource.RLIM_INFINITY else max(0, min(MAX_WATCHED, soft // 4))
+    key = ProcessKey(pid=pid, started_at_s=None)
+    return ProcessInfo(key=key, name=f"pid {pid} ({why})", foreign=foreign)

@@ -2,96 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpuwatchd.host import Host, files, look
-from gpuwatchd.host.files import cgroup_names, full_name, inside_container, libraries_in, parse_stat
+from gpuwatchd.host import Host, look
 from tests.conftest import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-
-TORCH_MAPS = (
-    "7f00-7f01 r-xp 00000000 fe:00 11 /opt/venv/lib/torch/lib/libtorch_cpu.so\n"
-    "7f01-7f02 rw-p 00000000 fe:00 11 /opt/venv/lib/torch/lib/libtorch_cpu.so\n"
-    "7f02-7f03 rw-p 00000000 00:00 0 \n"
-)
-STARTED = 5000
-
-
-class FakeProc:
-    """A folder that looks like /proc."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.put("stat", "cpu 1 2 3\nbtime 1700000000\n")
-        self.put("sys/kernel/random/boot_id", "boot-a\n")
-
-    def put(self, path: str, text: str | bytes) -> None:
-        target = self.folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(text if isinstance(text, bytes) else text.encode())
-
-    def process(
-        self,
-        pid: int,
-        *,
-        name: bytes = b"python3",
-        argv: bytes = b"python3\0train.py\0",
-        state: str = "S",
-        starttime: int = STARTED,
-        uid: int = 0,
-        maps: str | None = None,
-    ) -> None:
-        rest = f" {state} 1 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 {starttime} 0 0\n"
-        self.put(f"{pid}/stat", f"{pid} (".encode() + name + b")" + rest.encode())
-        self.put(f"{pid}/cmdline", argv)
-        self.put(f"{pid}/status", f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-        self.put(f"{pid}/cgroup", "0::/user.slice/session-3.scope\n")
-        if maps is not None:
-            self.put(f"{pid}/maps", maps)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path / "proc")
-
-
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        # A program that has just begun may not have its arguments yet.
-        deadline = time.monotonic() + 10
-        while not psutil.Process(process.pid).cmdline() and time.monotonic() < deadline:
-            time.sleep(0.001)
-        yield process
-        process.kill()
-
-
-def host_of(proc: FakeProc, clock: Clock | None = None) -> Host:
-    return Host(proc.folder, contained=False, monotonic=clock or Clock())
+from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 
 def descriptors() -> int:
@@ -362,134 +286,6 @@ def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
     assert (found[8].framework, found[8].framework_sure) == ("PyTorch", False)
 
 
-def test_libraries_of_a_map() -> None:
-    maps = TORCH_MAPS + "7f03-7f04 r--p 0 fe:00 12 /lib/x86_64-linux-gnu/libc.so.6 (deleted)\n"
-    assert libraries_in(maps.encode()) == [
-        "/opt/venv/lib/torch/lib/libtorch_cpu.so",
-        "/lib/x86_64-linux-gnu/libc.so.6 (deleted)",
-    ]
-
-
-# ---- containers ------------------------------------------------------------------------------
-
-
-def test_inside_a_container_a_pid_is_only_a_number(proc: FakeProc) -> None:
-    proc.process(7, maps=TORCH_MAPS)
-    host = Host(proc.folder, contained=True, monotonic=Clock())
-    for _ in range(3):
-        found = host.look([7, 8])
-        assert [info.name for info in found.values()] == [
-            "pid 7 (outside this container)",
-            "pid 8 (outside this container)",
-        ]
-        assert all(
-            (info.user, info.argv, info.framework, info.key.started_at_s) == (None, (), None, None)
-            for info in found.values()
-        )
-
-
-@pytest.mark.parametrize(
-    ("link", "contained"), [(files.INITIAL_PID_NAMESPACE, False), ("pid:[4026532300]", True)]
-)
-def test_the_namespace_decides(proc: FakeProc, link: str, *, contained: bool) -> None:
-    # Signs that say the opposite do not count.
-    (proc.folder.parent / ".dockerenv").touch()
-    proc.put("1/comm", "bash\n")
-    (proc.folder / "self/ns").mkdir(parents=True)
-    (proc.folder / "self/ns/pid").symlink_to(link)
-    assert inside_container(proc.folder, proc.folder.parent) is contained
-    assert Host(proc.folder).is_contained is contained
-
-
-@pytest.mark.parametrize(
-    ("put", "contained"),
-    [
-        ({"1/comm": "systemd\n", "self/cgroup": "0::/\n"}, False),
-        ({"1/comm": "bash\n", "self/cgroup": "0::/user.slice\n"}, False),
-        ({"1/comm": "bash\n", "self/cgroup": "0::/\n"}, True),
-        ({"1/comm": "bash\n", "../.dockerenv": ""}, True),
-        ({"1/comm": "bash\n", "../run/.containerenv": ""}, True),
-        ({"1/comm": "systemd\n", "../.dockerenv": ""}, False),
-        ({"1/comm": "systemd\n", "self/status": "NSpid:\t812\t7\n"}, True),
-        ({"self/status": "NSpid:\t812\n"}, False),
-    ],
-)
-def test_without_the_namespace_signs_decide(
-    proc: FakeProc, put: dict[str, str], *, contained: bool
-) -> None:
-    for path, text in put.items():
-        proc.put(path, text)
-    assert inside_container(proc.folder, proc.folder.parent) is contained
-
-
-HEX = "0123456789ab" + "c" * 52
-
-
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
-        (f"0::/system.slice/docker-{HEX}.scope", ("docker 0123456789ab", None)),
-        (f"12:memory:/docker/{HEX}\n0::/", ("docker 0123456789ab", None)),
-        (f"0::/machine.slice/libpod-{HEX}.scope/container", ("podman 0123456789ab", None)),
-        ("0::/system.slice/node1_slurmstepd.scope/job_9/step_0/user/task_1", (None, "slurm 9")),
-        ("4:memory:/slurm/uid_1000/job_77/step_0", (None, "slurm 77")),
-        ("0::/user.slice/docker-compose.scope", (None, None)),
-        ("0::/system.slice/slurmstepd.scope/system", (None, None)),
-        ("0::/job_hello/", (None, None)),
-        ("", (None, None)),
-    ],
-)
-def test_container_and_job(line: str, names: tuple[str | None, str | None]) -> None:
-    assert cgroup_names(line.encode()) == names
-
-
-@pytest.mark.shared_data
-def test_real_cgroup_lines(shared_data: Path) -> None:
-    cases = json.loads((shared_data / "platforms/cgroup/cases.json").read_text())
-    checked = 0
-    for case in cases:
-        expected = case["expect"] or {}
-        container, job = cgroup_names(case["line"].encode())
-        if expected.get("runtime") in {"docker", "podman"}:
-            assert container == f"{expected['runtime']} {expected['cid'][:12]}", case["line"]
-            checked += 1
-        else:
-            assert container is None, case["line"]
-        assert bool(job) == ("slurm_job" in expected or "job" in expected), case
-    assert checked >= 3
-
-
-# ---- parsing ---------------------------------------------------------------------------------
-
-
-@given(st.binary(max_size=80))
-def test_any_bytes_are_parsed_or_refused(raw: bytes) -> None:
-    stat = parse_stat(raw)
-    assert stat is None or stat.starttime == int(raw[raw.rfind(b")") + 1 :].split()[19])
-
-
-@given(st.binary(min_size=1, max_size=15), st.integers(0, 2**63), st.integers(1, 2**22))
-def test_stat_survives_any_name(name: bytes, starttime: int, parent: int) -> None:
-    raw = b"7 (" + name + f") R {parent} 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 {starttime} 0".encode()
-    stat = parse_stat(raw)
-    assert stat is not None
-    assert (stat.name, stat.parent_pid, stat.starttime) == (name, parent, starttime)
-
-
-@pytest.mark.parametrize(
-    ("name", "argv", "full"),
-    [
-        (b"VLLM::EngineCor", ["VLLM::EngineCore_DP0"], "VLLM::EngineCore_DP0"),
-        (b"a-very-long-nam", ["/opt/a-very-long-name-indeed", "-x"], "a-very-long-name-indeed"),
-        (b"a-very-long-nam", ["other"], "a-very-long-nam"),
-        (b"short", ["short-but-not-cut"], "short"),
-        (b"worker-na\xc3\xafve-\xc3", ["worker-naïve-ärger"], "worker-naïve-ärger"),
-    ],
-)
-def test_the_kernels_cut_is_undone(name: bytes, argv: list[str], full: str) -> None:
-    assert full_name(name, argv) == full
-
-
 @linux
 def test_processes_that_come_and_go_leave_no_descriptor_open() -> None:
     host = Host(contained=False)
@@ -503,4 +299,88 @@ def test_processes_that_come_and_go_leave_no_descriptor_open() -> None:
             host.look([stays.pid])
         assert len(list(Path("/proc/self/fd").iterdir())) == before
         stays.kill()
+    host.close()
+
+
+# ---- memory and states -----------------------------------------------------------------------
+
+
+def test_memory_on_the_host_is_read_in_turns(proc: FakeProc) -> None:
+    pids = range(7, 7 + 30)
+    for pid in pids:
+        proc.process(pid, anonymous_kib=100)
+    host = host_of(proc)
+    host.look(pids)
+    assert set(host.memory(pids).values()) == {100 * 1024}  # read at first sight
+    for pid in pids:
+        proc.process(pid, anonymous_kib=300, swapped_kib=50)
+    counts = [sum(v == 350 * 1024 for v in host.memory(pids).values()) for _ in range(9)]
+    assert counts[0] <= look.MEMORY_READS
+    assert all(after - before <= look.MEMORY_READS for before, after in pairwise(counts))
+    assert counts[-1] == 30
+
+
+def test_unknown_memory_is_none(proc: FakeProc) -> None:
+    proc.process(7, anonymous_kib=None)
+    proc.process(8, anonymous_kib=5)
+    host = host_of(proc)
+    host.look([7])
+    for _ in range(5):
+        assert host.memory([7, 8, 9]) == {7: None, 8: None, 9: None}
+    contained = Host(proc.folder, contained=True, monotonic=Clock())
+    contained.look([8])
+    assert contained.memory([8]) == {8: None}
+
+
+@linux
+def test_a_childs_memory_grows_as_it_takes_some() -> None:
+    script = "input(); x = b'a' * 64_000_000; print(1, flush=True); input()"
+    host = Host(contained=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        host.look([child.pid])
+        before = host.memory([child.pid])[child.pid]
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        after = host.memory([child.pid])[child.pid]
+        child.kill()
+    assert before is not None
+    assert after is not None
+    assert 60_000_000 < after - before < 100_000_000
+    host.close()
+
+
+def test_states_are_of_now_and_what_matters_is_kept(proc: FakeProc) -> None:
+    proc.process(7)
+    proc.process(8)
+    host = host_of(proc)
+    first = host.look([7, 8])
+    proc.process(7, state="R")
+    proc.process(8, state="D")
+    assert host.states([7, 8, 9]) == {7: "R", 8: "D"}
+    seen = host.look([7, 8])
+    assert seen[7] is first[7]
+    assert (seen[8].state, seen[8].key, seen[8].argv) == ("D", first[8].key, first[8].argv)
+    proc.process(8, state="S", parent=2)
+    assert host.states([8]) == {8: "S"}
+    assert (host.look([8])[8].state, host.look([8])[8].parent_pid) == ("S", 2)
+    proc.process(8, starttime=STARTED + 1)
+    assert host.states([8]) == {}
+
+
+@linux
+def test_the_state_of_a_dead_child_is_zombie(child: subprocess.Popen[bytes]) -> None:
+    host = Host(contained=False)
+    host.look([child.pid])
+    assert host.states([child.pid]) == {child.pid: "S"}
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert host.states([child.pid]) == {child.pid: "Z"}
+    assert host.look([child.pid])[child.pid].state == "Z"
+    child.wait()
+    assert host.states([child.pid]) == {}
     host.close()

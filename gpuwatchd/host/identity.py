@@ -1,0 +1,111 @@
+"""Reading who one process is, from its files under /proc."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpuwatchd import frameworks
+from gpuwatchd.host import program
+from gpuwatchd.host.files import (
+    Stat,
+    cgroup_names,
+    full_name,
+    libraries_in,
+    parse_stat,
+    parse_status,
+    read_bytes,
+    read_some,
+)
+from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.text import clean, mask_argv
+
+MAX_THREADS: Final = 64
+_ARGV_BYTES: Final = 16 * 1024
+_MAPS_BYTES: Final = 4 * 1024 * 1024
+
+
+class Sight(NamedTuple):
+    """What one reading of a process's files gave."""
+
+    info: ProcessInfo
+    anonymous_bytes: int | None
+    """Memory of its own on the host, swapped or not."""
+
+
+class Registry:
+    """Reads who processes are; keeps nothing of them but names of users.
+
+    Parameters
+    ----------
+    proc
+        Where /proc is.
+    booted_at_s
+        When the system was booted, epoch seconds; None where that is unknown.
+    """
+
+    def __init__(self, proc: Path, booted_at_s: float | None) -> None:
+        self.booted_at_s = booted_at_s
+        self._proc = proc
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._users: dict[int, str] = {}
+
+    def stat(self, pid: int) -> Stat | None:
+        """Return what /proc/PID/stat says; None when there is no such process."""
+        return parse_stat(read_bytes(self._proc / str(pid) / "stat"))
+
+    def read(self, pid: int, stat: Stat, *, closer: bool) -> Sight:
+        """Build the record of a process; ``closer`` reads its memory map too."""
+        folder = self._proc / str(pid)
+        raw = read_some(folder / "cmdline", _ARGV_BYTES).rstrip(b"\0")
+        argv = [word.decode("utf-8", "surrogateescape") for word in raw.split(b"\0")] if raw else []
+        status = parse_status(read_bytes(folder / "status"))
+        container, job = cgroup_names(read_bytes(folder / "cgroup"))
+        maps = read_some(folder / "maps", _MAPS_BYTES) if closer else b""
+        threads = self._threads(folder) if closer and not maps else ()
+        libraries = libraries_in(maps)
+        title = stat.name.decode("utf-8", "replace")
+        framework, sure = frameworks.recognise(argv, libraries, title, threads)
+        info = ProcessInfo(
+            key=ProcessKey(pid=pid, started_at_s=self._started_at_s(stat)),
+            name=clean(full_name(stat.name, argv)),
+            user=None if status.uid is None else self._user_name(status.uid),
+            uid=status.uid,
+            argv=mask_argv(argv),
+            parent_pid=stat.parent_pid,
+            state=stat.state,
+            container=container,
+            job=job,
+            framework=framework,
+            framework_sure=sure,
+        )
+        known = program.keyed(info, str(folder), argv, libraries)
+        return Sight(known, status.anonymous_bytes)
+
+    def _started_at_s(self, stat: Stat) -> float | None:
+        if self.booted_at_s is None:
+            return None
+        return self.booted_at_s + stat.starttime / self._ticks_per_s
+
+    @staticmethod
+    def _threads(folder: Path) -> list[str]:
+        names: list[str] = []
+        try:
+            with os.scandir(folder / "task") as tasks:
+                for task, _ in zip(tasks, range(MAX_THREADS), strict=False):
+                    names.append(read_bytes(Path(task.path, "comm")).decode("utf-8", "replace"))
+        except OSError:
+            return names
+        return names
+
+    def _user_name(self, uid: int) -> str:
+        name = self._users.get(uid)
+        if name is None:
+            try:
+                name = clean(pwd.getpwuid(uid).pw_name)
+            except KeyError:
+                name = str(uid)
+            self._users[uid] = name
+        return name

@@ -1,0 +1,32 @@
+"""What the tests of the host share."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.host.world import FakeProc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path / "proc")
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        # A program that has just begun may not have its arguments yet.
+        deadline = time.monotonic() + 10
+        while not psutil.Process(process.pid).cmdline() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        yield process
+        process.kill()
