@@ -1,0 +1,11 @@
+"""Memory that is held without work: who holds it, how that is known, what would free it. Pure.
+
+Detection only: nothing is ever signalled. Source of the rules: what the driver lists (a pid that
+does not exist), what the kernel says (Z, D), what the ledger leaves over, what serving engines say
+of themselves, and what did not change for long enough.
+"""
+
+from gpuwatchd.zombies.facts import DAEMONS, ORDER, Board, Held, Limits, Server
+from gpuwatchd.zombies.vigil import Vigil
+
+__all__ = ["DAEMONS", "ORDER", "Board", "Held", "Limits", "Server", "Vigil"]

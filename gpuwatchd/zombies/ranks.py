@@ -1,0 +1,114 @@
+"""Ranks of one job: who has ended, and who waits for nobody or lets the others wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.zombies import activity, advice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.model import ProcessInfo, ProcessKey
+    from gpuwatchd.zombies.activity import Activity
+    from gpuwatchd.zombies.facts import Board, Held
+
+ABSENT_LOOKS: Final = 2
+"""A rank that was not listed in so many looks has ended."""
+
+
+class Rank(NamedTuple):
+    """One rank on one device."""
+
+    board: Board
+    held: Held
+    does: Activity
+
+
+class Wait(NamedTuple):
+    """Why a rank does nothing for its job."""
+
+    words: str
+    advice: tuple[str, ...]
+
+
+class Ranks:
+    """Remembers who belonged to which job."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[ProcessKey, int]] = {}
+        self._lost: dict[str, int] = {}
+
+    def remember(self, processes: Iterable[ProcessInfo]) -> None:
+        """Take up whom an earlier run of the daemon saw."""
+        for info in processes:
+            if info.group is not None:
+                self._known.setdefault(info.group, {})[info.key] = 0
+
+    def bereaved(self, group: str) -> None:
+        """Take up that ranks of a job have ended, without their number."""
+        self._lost.setdefault(group, 0)
+
+    def look(self, boards: Sequence[Board]) -> dict[tuple[str, ProcessKey], Wait]:
+        """Return (device, process) -> why that rank does nothing for its job."""
+        jobs: dict[str, list[Rank]] = {}
+        for board in boards:
+            for held in board.uses or ():
+                group = held.info.group
+                if group is not None and not (held.exempt or held.info.foreign or ended(held)):
+                    rank = Rank(board, held, activity.of(board, held))
+                    jobs.setdefault(group, []).append(rank)
+        if jobs or self._known:
+            self._count(jobs, whole=all(board.uses is not None for board in boards))
+        found = {}
+        for group, members in jobs.items():
+            for rank in members:
+                wait = self._waits(group, rank, members)
+                if wait is not None:
+                    found[rank.board.uid, rank.held.info.key] = wait
+        return found
+
+    def _count(self, jobs: dict[str, list[Rank]], *, whole: bool) -> None:
+        """Note which ranks have ended; nobody has, while a list is unknown."""
+        for group, members in jobs.items():
+            known = self._known.setdefault(group, {})
+            known.update((rank.held.info.key, 0) for rank in members)
+        for group, known in list(self._known.items()) if whole else ():
+            present = {rank.held.info.key for rank in jobs.get(group, ())}
+            if not present:
+                del self._known[group]
+                self._lost.pop(group, None)
+                continue
+            for key in known.keys() - present:
+                known[key] += 1
+                if known[key] >= ABSENT_LOOKS:
+                    del known[key]
+                    self._lost[group] = self._lost.get(group, 0) + 1
+
+    def _waits(self, group: str, rank: Rank, members: Sequence[Rank]) -> Wait | None:
+        info, does = rank.held.info, rank.does
+        if does not in {"still", "spins"}:
+            return None
+        name = f"rank {info.rank}" if info.rank is not None else "this one"
+        what = "computes nothing" if does == "still" else "only waits on its GPU"
+        if group in self._lost:
+            count = self._lost[group]
+            who = "1 rank" if count == 1 else f"{count or 'other'} ranks"
+            verb = "has" if count == 1 else "have"
+            return Wait(f"{who} of {group} {verb} ended and {name} {what}", advice.RANK_LEFT)
+        if rank.held.orphan:
+            return Wait(f"the launcher of {group} has ended and {name} {what}", advice.RANK_LEFT)
+        others = [other for other in members if other.held.info.key != info.key]
+        if does == "still" and others and all(o.does in {"busy", "spins"} for o in others):
+            count = len({other.held.info.key for other in others})
+            waiting = all(other.does == "spins" for other in others)
+            doing = "only waiting" if waiting else "at work"
+            plural = "rank is" if count == 1 else "ranks are"
+            words = f"{count} other {plural} {doing} while {name} of {group} {what}"
+            return Wait(words, advice.HUNG_RANK)
+        return None
+
+
+def ended(held: Held) -> bool:
+    """Say whether a listed process has ended."""
+    return held.exists is False or held.state in {"Z", "X"}
