@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.offline import Event, SubjectResult
     from gpuwatchd.sources.formats.log import LogFile, LogOptions
 
-    Job = tuple[str, LogOptions, Config]
+    Job = tuple[tuple[str, ...], LogOptions, Config]
+    Answer = tuple[LogFile, list[SubjectResult]]
 
 FINDINGS, BAD_INPUT = 3, 5
 _PARALLEL_FROM_BYTES = 2 * 1024**2
@@ -156,46 +157,57 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _one(job: Job, tell: Callable[[float], None]) -> tuple[LogFile, list[SubjectResult]]:
+def _one(job: Job, tell: Callable[[float], None]) -> list[Answer]:
     from gpuwatchd.pipeline import offline  # noqa: PLC0415
+    from gpuwatchd.sources.formats import together  # noqa: PLC0415
     from gpuwatchd.sources.replay import read_log  # noqa: PLC0415
 
-    file, wishes, config = job
-    log = read_log(file, wishes)
+    files, wishes, config = job
+    logs = [read_log(file, wishes) for file in files]
+    if len(logs) == 2 and all(log.error is None for log in logs):
+        whole = together.joined(*logs)
+        logs = logs if whole is None else [whole]
     tell(_READ_SHARE)
-    found: list[SubjectResult] = []
-    if log.error is None:
-        found = offline.analyze(
-            log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
-        )
-    # What was read is not needed any more: a directory costs the memory of its largest file.
-    log.series = []
-    return log, found
+    answers: list[Answer] = []
+    for log in logs:
+        found: list[SubjectResult] = []
+        if log.error is None:
+            found = offline.analyze(
+                log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
+            )
+        # What was read is not needed any more: a directory costs the memory of its largest file.
+        log.series = []
+        answers.append((log, found))
+    return answers
 
 
-def _work(
-    files: list[str], wishes: LogOptions, config: Config, *, quiet: bool
-) -> list[tuple[LogFile, list[SubjectResult]]]:
+def _work(files: list[str], wishes: LogOptions, config: Config, *, quiet: bool) -> list[Answer]:
+    from gpuwatchd.sources.formats import together  # noqa: PLC0415
     from gpuwatchd.sources.formats.log import LogFile  # noqa: PLC0415
+    from gpuwatchd.sources.replay import glance  # noqa: PLC0415
 
-    sizes = [_size(file) for file in files]
+    jobs: list[Job] = [
+        (group, wishes, config)
+        for group in together.pairs(files, lambda file: glance(file, wishes))
+    ]
+    sizes = [sum(_size(file) for file in group) for group, _, _ in jobs]
     # Standard input cannot be handed to another process.
     alone = "-" in files or sum(sizes) < _PARALLEL_FROM_BYTES
-    spread: parallel.Spread[Job, tuple[LogFile, list[SubjectResult]]] = parallel.Spread(
-        _one, lambda job: Path(job[0]).name, cores=1 if alone else None
+    spread: parallel.Spread[Job, list[Answer]] = parallel.Spread(
+        _one, lambda job: Path(job[0][0]).name, cores=1 if alone else None
     )
-    much = len(files) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
+    much = len(jobs) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
     with parallel.Bar(shown=not quiet and much and parallel.on_terminal()) as bar:
-        jobs: list[Job] = [(file, wishes, config) for file in files]
         results = spread.over(jobs, bar, weights=[float(size + 1) for size in sizes])
-    out = []
-    for file, one in zip(files, results, strict=True):
-        if not isinstance(one, parallel.Lost):
-            out.append(one)
+    out: list[Answer] = []
+    for (group, _, _), answers in zip(jobs, results, strict=True):
+        if not isinstance(answers, parallel.Lost):
+            out += answers
             continue
         if options.current().debug:
-            sys.stderr.write(one.trace)
-        out.append((LogFile(path=file, error=f"could not be judged: {one.why}"), []))
+            sys.stderr.write(answers.trace)
+        why = f"could not be judged: {answers.why}"
+        out += [(LogFile(path=file, error=why), []) for file in group]
     return out
 
 

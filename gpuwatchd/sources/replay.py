@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import time
 import zlib
@@ -25,13 +27,13 @@ from gpuwatchd.sources.formats.runs import GAP_INTERVALS, median_interval_s
 from gpuwatchd.sources.formats.stream import Stream, opened
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.model import Device, ProcessInfo, ProcessKey
 
-__all__ = ["LogFile", "LogOptions", "LogSeries", "ReplaySource", "read_log"]
+__all__ = ["LogFile", "LogOptions", "LogSeries", "ReplaySource", "glance", "read_log"]
 
+_GLANCE_BYTES = 64 << 10
 _GIVE_UP_BYTES = 4 << 20
 """A log that shows no known format in so many bytes is none."""
 
@@ -66,6 +68,17 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
     if log.error is not None:
         # It may quote the file.
         log.error = text.clean(log.error, limit=1024)
+    return log
+
+
+def glance(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  # noqa: B008 - frozen
+    """Read the beginning of a log: enough to tell what it is about. Never raises."""
+    log = LogFile(path=str(path))
+    sink = Collector(options)
+    with contextlib.suppress(OSError, EOFError, zlib.error), opened(str(path)) as raw:
+        head = raw.read(_GLANCE_BYTES)
+        if refusal(head[:16]) is None and not torch_snapshot.is_pickle(head):
+            _read(Stream(io.BufferedReader(io.BytesIO(head))), sink, log, options)
     return log
 
 

@@ -317,6 +317,18 @@ class Written(NamedTuple):
     flags: tuple[str, ...] = ()
 
 
+def successive_jobs() -> tuple[str, str]:
+    """Return logs of a device and of its processes: six flat jobs, each larger, no pause."""
+    gpu = ["timestamp, index, name, uuid, memory.total [MiB], memory.used [MiB]"]
+    apps = ["timestamp, gpu_name, gpu_uuid, pid, process_name, used_gpu_memory [MiB]"]
+    for n, t in enumerate(ticks()):
+        job = n // 60
+        held = 2000 + 1800 * job
+        gpu.append(f"{_slashes(t)}, 0, Example GPU, {UUID}, {TOTAL} MiB, {CONTEXT + held} MiB")
+        apps.append(f"{_slashes(t)}, Example GPU, {UUID}, {900 + job}, python, {held} MiB")
+    return "\n".join(gpu), "\n".join(apps)
+
+
 _UNTIMED = ("--interval", str(STEP_S))
 WRITTEN: dict[str, Written] = {
     "nvidia-smi-csv": Written(query_gpu),

@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.ctl import main
 from gpuwatchd.sources.formats import FORMATS
 from tests.cli import logs_of
-from tests.cli.logs_of import LEAKER, QUIET, WRITTEN
+from tests.cli.logs_of import LEAKER, WRITTEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,8 +52,34 @@ def test_a_device_log_and_a_process_log_together(
     (tmp_path / "apps.csv").write_text(logs_of.compute_apps() + "\n")
     both = [str(tmp_path / "gpu.csv"), str(tmp_path / "apps.csv")]
     assert main(["analyze", "--json", *both]) == 3
-    answer = json.loads(capsys.readouterr().out)
-    subjects = [each for log in answer["data"] for each in log["subjects"]]
-    blamed = {(each["process"] or {}).get("pid") for each in subjects if each["alerts"]}
-    assert LEAKER in blamed
-    assert QUIET not in blamed
+    (log,) = json.loads(capsys.readouterr().out)["data"]
+    assert log["path"] == " + ".join(both)
+    (found,) = [each for each in log["subjects"] if each["alerts"]]
+    assert found["process"]["pid"] == LEAKER
+    # The process log alone knows no size of the memory; the device's log does.
+    assert found["verdict"]["eta"] is not None
+    assert main(["analyze", "--json", *both[::-1]]) == 3
+    assert json.loads(capsys.readouterr().out)["data"][0]["subjects"] == log["subjects"]
+
+
+def test_jobs_that_follow_one_another_are_no_growth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each job is larger than the one before, and none leaks: only the process log can tell."""
+    gpu, apps = logs_of.successive_jobs()
+    (tmp_path / "gpu.csv").write_text(gpu + "\n")
+    (tmp_path / "apps.csv").write_text(apps + "\n")
+    assert main(["analyze", "--json", str(tmp_path / "gpu.csv"), str(tmp_path / "apps.csv")]) == 0
+    (log,) = json.loads(capsys.readouterr().out)["data"]
+    assert [each for each in log["subjects"] if each["alerts"] or each["watches"]] == []
+
+
+def test_logs_of_other_times_or_cards_stay_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gpu.csv").write_text(logs_of.query_gpu() + "\n")
+    for name, old, new in (("day.csv", "2026/", "2025/"), ("card.csv", "GPU-0a0b", "GPU-ffff")):
+        (tmp_path / name).write_text(logs_of.compute_apps().replace(old, new) + "\n")
+        assert main(["analyze", "--json", str(tmp_path / "gpu.csv"), str(tmp_path / name)]) == 3
+        logs = json.loads(capsys.readouterr().out)["data"]
+        assert [log["path"] for log in logs] == [str(tmp_path / "gpu.csv"), str(tmp_path / name)]
