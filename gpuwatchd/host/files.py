@@ -21,11 +21,6 @@ _LIBRARY: Final = re.compile(rb"(/[^\n]*\.(?:so|dylib|metallib)\b[^\n]*)$", re.M
 _UID: Final = re.compile(rb"^Uid:\s*(\d+)", re.MULTILINE)
 _ANONYMOUS: Final = re.compile(rb"\nRssAnon:\s*(\d+) kB")
 _SWAPPED: Final = re.compile(rb"\nVmSwap:\s*(\d+) kB")
-_CONTAINERS: Final = (
-    ("docker", re.compile(rb"/docker[-/]([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
-    ("podman", re.compile(rb"/libpod-(?:conmon-)?([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)")),
-)
-_SLURM_JOB: Final = re.compile(rb"/(?:[^/]*slurmstepd\.scope|slurm(?:/uid_\d+)?)/job_(\d+)(?:/|$)")
 
 
 class Stat(NamedTuple):
@@ -143,26 +138,6 @@ def full_name(name: bytes, argv: Sequence[str]) -> str:
 def libraries_in(maps: bytes) -> list[str]:
     """Return the libraries that a memory map (/proc/PID/maps) names, each once."""
     return [path.decode("utf-8", "replace") for path in dict.fromkeys(_LIBRARY.findall(maps))]
-
-
-def cgroup_names(cgroup: bytes) -> tuple[str | None, str | None]:
-    """Return (container, batch job) that /proc/PID/cgroup names.
-
-    Examples
-    --------
-    >>> cgroup_names(b"0::/system.slice/docker-" + b"ab" * 32 + b".scope")
-    ('docker abababababab', None)
-    >>> cgroup_names(b"0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0")
-    (None, 'slurm 42')
-    """
-    container = None
-    for kind, pattern in _CONTAINERS:
-        found = pattern.search(cgroup.replace(b"\n", b"/\n"))
-        if found:
-            container = f"{kind} {found.group(1).decode()}"
-            break
-    job = _SLURM_JOB.search(cgroup.replace(b"\n", b"/\n"))
-    return container, f"slurm {job.group(1).decode()}" if job else None
 
 
 def inside_container(proc: Path, root: Path) -> bool:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpuwatchd import frameworks
-from gpuwatchd.host import program
+from gpuwatchd.host import cgroup, program
 from gpuwatchd.host.files import (
     Stat,
-    cgroup_names,
     full_name,
     libraries_in,
     parse_stat,
@@ -62,7 +61,7 @@ class Registry:
         raw = read_some(folder / "cmdline", _ARGV_BYTES).rstrip(b"\0")
         argv = [word.decode("utf-8", "surrogateescape") for word in raw.split(b"\0")] if raw else []
         status = parse_status(read_bytes(folder / "status"))
-        container, job = cgroup_names(read_bytes(folder / "cgroup"))
+        place = cgroup.parse(read_bytes(folder / "cgroup"))
         maps = read_some(folder / "maps", _MAPS_BYTES) if closer else b""
         threads = self._threads(folder) if closer and not maps else ()
         libraries = libraries_in(maps)
@@ -76,8 +75,10 @@ class Registry:
             argv=mask_argv(argv),
             parent_pid=stat.parent_pid,
             state=stat.state,
-            container=container,
-            job=job,
+            container=place.container,
+            pod=place.pod,
+            job=place.job,
+            unit=place.unit,
             framework=framework,
             framework_sure=sure,
         )
