@@ -117,9 +117,9 @@ def _health(reading: DeviceReading) -> list[str]:
         facts.append(f"clocks held by {', '.join(reading.throttle)}" if reading.throttle else
                      "clocks free")  # fmt: skip
     if reading.ecc_errors is not None:
-        facts.append(f"{reading.ecc_errors} ECC errors" if reading.ecc_errors else "no ECC error")
+        facts.append(f"ECC errors: {reading.ecc_errors}")
     if reading.retired_pages:
-        facts.append(f"{reading.retired_pages} pages retired")
+        facts.append(f"retired pages: {reading.retired_pages}")
     return facts
 
 

@@ -87,6 +87,8 @@ def processes(item: LiveDevice) -> str:
         return ""
     if reading is None or reading.state in {"asleep", "released"}:
         return ""
+    if reading.uses_reason is None and reading.state != "ok":
+        return ""
     why = reading.uses_reason or "no reason is known"
     last = ""
     if item.processes is not None and item.processes_age_s is not None:

@@ -160,7 +160,8 @@ def _full(
     ][-1:]
     facts += [("advice", advice) for advice in finding.advice]
     if wide and process is not None:
-        facts += [("known of it", part[0]) for part in process_facts.wide(process, now_s=now_s)]
+        known = ", ".join(words_ for words_, _ in process_facts.wide(process, now_s=now_s))
+        facts.append(("who", known))
     for label, value in facts:
         out.flow(
             output.sentence(*((value,) if isinstance(value, str) else value)),

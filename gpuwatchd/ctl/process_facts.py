@@ -35,15 +35,23 @@ def runs(info: ProcessInfo) -> str:
 
 
 def where(info: ProcessInfo) -> list[str]:
-    """Return job, pod, container and unit, the most telling first."""
+    """Return job, pod, container and unit, the most telling first.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import ProcessInfo, ProcessKey
+    >>> key = ProcessKey(pid=1, started_at_s=None)
+    >>> where(ProcessInfo(key=key, name="x", job="slurm 42.0", container="docker " + "ab" * 32))
+    ['slurm 42.0', 'docker abababababab']
+    """
     named = (
         ("job", info.job),
         ("group", info.group if info.group != info.job else None),
-        ("pod", info.pod[:_SHORT_POD] if info.pod else None),
+        ("pod", f"pod {info.pod[:_SHORT_POD]}" if info.pod else None),
         ("container", _short(info.container)),
-        ("unit", info.unit),
+        ("unit", f"unit {info.unit}" if info.unit else None),
     )
-    return [f"{label} {value}" for label, value in named if value]
+    return [value if " " in value else f"{label} {value}" for label, value in named if value]
 
 
 def _short(container: str | None) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.ctl import exits
+from gpuwatchd.ctl import exits, main
 from gpuwatchd.errors import StoreError
 from gpuwatchd.store import live
 from tests.cli import world
@@ -99,3 +99,32 @@ def test_an_internal_error_that_cannot_be_told_is_still_no_traceback(
         assert exits.guard(["status", "--json"], fails) == 1
         monkeypatch.undo()
     assert "internal error: TypeError: oh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["", "--wide", "--ascii", "--json"])
+@pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
+def test_no_foreign_text_reaches_a_terminal(
+    verb: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.write(world.odd(world.HOSTILE))
+    line = [*verb.split(), *flag.split()]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "evil" in shown
+    for row in shown.splitlines():
+        assert row.isprintable(), row
+    assert flag != "--ascii" or shown.isascii()
+    if flag == "--json":
+        _clean(json.loads(shown))
+
+
+def _clean(value: object) -> None:
+    """Fail where a text of an answer, escaped or not, could harm."""
+    if isinstance(value, str):
+        assert value.isprintable()
+    elif isinstance(value, dict):
+        for inner in value.values():
+            _clean(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _clean(inner)

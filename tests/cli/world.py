@@ -17,9 +17,14 @@ from gpuwatchd.model import (
     Device,
     DeviceReading,
     EtaRange,
+    Event,
     Finding,
+    Holding,
+    Ledger,
     ProcessInfo,
     ProcessKey,
+    ServedModel,
+    ServerReading,
     Subject,
 )
 from gpuwatchd.store import live
@@ -160,3 +165,64 @@ def run(
         timeout=60,
         check=False,
     )
+
+
+def odd(words: str = "") -> LiveState:
+    """Return a machine where everything is odd; ``words`` stands in every foreign text."""
+    now_s = time.time()
+    said = words or "train"
+    busy = process(finding=leak())
+    info = msgspec.structs.replace(
+        busy.info, argv=("python", f"{said}.py"), frameworks=("TensorFlow", said), uid=1000,
+        container=f"docker {said}", pod=said, unit=said, job=f"slurm {said}", group=said, rank=3,
+        model=said, parents=(said, "bash[1]"), user=said, name=said, framework=said,
+    )  # fmt: skip
+    host = leak(subject=Subject(device_uid=making.CARD.uid, process=making.KEY, host=True))
+    full = msgspec.structs.replace(
+        busy, info=info, sm_pct=41.0, host_bytes=12 * GIB, host_finding=host, kind="C+G"
+    )
+    gone = msgspec.structs.replace(process(77, said, 9).info, state="gone")
+    foreign = ProcessInfo(key=ProcessKey(pid=5, started_at_s=None), name="?", foreign=True)
+    look = msgspec.structs.replace(
+        reading(making.CARD.uid, 62), memory_api="v2", throttle=(said,), ecc_errors=2,
+        retired_pages=1, power_w=301.0, uses_reason=said,
+    )  # fmt: skip
+    card = msgspec.structs.replace(
+        making.CARD, name=f"NVIDIA {said}", pci_bus="0000:65:00.0", source="nvml"
+    )
+    events = (
+        Event(at_s=now_s - 7200, kind="throttle", text=said),
+        Event(at_s=now_s - 600, kind="xid", text=f"XID 79: {said}", code=79, hardware=True),
+    )
+    first = LiveDevice(
+        device=card, reading=look, unattributed_bytes=GIB, finding=leak(framework=said),
+        processes=(
+            full,
+            LiveProcess(info=gone, used_bytes=9 * GIB),
+            LiveProcess(info=foreign, used_bytes=None),
+        ),
+        processes_age_s=40.0,
+        ledger=Ledger(
+            state="partial", total_bytes=80 * GIB, free_bytes=18 * GIB, reserved_bytes=GIB // 2,
+            owned_bytes=59 * GIB, unattributed_bytes=2 * GIB, baseline_bytes=GIB // 2,
+        ),
+        events=events, samples=500, faults=(said,),
+    )  # fmt: skip
+    lost = LiveDevice(
+        device=msgspec.structs.replace(SECOND, memory_kind="unified"),
+        reading=DeviceReading(
+            device_uid=SECOND.uid, used_bytes=None, free_bytes=None, total_bytes=None, state="lost"
+        ),
+        events=(Event(at_s=now_s - 60, kind="gpu-lost", device_uid=SECOND.uid, text=said),),
+    )
+    held = Holding(
+        kind="gone", device_uid=card.uid, process=gone, held_bytes=9 * GIB, since_s=now_s - 3600,
+        evidence=said, advice=(said,), gib_hours=9.0,
+    )  # fmt: skip
+    models = (ServedModel(name=said, vram_bytes=4 * GIB, expires_at_s=now_s + 300),)
+    servers = (
+        ServerReading(kind="Ollama", url=f"http://127.0.0.1/{said}", at_s=now_s, models=models),
+        ServerReading(kind="vLLM", url="u", at_s=now_s, kv_share=0.4, running=3, pool_share=0.92),
+        ServerReading(kind="SGLang", url="v", at_s=now_s, ok=False, why=said),
+    )
+    return state(devices=(first, lost), holdings=(held, held), servers=servers)

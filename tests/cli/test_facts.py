@@ -1,0 +1,222 @@
+"""What is known beside the curve: states, ledgers, lists that are unknown, who a process is."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.ctl import device_facts, main, process_facts, words
+from gpuwatchd.ctl.output import width_of
+from gpuwatchd.model import (
+    DeviceReading,
+    DeviceState,
+    Event,
+    EventKind,
+    Ledger,
+    LedgerState,
+    ProcessInfo,
+    ProcessKey,
+)
+from gpuwatchd.store.live import LiveDevice
+from tests import making
+from tests.cli import world
+
+GIB = making.GIB
+
+
+def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    main(list(arguments))
+    return capsys.readouterr().out
+
+
+def _device(**changes: Any) -> LiveDevice:
+    values: dict[str, Any] = {
+        "device": making.CARD, "reading": world.reading(making.CARD.uid, 10), "processes": (),
+    }  # fmt: skip
+    return LiveDevice(**{**values, **changes})
+
+
+def _state(state: DeviceState, **changes: Any) -> LiveDevice:
+    found = DeviceReading(
+        device_uid=making.CARD.uid, used_bytes=None, free_bytes=None, total_bytes=None, state=state
+    )
+    return _device(reading=found, processes=None, **changes)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "said", "todo"),
+    [
+        ("asleep", None, "asleep, and left so", "a program wakes it"),
+        ("lost", "gpu-lost", "lost since", "reboot"),
+        ("hung", "gpu-hung", "hung since", "dmesg"),
+        ("reset-required", "reset-required", "needs a reset since", "--gpu-reset"),
+        ("released", "released", "released since", "by itself"),
+        ("no-permission", None, "no permission", "gpuwatchctl doctor"),
+        ("unsupported", None, "cannot be read", "gpuwatchctl doctor"),
+    ],
+)
+def test_a_state_is_said_in_few_words_with_what_to_do(
+    state: DeviceState,
+    kind: EventKind | None,
+    said: str,
+    todo: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events = () if kind is None else (Event(at_s=time.time() - 60, kind=kind, text="it says why"),)
+    world.write(devices=(_state(state, events=events),), alerts=())
+    for verb in ("status", "predict"):
+        shown = _shown(capsys, verb)
+        assert said in shown
+        assert todo in shown
+        assert ("it says why" in shown) == (kind is not None)
+        assert "processes unknown" not in shown
+        assert "no verdict" not in shown
+        assert max(map(width_of, shown.splitlines())) <= 80
+
+
+def test_a_list_that_could_not_be_read_is_not_an_empty_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    look = msgspec.structs.replace(world.reading("GPU-1", 5), uses_reason="no permission")
+    old = _device(reading=look, processes=(world.process(),), processes_age_s=40.0)
+    none = _device(reading=look, processes=None)
+    world.write(devices=(old,), alerts=())
+    assert "processes unknown: no permission; last known 40s ago" in _shown(capsys, "status")
+    world.write(devices=(none,), alerts=())
+    shown = _shown(capsys, "status")
+    assert "processes unknown: no permission\n" in shown
+    assert "last known" not in shown
+    world.write(devices=(_device(),), alerts=())
+    assert "processes" not in _shown(capsys, "status")
+
+
+def _ledger(state: LedgerState, rest_gib: float, usual_gib: float | None = None) -> Ledger:
+    return Ledger(
+        state=state, total_bytes=80 * GIB, free_bytes=20 * GIB, reserved_bytes=GIB,
+        owned_bytes=50 * GIB, unattributed_bytes=round(rest_gib * GIB),
+        baseline_bytes=None if usual_gib is None else round(usual_gib * GIB),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ledger", "said"),
+    [
+        (_ledger("whole", 1.2), "1.2 GiB that no process owns"),
+        (_ledger("whole", 2.0, 0.5), "2.0 GiB that no process owns (512 MiB is usual)"),
+        (_ledger("partial", 1.2), "<= 1.2 GiB that no process owns"),
+        (_ledger("whole", 0.3), ""),
+        (_ledger("whole", 1.2, 0.9), ""),
+        (_ledger("overlap", -3.0), ""),
+        (_ledger("none", 9.0), ""),
+    ],
+)
+def test_what_nobody_owns_is_said_when_it_matters(ledger: Ledger, said: str) -> None:
+    assert device_facts.unowned(_device(ledger=ledger)) == said
+
+
+def test_the_account_explains_what_does_not_add_up() -> None:
+    assert "3.0 GiB more than is used" in device_facts.balance(_ledger("overlap", -3.0))
+    assert "<= 1.0 GiB nobody owns" in device_facts.balance(_ledger("partial", 1.0))
+    assert "the process list is unknown" in device_facts.balance(_ledger("none", 0.0))
+    parts = device_facts.balance(_ledger("whole", 9.0)).partition(" = ")[2].split(" + ")
+    assert [part.split(" GiB")[0] for part in parts] == ["20.0", "1.0", "50.0", "9.0"]
+
+
+def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    piece = msgspec.structs.replace(
+        making.CARD, uid="MIG-1", parent_uid=making.CARD.uid, name="1g.10gb"
+    )
+    world.write(devices=(_device(), _device(device=piece, samples=3)), alerts=())
+    shown = _shown(capsys, "status")
+    assert "its MIG instances are judged, not the card" in shown
+    assert "MIG 0" in shown
+    assert "collecting, 3 of 20 samples" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"state": "gone"}, "pid 7 (gone, was python train.py of bob)"),
+        ({"state": "gone", "name": "?"}, "pid 7 (gone)"),
+        ({"state": "Z"}, "python train.py[7] of bob (defunct)"),
+        ({"state": "D"}, "python train.py[7] of bob"),
+        ({"foreign": True}, "pid 7 (outside this container)"),
+        ({"name": "?"}, "pid 7 of bob"),
+    ],
+)
+def test_who_holds_it_is_named_as_far_as_is_true(changes: dict[str, Any], said: str) -> None:
+    key = ProcessKey(pid=7, started_at_s=1.0)
+    info = ProcessInfo(key=key, name="python", user="bob", argv=("python", "train.py"))
+    assert words.who(msgspec.structs.replace(info, **changes)) == said
+
+
+def test_growth_on_the_host_is_shown_with_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(world.odd())
+    assert "host memory +12.4 MB/min (12.0 GiB)" in _shown(capsys, "status")
+    assert "host memory  LEAK" in _shown(capsys, "predict")
+    calm = msgspec.structs.replace(world.process(), host_finding=making.calm(), host_bytes=5)
+    assert process_facts.host_growth(calm) == ""
+
+
+def test_wide_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(world.odd())
+    told = {
+        "0000:65:00.0", "memory by v2", "clocks held by train", "ECC errors: 2",
+        "retired pages: 1", "XID 79: train", "look at the hardware first", "slurm train", "rank 3",
+        "docker train", "unit train", "loaded: TensorFlow, train", "sm 41%", "host 12.0 GiB",
+        "from train < bash[1]", "command: python train.py", "unified memory", "KV cache 40%",
+        "3 running", "does not answer: train", "80.0 GiB = 18.0 GiB free",
+    }  # fmt: skip
+    shown = _shown(capsys, "status", "--wide")
+    assert {words_ for words_ in told if words_ not in shown} == set()
+    plain = _shown(capsys, "status")
+    assert not {"unit train", "sm 41%", "KV cache 40%"} & set(plain.split("  "))
+    assert len(plain.splitlines()) < len(shown.splitlines()) / 1.5
+    assert "command: python train.py" in " ".join(_shown(capsys, "predict", "--wide").split())
+
+
+def test_holdings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    state = world.odd()
+    world.write(state)
+    shown = _shown(capsys, "status")
+    assert "2 holdings without work, 18.0 GiB: gpuwatchctl zombies" in shown
+    unknown = msgspec.structs.replace(state.holdings[0], held_bytes=None)
+    world.write(msgspec.structs.replace(state, holdings=(unknown,)))
+    assert "1 holding without work: gpuwatchctl zombies" in _shown(capsys, "status")
+    assert "without work" not in _shown(capsys, "status", "--gpu", "1")
+
+
+@pytest.mark.parametrize("verb", ["status", "status --wide", "predict --wide"])
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_it_fits_the_width(
+    verb: str, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    world.write(world.odd())
+    shown = _shown(capsys, *verb.split())
+    assert max(map(width_of, shown.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1"])
+def test_programs_get_all_of_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(world.odd())
+    answer = json.loads(_shown(capsys, *verb.split(), "--json"))
+    first, lost = answer["data"]
+    assert first["ledger"]["state"] == "partial"
+    assert first["ledger"]["unattributed_bytes"] == 2 * GIB
+    assert [event["code"] for event in first["events"]] == [None, 79]
+    assert (first["processes_age_s"], first["throttle"], first["ecc_errors"]) == (40, ["train"], 2)
+    owner, gone, foreign = first["processes"]
+    assert owner["host_verdict"]["leak"] is True
+    assert (owner["rank"], owner["sm_pct"], owner["host_bytes"]) == (3, 41, 12 * GIB)
+    assert (gone["state"], foreign["foreign"], foreign["used_bytes"]) == ("gone", True, None)
+    assert (lost["state"], lost["used_bytes"], lost["processes"]) == ("lost", None, None)
+    assert lost["device"]["memory_kind"] == "unified"
+    assert [holding["kind"] for holding in answer["holdings"]] == ["gone", "gone"]
+    assert [server["kind"] for server in answer["servers"]] == ["Ollama", "vLLM", "SGLang"]
+    assert answer["servers"][0]["models"][0]["vram_bytes"] == 4 * GIB
+    assert answer["servers"][1]["models"] is None
