@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAKERS = ROOT / "contrib" / "leakers"
-PROGRAMS = ("leak_gradual", "leak_steps", "warmup_then_flat", "sawtooth")
+PROGRAMS = (
+    *("leak_gradual", "leak_steps", "leak_cyclic", "leak_host"),
+    *("warmup_then_flat", "sawtooth", "spike"),
+)
 
 FAKE_TORCH = """
 import pathlib
@@ -84,6 +87,19 @@ def test_the_dry_run_tells_the_shape() -> None:
     assert rise[-1] == pytest.approx(600, abs=1)
     teeth = _planned_mb("sawtooth", "--rate", "100", "--period", "180", "--start", "5")
     assert teeth[:7] == [5, 105, 205, 5, 105, 205, 5]
+    creeping = ("--rate", "30", "--swing", "60", "--period", "120", "--start", "0")
+    assert _planned_mb("leak_cyclic", *creeping)[:6] == [0, 30, 60, 90, 120, 150]
+    jump = _planned_mb("spike", "--rate", "500", "--after", "150", "--start", "7")
+    assert jump[:5] == [7, 7, 7, 507, 507]
+    assert _planned_mb("leak_host", "--rate", "40")[:3] == [0, 40, 80]
+
+
+def test_a_host_leak_leaves_the_device_alone(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    flags = ("--start", "20", "--rate", "1200", "--seconds", "1.5")
+    done = _call("leak_host", *flags, path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "MB held on the host" in done.stdout
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
