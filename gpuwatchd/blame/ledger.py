@@ -65,9 +65,7 @@ def draw(
             owned += size - before
             held[pid] = size
     if kind != "dedicated":
-        return Ledger(
-            state="partial" if unknown else "whole", total_bytes=total, owned_bytes=owned
-        )
+        return Ledger(state="partial" if unknown else "whole", total_bytes=total, owned_bytes=owned)
     taken = reading.used_bytes
     if total is not None and free is not None:
         taken = total - free - (reserved or 0)

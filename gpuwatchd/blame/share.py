@@ -18,7 +18,7 @@ _SLIP = 5
 
 
 def share(
-    device: Series,
+    device: Series | None,
     processes: Mapping[ProcessKey, Series],
     *,
     since_s: float,
@@ -36,7 +36,8 @@ def share(
     Parameters
     ----------
     device
-        Series of the device.
+        Series of the device; None where it says nothing (the kernel keeps pages of the dead): then
+        shares are of what processes grew.
     processes
         Series of the processes that are on it now.
     since_s
@@ -52,18 +53,19 @@ def share(
     tuple of Blame
         ``process`` None is what no process owns.
     """
-    whole, took_s = growth(device, since_s)
-    if whole <= 0.0 or took_s <= 0.0:
+    whole, took_s = growth(device, since_s) if device is not None else (0.0, 0.0)
+    if device is not None and (whole <= 0.0 or took_s <= 0.0):
         return ()
     known = dict(names or {})
     grown: list[tuple[ProcessKey | None, str, float]] = []
     for key, series in processes.items():
         started_s = key.started_at_s
         late = started_s is None or started_s > since_s
-        more, _ = growth(series, since_s, from_zero=late)
+        more, for_s = growth(series, since_s, from_zero=late)
         if more > 0.0:
+            took_s = max(took_s, for_s)
             grown.append((key, known.get(key, f"pid {key.pid}"), more))
-    if complete:
+    if complete and device is not None:
         rest = _unowned(device, processes, since_s)
         if rest > 0.0:
             grown.append((None, UNATTRIBUTED, rest))
@@ -113,6 +115,6 @@ def _unowned(device: Series, processes: Mapping[ProcessKey, Series], since_s: fl
         # Device and processes are not read in one instant: between two readings one may allocate.
         around = np.lib.stride_tricks.sliding_window_view(rest, _SLIP)
         rest = np.median(around, axis=1)
-    # From its beginning, not from its lowest: memory that two processes share for a while is counted
-    # twice, and what nobody owns seems to dip.
+    # From its beginning, not from its lowest: memory that two processes share for a while is
+    # counted twice, and what nobody owns seems to dip.
     return _kept(rest, float(rest[: max(1, rest.size // 10)].min())) if rest.size else 0.0

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.model import Alert, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.intake import Seen
-    from gpuwatchd.pipeline.tracks import Track
+    from gpuwatchd.pipeline.seen import Seen
+    from gpuwatchd.pipeline.track import Track
 
 
 def blamed(
@@ -33,16 +33,22 @@ def blamed(
     tracks
         All tracks by subject id.
     """
-    from gpuwatchd import blame  # noqa: PLC0415 - numpy comes with it
+    from gpuwatchd import blame  # noqa: PLC0415 - its numbers need numpy
 
     finding = alert.finding
     if alert.state not in {"watch", "firing"} or not seen.others or finding.onset_at_s is None:
         return alert
+    if alert.subject.host:
+        return alert
+    kind, ledger = seen.device.memory_kind, seen.ledger
+    fresh = seen.uses is not None and seen.uses_s == seen.taken_s
     shares = blame.share(
-        seen.others[0].series(),
-        {key: track.series() for key, track in seen.processes.items()},
+        None if kind == "coherent" else seen.others[0].series(),
+        # What was last known of a list that cannot be read now says nothing of the growth since.
+        {key: track.series() for key, track in seen.processes.items()} if fresh else {},
         since_s=finding.onset_at_s,
         names={key: info.label for key in seen.processes if (info := infos.get(key)) is not None},
+        complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
     )
     told = msgspec.structs.replace(alert, finding=msgspec.structs.replace(finding, blame=shares))
     track = tracks.get(alert.subject.id)

@@ -10,16 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import policy
+from gpuwatchd.pipeline.track import unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gpuwatchd.model import Alert
-    from gpuwatchd.pipeline.intake import Seen
-    from gpuwatchd.pipeline.tracks import Track, Watcher
+    from gpuwatchd.pipeline.seen import Seen
+    from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.pipeline.tracks import Watcher
 
 KNOWN = "who holds the memory is known now"
 UNKNOWN = "who holds the memory is not known any more"
+KEPT = "the kernel keeps pages of processes that have ended: judged per process"
 GRACE_S = 300.0
 """A device is judged as a whole only when its processes have been unknown for this long."""
 
@@ -27,6 +30,9 @@ GRACE_S = 300.0
 def judgeable(seen: Seen, now_s: float) -> Iterator[Track]:
     """Yield the tracks of a device that are to be judged at present."""
     yield from seen.processes.values()
+    yield from seen.hosts.values()
+    if seen.device.memory_kind == "coherent":
+        return  # Pages stay taken after a process has ended: the device's series is no evidence.
     owned = is_owned(seen, now_s)
     for track in seen.others:
         # An alert on the whole device that people were told of is followed to its end.
@@ -43,6 +49,8 @@ def is_owned(seen: Seen, now_s: float) -> bool:
 
 def drop_whole(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
+    if seen.device.memory_kind == "coherent":
+        return _unjudged(watcher, seen, now_s)
     if not seen.others or not is_owned(seen, now_s):
         return []
     alert = seen.others[0].alert
@@ -50,6 +58,19 @@ def drop_whole(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
         return []
     ended = watcher.end(seen.others[0], KNOWN, now_s, quietly=True)
     return [] if ended is None else [ended]
+
+
+def _unjudged(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
+    """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
+    ended = []
+    for track in seen.others:
+        if track.finding is None or track.finding.reason != KEPT:
+            track.finding = unjudged(track.subject, KEPT, now_s)
+            track.room.note(track.finding)
+        alert = watcher.end(track, KEPT, now_s, quietly=True)
+        if alert is not None:
+            ended.append(alert)
+    return ended
 
 
 def take_over(

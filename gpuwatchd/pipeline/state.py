@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.model import DeviceReading, Event, Finding, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.intake import Seen
-    from gpuwatchd.pipeline.tracks import Track
+    from gpuwatchd.pipeline.seen import Seen
+    from gpuwatchd.pipeline.track import Track
 
 SPARK_POINTS = 32
 _EVERY_TICKS = 6
@@ -87,30 +87,42 @@ def live_device(
         What happened to it lately.
     """
     reading = seen.reading
-    processes: tuple[LiveProcess, ...] | None = None
-    unattributed: int | None = None
     shown = {key: track.shown() for key, track in seen.processes.items()}
-    if reading is not None and reading.uses is not None:
+    hosts = {key: track.shown() for key, track in seen.hosts.items()} if seen.hosts else {}
+    others = [track.shown() for track in seen.others]
+    processes: tuple[LiveProcess, ...] | None = None
+    age_s: float | None = None
+    if reading is not None and seen.uses is not None:
+        if reading.uses is None:
+            age_s = max(0.0, seen.taken_s - seen.uses_s)
         processes = tuple(
-            LiveProcess(
-                info=infos[use.key],
-                used_bytes=use.used_bytes,
-                kind=use.kind,
-                finding=shown[use.key] if (track := seen.processes.get(use.key)) else None,
-                history=track.memo.shown if track is not None and track.memo.key else None,
-                sm_pct=use.sm_pct,
-                host_bytes=use.host_bytes,
-            )
-            for use in reading.uses
+            [
+                LiveProcess(
+                    info=infos[use.key],
+                    used_bytes=use.used_bytes,
+                    kind=use.kind,
+                    finding=shown.get(use.key),
+                    history=track.memo.shown
+                    if (track := seen.processes.get(use.key)) is not None and track.memo.key
+                    else None,
+                    sm_pct=use.sm_pct,
+                    host_bytes=use.host_bytes,
+                    host_finding=hosts.get(use.key),
+                )
+                for use in seen.uses
+                if use.key in infos
+            ]
         )
-        if reading.used_bytes is not None and all(u.used_bytes is not None for u in reading.uses):
-            unattributed = reading.used_bytes - sum(u.used_bytes or 0 for u in reading.uses)
+    ledger = seen.ledger
+    whole = ledger is not None and ledger.state in {"whole", "overlap"}
     return LiveDevice(
         device=seen.device,
         reading=None if reading is None else _without_uses(reading),
-        unattributed_bytes=unattributed,
-        finding=worst([*shown.values(), *(track.shown() for track in seen.others)]),
+        unattributed_bytes=ledger.unattributed_bytes if ledger is not None and whole else None,
+        finding=worst([*shown.values(), *others]),
         processes=processes,
+        processes_age_s=age_s,
+        ledger=ledger,
         recent_bytes=spark.values,
         recent_step_s=spark.step_s,
         samples=spark.samples,

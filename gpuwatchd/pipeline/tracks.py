@@ -7,30 +7,20 @@ differs. It does no I/O and has no clock: time is that of the samples.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuwatchd import frameworks, policy
-from gpuwatchd.model import (
-    LEAK_PATTERNS,
-    Alert,
-    Device,
-    Finding,
-    Pattern,
-    Series,
-    Severity,
-    Subject,
-)
-from gpuwatchd.pipeline.clock import moved_alert, moved_finding
-from gpuwatchd.pipeline.memo import Memo
+from gpuwatchd.model import Alert, Finding, Pattern, Series, Severity
+from gpuwatchd.pipeline.track import Room, Track, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.config import Config, PolicySection
-    from gpuwatchd.model import FloatArray, Profile
-    from gpuwatchd.pipeline.memo import Hush
+
+__all__ = ["Room", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
 
 log = logging.getLogger("gpuwatchd")
 
@@ -41,152 +31,6 @@ _FLAT_REASON: dict[Pattern, str] = {
     "stable": "memory is flat",
     "unknown": "too little data for a verdict",
 }
-
-
-class Window(Protocol):
-    """Where a track's points come from: a ring, or a recorded series."""
-
-    @property
-    def count(self) -> int:
-        """How many samples there were."""
-
-    @property
-    def moves(self) -> int:
-        """How often the value has changed: what has not moved needs no second look."""
-
-    @property
-    def last(self) -> tuple[float, float] | None:
-        """The newest point."""
-
-    def window(self) -> tuple[FloatArray, FloatArray]:
-        """Return times and values, (n,) each."""
-
-
-class Room(msgspec.Struct, kw_only=True):
-    """What is left on one device, as last read."""
-
-    total_bytes: float | None = None
-    free_bytes: float | None = None
-    used_bytes: float | None = None
-    util_pct: float | None = None
-    attributed_at_s: float | None = None
-    """When every process of the device was last known with its memory."""
-    growing: dict[str, float] = {}
-    """Subject id -> bytes/s at which it is being seen to leak: all take from the same room."""
-
-    def limit(self, newest: float | None, *, whole: bool) -> float | None:
-        """Return where a subject that holds ``newest`` bytes runs out; None when unknown.
-
-        What it holds and what is free, at this instant: neither the driver's reserve nor, where
-        memory is shared with the host, what other programs hold is ever free.
-        """
-        held = self.used_bytes if whole and self.used_bytes is not None else newest
-        if self.free_bytes is None or held is None:
-            return self.total_bytes if whole else None
-        return held + self.free_bytes
-
-    def others(self, subject: Subject) -> float:
-        """Return the bytes/s at which everybody else is being seen to leak; never negative."""
-        mine = subject.id
-        return sum(rate for key, rate in self.growing.items() if key != mine)
-
-    def note(self, finding: Finding) -> None:
-        """Remember the rate of a leak, for its neighbours; forget it when it is none."""
-        subject = finding.subject
-        part = subject.process is not None or subject.unattributed
-        leaks = finding.tier != "none" and finding.pattern in LEAK_PATTERNS
-        if part and leaks and finding.rate_bytes_per_s:
-            self.growing[subject.id] = max(0.0, finding.rate_bytes_per_s)
-        else:
-            self.growing.pop(subject.id, None)
-
-
-class Track(msgspec.Struct, kw_only=True, eq=False):
-    """One subject under watch."""
-
-    subject: Subject
-    device: Device
-    window: Window
-    room: Room
-    title: str
-    framework: str | None = None
-    finding: Finding | None = None
-    alert: Alert | None = None
-    told_at_s: float | None = None
-    due_s: float = 0.0
-    peak: float = -1.0
-    """Highest value of the last window; what was calm and passes it is looked at sooner."""
-    judged_s: float = float("-inf")
-    """Time of the newest point at the last judgement."""
-    pause_s: float = 0.0
-    calm_looks: int = 0
-    moves: int = -1
-    """The window's count of moves at the last judgement."""
-    program: str | None = None
-    """Key of the program, where it has one."""
-    history: tuple[Profile, ...] = ()
-    """Earlier runs of it, siblings, yesterday."""
-    hush: Hush | None = None
-    memo: Memo = msgspec.field(default_factory=Memo)
-
-    def series(self) -> Series:
-        """Return the window as the detectors want it."""
-        t_s, values = self.window.window()
-        whole = self.subject.process is None and not self.subject.unattributed
-        newest = float(values[-1]) if values.size else None
-        begun_s = None if self.subject.process is None else self.subject.process.started_at_s
-        return Series(
-            subject=self.subject,
-            t_s=t_s,
-            used_bytes=values,
-            limit_bytes=self.room.limit(newest, whole=whole),
-            others_bytes_per_s=0.0 if whole else self.room.others(self.subject),
-            total_bytes=self.room.total_bytes,
-            framework=self.framework,
-            util_pct=self.room.util_pct,
-            history=self.history,
-            age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,
-        )
-
-    def hushed(self, finding: Finding) -> Finding:
-        """Return a judgement that is none as long as this is what the user called normal."""
-        if self.hush is None or finding.tier == "none" or self.peak > self.hush.level_bytes:
-            return finding
-        return msgspec.structs.replace(
-            finding, tier="none", severity="info", reason=f"{self.hush.why} ({finding.reason})"
-        )
-
-    def move(self, by_s: float) -> None:
-        """Move what is remembered in time: the wall clock was stepped. Not the window."""
-        self.due_s += by_s
-        self.judged_s += by_s
-        if self.told_at_s is not None:
-            self.told_at_s += by_s
-        if self.finding is not None:
-            self.finding = moved_finding(self.finding, by_s)
-        if self.alert is not None:
-            self.alert = moved_alert(self.alert, by_s)
-
-    def shown(self) -> Finding | None:
-        """Return the judgement as people should see it: with the tier that has been opened."""
-        alert = self.alert
-        if alert is None or alert.state not in {"watch", "firing"}:
-            if self.finding is None or self.finding.tier == "none":
-                return self.finding
-            return msgspec.structs.replace(self.finding, tier="none", severity="info")
-        current = self.finding
-        finding = alert.finding
-        if current is not None and current.tier != "none":
-            finding = current
-        elif current is not None and current.pattern != "unknown":
-            # It is not growing now: say so, instead of a time that no longer holds.
-            reason = f"{current.reason} now; {alert.state} until that has lasted"
-            finding = msgspec.structs.replace(finding, reason=reason, eta=None)
-        return msgspec.structs.replace(
-            finding,
-            tier="alert" if alert.state == "firing" else "watch",
-            severity=alert.severity,
-        )
 
 
 def rules_of(section: PolicySection) -> policy.Rules:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpuwatchd.model import ProcessKey
+from gpuwatchd.model import ProcessKey, Subject
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,8 +18,8 @@ _MINUTE_MS = 60_000
 
 def series(
     connection: sqlite3.Connection, *, boot_id: str, since_s: float, now_s: float
-) -> Iterator[tuple[str, ProcessKey | None, Points]]:
-    """Yield (device, process or None for the device itself, [(t_s, used_bytes), ...]).
+) -> Iterator[tuple[Subject, Points]]:
+    """Yield (subject, [(t_s, used_bytes), ...]) of devices and their processes.
 
     Only what was taken in this boot, since the last time that the clock was set, and not later
     than now. A process that did not change has no row of its own in every tick; its points are
@@ -37,7 +37,7 @@ def series(
         ).fetchall()
         points = [(ts_ms / 1000, used) for ts_ms, used in rows if used is not None]
         if points:
-            yield uid, None, points
+            yield Subject(device_uid=uid), points
         ticks = [ts_ms for ts_ms, _ in rows]
         yield from _process_series(connection, boot_id, (card, uid), span, ticks)
 
@@ -58,7 +58,7 @@ def _process_series(
     device: tuple[int, str],
     span: tuple[int, int],
     ticks: list[int],
-) -> Iterator[tuple[str, ProcessKey, Points]]:
+) -> Iterator[tuple[Subject, Points]]:
     card, uid = device
     rows = connection.execute(
         "SELECT r.process, p.pid, p.started_at_s, p.last_ts_ms, r.ts_ms, r.used_bytes"
@@ -69,7 +69,8 @@ def _process_series(
     for (_, pid, started_at_s, last_ms), own in groupby(rows, key=lambda row: row[:4]):
         points = _filled([(row[4], row[5]) for row in own], ticks, last_ms)
         if points:
-            yield uid, ProcessKey(pid=pid, started_at_s=started_at_s), points
+            key = ProcessKey(pid=pid, started_at_s=started_at_s)
+            yield Subject(device_uid=uid, process=key), points
 
 
 def _filled(rows: list[tuple[int, int | None]], ticks: list[int], last_ms: int) -> Points:

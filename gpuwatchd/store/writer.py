@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.config import StoreSection
-    from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo, ProcessKey, Sample
+    from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo, ProcessKey, Sample, Subject
 
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
@@ -187,8 +187,8 @@ class History:
 
     def recent_series(
         self, since_s: float
-    ) -> Iterator[tuple[str, ProcessKey | None, list[tuple[float, int]]]]:
-        """Yield (device, process or None, [(t_s, used_bytes), ...]) of the present boot.
+    ) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
+        """Yield (subject, [(t_s, used_bytes), ...]) of the present boot.
 
         One series at a time is in memory. Ends early where the file cannot be read on.
         """

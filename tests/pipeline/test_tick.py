@@ -74,7 +74,13 @@ def test_an_unknown_process_list_is_not_an_empty_one() -> None:
 
     pipeline = Pipeline(config=EAGER, sources=[Script(play)])
     ticks = run(pipeline, 140)
-    assert ticks[105].state.devices[0].processes is None
+    stale = ticks[105].state.devices[0]
+    assert stale.processes is not None
+    assert [p.info.key.pid for p in stale.processes] == [KEY.pid, QUIET.key.pid]
+    assert stale.processes_age_s == 30.0
+    assert stale.ledger is not None
+    assert (stale.ledger.state, stale.ledger.owned_bytes) == ("none", None)
+    assert ticks[99].state.devices[0].processes_age_s is None
     assert "resolved" not in states(ticks)
 
 

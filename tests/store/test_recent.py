@@ -47,7 +47,8 @@ def test_every_point_of_every_process_comes_back(
         history.close()
         history = opened(Path(folder), time)
         found = {
-            None if key is None else key.pid: points for _, key, points in history.recent_series(T0)
+            None if (key := subject.process) is None else key.pid: points
+            for subject, points in history.recent_series(T0)
         }
         history.close()
         assert found[None] == expected[None]
@@ -65,7 +66,7 @@ def test_keys_are_exactly_those_of_before(tmp_path: Path) -> None:
     history.record(sample(T0, uses=(5, 6)), CARDS, KNOWN)
     history.close()
     history = opened(tmp_path, time)
-    keys = [key for _, key, _ in history.recent_series(0)]
+    keys = [subject.process for subject, _ in history.recent_series(0)]
     history.close()
     assert keys == [None, INFOS[0].key, INFOS[1].key]
 
@@ -80,7 +81,7 @@ def test_another_boot_is_not_continued(tmp_path: Path) -> None:
     assert list(history.recent_series(0)) == []
     history.record(sample(time.now_s, boot_id=BOOT), CARDS, KNOWN)
     history.flush(time.now_s)
-    assert [points for _, _, points in history.recent_series(0)] == [[(T0 + 60, 1000)]]
+    assert [points for _, points in history.recent_series(0)] == [[(T0 + 60, 1000)]]
     history.close()
 
 
@@ -94,7 +95,7 @@ def test_only_what_was_taken_since_the_clock_was_set(tmp_path: Path) -> None:
     time.now_s = T0 - 580
     history.close()
     history = opened(tmp_path, time)
-    assert [points for _, _, points in history.recent_series(0)] == [[(T0 - 590, 1000)]]
+    assert [points for _, points in history.recent_series(0)] == [[(T0 - 590, 1000)]]
     history.close()
 
 
@@ -104,6 +105,6 @@ def test_since_bounds_it(tmp_path: Path) -> None:
     for tick in range(10):
         history.record(sample(T0 + 5 * tick), CARDS, {})
     history.flush(T0 + 50)
-    ((_, _, points),) = history.recent_series(T0 + 30)
+    ((_, points),) = history.recent_series(T0 + 30)
     assert [at_s - T0 for at_s, _ in points] == [30, 35, 40, 45]
     history.close()

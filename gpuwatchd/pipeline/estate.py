@@ -1,0 +1,78 @@
+"""What an earlier run of the daemon left: points of series, and alerts that are still open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuwatchd import policy
+from gpuwatchd.model import Subject
+from gpuwatchd.store.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+    from gpuwatchd.model import Alert, ProcessKey
+    from gpuwatchd.policy import Rules
+
+Past = tuple[Subject, Sequence[tuple[float, float]]]
+
+
+class Estate:
+    """Waits for the subjects that it belongs to."""
+
+    def __init__(self) -> None:
+        self.alerts: dict[str, Alert] = {}
+        """Open alerts whose subject has not appeared yet, by subject id."""
+        self._rings: dict[str, dict[Subject, Ring]] = {}
+
+    def refill(self, past: Iterable[Past], span_s: float) -> None:
+        """Remember points, for the tracks that will appear."""
+        for subject, points in past:
+            # Packed at once: as tuples the points of a busy machine would take 30 MiB.
+            ring = self._rings.setdefault(subject.device_uid, {})[subject] = Ring(span_s)
+            for t_s, value in points:
+                ring.add(t_s, value)
+
+    def ring(self, subject: Subject) -> Ring | None:
+        """Hand out the points of a subject."""
+        return self._rings.get(subject.device_uid, {}).pop(subject, None)
+
+    def alert(self, subject: Subject) -> Alert | None:
+        """Hand out the open alert of a subject."""
+        return self.alerts.pop(subject.id, None) if self.alerts else None
+
+    def gone(self, uid: str) -> Iterator[tuple[Subject, Ring]]:
+        """Hand out what is left of a device's processes: they ended while nobody watched."""
+        rings = self._rings.get(uid)
+        if not rings:
+            return
+        for subject in [one for one in rings if one.process is not None]:
+            yield subject, rings.pop(subject)
+
+    def orphaned(
+        self, uid: str, present: Container[ProcessKey], rules: Rules, now_s: float
+    ) -> list[Alert]:
+        """End the alerts of a device's processes that are not there any more."""
+        gone = [
+            alert
+            for alert in self.alerts.values()
+            if alert.subject.device_uid == uid
+            and alert.subject.process is not None
+            and alert.subject.process not in present
+        ]
+        return self._disown(gone, "its process ended while nobody watched", rules, now_s)
+
+    def expired(self, devices: Container[str], rules: Rules, now_s: float) -> list[Alert]:
+        """End the alerts of devices that do not come back."""
+        lost = [a for a in self.alerts.values() if a.subject.device_uid not in devices]
+        return self._disown(lost, "its device has not been seen for a day", rules, now_s)
+
+    def _disown(self, alerts: Iterable[Alert], why: str, rules: Rules, now_s: float) -> list[Alert]:
+        changed: list[Alert] = []
+        for alert in alerts:
+            del self.alerts[alert.subject.id]
+            outcome = policy.ended(alert, why, rules, now_s=now_s)
+            if outcome.alert is not None:
+                changed.append(outcome.alert)
+        return changed

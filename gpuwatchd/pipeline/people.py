@@ -1,0 +1,91 @@
+"""Who the processes are: what a source knows of them, or the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.model import ProcessInfo, ProcessUse
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from gpuwatchd.host import Host
+    from gpuwatchd.model import DeviceReading, ProcessKey, Sample
+
+
+class People:
+    """Everybody who was lately on a device.
+
+    Parameters
+    ----------
+    host
+        Looks up pids that a source names without knowing them; None where sources know.
+    """
+
+    def __init__(self, host: Host | None) -> None:
+        self.infos: dict[ProcessKey, ProcessInfo] = {}
+        """Always the same dictionary."""
+        self.news = 0
+        """How often something about a process has become known."""
+        self.host_bytes: dict[int, int] = {}
+        """pid -> what it holds on the host."""
+        self._host = host
+        self._bound: dict[int, ProcessInfo] = {}
+
+    def meet(self, sample: Sample) -> dict[int, ProcessInfo]:
+        """Return who has the pids of a sample now, as far as the sample does not say."""
+        self.news += len(sample.processes)
+        for info in sample.processes:
+            self.infos[info.key] = info
+        if self._host is None:
+            return {}
+        pids = {
+            use.key.pid
+            for reading in sample.readings
+            for use in reading.uses or ()
+            if use.key.started_at_s is None
+        }
+        return self._host.look(pids) if pids else {}
+
+    def resolve(self, reading: DeviceReading, known: dict[int, ProcessInfo]) -> DeviceReading:
+        """Return a reading whose processes have their identity, and what they hold on the host."""
+        if not reading.uses or (not known and self._host is None):
+            for use in reading.uses or ():
+                self.infos.setdefault(use.key, ProcessInfo(key=use.key, name=""))
+            return reading
+        uses = tuple([self._named(use, known) for use in reading.uses])
+        return msgspec.structs.replace(reading, uses=uses)
+
+    def _named(self, use: ProcessUse, known: dict[int, ProcessInfo]) -> ProcessUse:
+        key = use.key
+        pid = key.pid
+        info = known.get(pid)
+        if info is None:
+            if key not in self.infos:
+                gone = self._host.gone(pid) if self._host is not None else None
+                name = f"gone, was {gone.name}" if gone is not None else "gone"
+                user = gone.user if gone is not None else None
+                self.infos[key] = ProcessInfo(key=key, name=name, user=user)
+            return use
+        if self._bound.get(pid) is not info:
+            self._bound[pid] = self.infos[info.key] = info
+            self.news += 1
+        host_bytes = self.host_bytes.get(pid, use.host_bytes)
+        if info.key == key and host_bytes == use.host_bytes:
+            return use
+        return ProcessUse(
+            key=info.key,
+            used_bytes=use.used_bytes,
+            kind=use.kind,
+            sm_pct=use.sm_pct,
+            host_bytes=host_bytes,
+        )
+
+    def forget_all_but(self, here: Container[ProcessKey]) -> None:
+        """Forget who processes were that are on no device any more."""
+        for key in [key for key in self.infos if key not in here]:
+            del self.infos[key]
+            self._bound.pop(key.pid, None)
+            self.host_bytes.pop(key.pid, None)

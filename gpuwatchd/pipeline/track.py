@@ -1,0 +1,197 @@
+"""One subject under watch: its window, the room that is left to it, its judgement and its alert."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gpuwatchd.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
+from gpuwatchd.pipeline.clock import moved_alert, moved_finding
+from gpuwatchd.pipeline.endings import FULL_SHARE
+from gpuwatchd.pipeline.memo import Memo
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import FloatArray, Profile
+    from gpuwatchd.pipeline.memo import Hush
+
+
+class Window(Protocol):
+    """Where a track's points come from: a ring, or a recorded series."""
+
+    @property
+    def count(self) -> int:
+        """How many samples there were."""
+
+    @property
+    def moves(self) -> int:
+        """How often the value has changed: what has not moved needs no second look."""
+
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """The newest point."""
+
+    def window(self) -> tuple[FloatArray, FloatArray]:
+        """Return times and values, (n,) each."""
+
+
+class Room(msgspec.Struct, kw_only=True):
+    """What is left on one device, as last read."""
+
+    total_bytes: float | None = None
+    free_bytes: float | None = None
+    used_bytes: float | None = None
+    util_pct: float | None = None
+    attributed_at_s: float | None = None
+    """When every process of the device was last known with its memory."""
+    full_at_s: float | None = None
+    """When less than 5 % of it was last free."""
+    growing: dict[str, float] = {}
+    """Subject id -> bytes/s at which it is being seen to leak: all take from the same room."""
+
+    def limit(self, newest: float | None, *, whole: bool) -> float | None:
+        """Return where a subject that holds ``newest`` bytes runs out; None when unknown.
+
+        What it holds and what is free, at this instant: neither the driver's reserve nor, where
+        memory is shared with the host, what other programs hold is ever free.
+        """
+        held = self.used_bytes if whole and self.used_bytes is not None else newest
+        if self.free_bytes is None or held is None:
+            return self.total_bytes if whole else None
+        return held + self.free_bytes
+
+    def note_free(self, now_s: float) -> None:
+        """Remember when there was last hardly any room."""
+        free, total = self.free_bytes, self.total_bytes
+        if free is not None and total is not None and free <= FULL_SHARE * total:
+            self.full_at_s = now_s
+
+    def move(self, by_s: float) -> None:
+        """Move what is remembered in time: the wall clock was stepped."""
+        if self.attributed_at_s is not None:
+            self.attributed_at_s += by_s
+        if self.full_at_s is not None:
+            self.full_at_s += by_s
+
+    def others(self, subject: Subject) -> float:
+        """Return the bytes/s at which everybody else is being seen to leak; never negative."""
+        mine = subject.id
+        return sum(rate for key, rate in self.growing.items() if key != mine)
+
+    def note(self, finding: Finding) -> None:
+        """Remember the rate of a leak, for its neighbours; forget it when it is none."""
+        subject = finding.subject
+        part = subject.process is not None or subject.unattributed
+        leaks = finding.tier != "none" and finding.pattern in LEAK_PATTERNS
+        if part and leaks and finding.rate_bytes_per_s:
+            self.growing[subject.id] = max(0.0, finding.rate_bytes_per_s)
+        else:
+            self.growing.pop(subject.id, None)
+
+
+def unjudged(subject: Subject, why: str, now_s: float) -> Finding:
+    """Return the finding of a subject that is not judged."""
+    return Finding(
+        id=subject.id,
+        subject=subject,
+        judged_at_s=now_s,
+        pattern="unknown",
+        tier="none",
+        severity="info",
+        confidence=0.0,
+        rate_bytes_per_s=None,
+        eta=None,
+        reason=why,
+    )
+
+
+class Track(msgspec.Struct, kw_only=True, eq=False):
+    """One subject under watch."""
+
+    subject: Subject
+    device: Device
+    window: Window
+    room: Room
+    title: str
+    framework: str | None = None
+    info: ProcessInfo | None = None
+    """Who it is, where it is a process."""
+    baseline_bytes: float | None = None
+    """What is normal of memory that nobody owns."""
+    finding: Finding | None = None
+    alert: Alert | None = None
+    told_at_s: float | None = None
+    due_s: float = 0.0
+    peak: float = -1.0
+    """Highest value of the last window; what was calm and passes it is looked at sooner."""
+    judged_s: float = float("-inf")
+    """Time of the newest point at the last judgement."""
+    pause_s: float = 0.0
+    calm_looks: int = 0
+    moves: int = -1
+    """The window's count of moves at the last judgement."""
+    program: str | None = None
+    """Key of the program, where it has one."""
+    history: tuple[Profile, ...] = ()
+    """Earlier runs of it, siblings, yesterday."""
+    hush: Hush | None = None
+    memo: Memo = msgspec.field(default_factory=Memo)
+
+    def series(self) -> Series:
+        """Return the window as the detectors want it."""
+        t_s, values = self.window.window()
+        whole = self.subject.process is None and not self.subject.unattributed
+        newest = float(values[-1]) if values.size else None
+        begun_s = None if self.subject.process is None else self.subject.process.started_at_s
+        return Series(
+            subject=self.subject,
+            t_s=t_s,
+            used_bytes=values,
+            limit_bytes=self.room.limit(newest, whole=whole),
+            others_bytes_per_s=0.0 if whole else self.room.others(self.subject),
+            total_bytes=self.room.total_bytes,
+            framework=self.framework,
+            util_pct=self.room.util_pct,
+            history=self.history,
+            age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,
+        )
+
+    def hushed(self, finding: Finding) -> Finding:
+        """Return a judgement that is none as long as this is what the user called normal."""
+        if self.hush is None or finding.tier == "none" or self.peak > self.hush.level_bytes:
+            return finding
+        return msgspec.structs.replace(
+            finding, tier="none", severity="info", reason=f"{self.hush.why} ({finding.reason})"
+        )
+
+    def move(self, by_s: float) -> None:
+        """Move what is remembered in time: the wall clock was stepped. Not the window."""
+        self.due_s += by_s
+        self.judged_s += by_s
+        if self.told_at_s is not None:
+            self.told_at_s += by_s
+        if self.finding is not None:
+            self.finding = moved_finding(self.finding, by_s)
+        if self.alert is not None:
+            self.alert = moved_alert(self.alert, by_s)
+
+    def shown(self) -> Finding | None:
+        """Return the judgement as people should see it: with the tier that has been opened."""
+        alert = self.alert
+        if alert is None or alert.state not in {"watch", "firing"}:
+            if self.finding is None or self.finding.tier == "none":
+                return self.finding
+            return msgspec.structs.replace(self.finding, tier="none", severity="info")
+        current = self.finding
+        finding = alert.finding
+        if current is not None and current.tier != "none":
+            finding = current
+        elif current is not None and current.pattern != "unknown":
+            # It is not growing now: say so, instead of a time that no longer holds.
+            reason = f"{current.reason} now; {alert.state} until that has lasted"
+            finding = msgspec.structs.replace(finding, reason=reason, eta=None)
+        return msgspec.structs.replace(
+            finding,
+            tier="alert" if alert.state == "firing" else "watch",
+            severity=alert.severity,
+        )
