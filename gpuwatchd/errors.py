@@ -12,6 +12,7 @@
     │  ├─ StoreBusy            another writer holds it
     │  ├─ StoreNewer           written by a later version
     │  └─ StoreDamaged         not a database any more
+    ├─ EndpointError           a serving engine did not answer, or not as it should
     ├─ NotifyError             a message did not arrive
     ├─ ActionError             something was not done to a process
     │  ├─ TargetGone           it has ended
@@ -87,6 +88,20 @@ class StoreNewer(StoreError):
 
 class StoreDamaged(StoreError):
     """The file is not a usable database any more."""
+
+
+class EndpointError(GpuwatchdError):
+    """A serving engine did not answer, or not as such an engine does.
+
+    Parameters
+    ----------
+    status
+        The status of an answer that was no success; None where there was no answer.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
 
 
 class NotifyError(GpuwatchdError):

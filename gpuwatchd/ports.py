@@ -1,8 +1,8 @@
 """Every plug-in surface of gpuwatchd, on one screen.
 
 A class that fits a protocol and has a line in its table (``SOURCES``, ``DETECTORS``, ``NOTIFIERS``,
-``ACTIONS``, ``COMMANDS``, ``MANAGERS``) is part of the program. Settings arrive as keyword
-arguments, so a section such as ``[notify.email]`` *is* the call of the class.
+``ENDPOINTS``, ``ACTIONS``, ``COMMANDS``, ``MANAGERS``) is part of the program. Settings arrive as
+keyword arguments, so a section such as ``[notify.email]`` *is* the call of the class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuwatchd.model import (
         Availability,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Message,
         Sample,
         Series,
+        ServerReading,
         Signal,
     )
 
@@ -65,6 +66,21 @@ class Notifier(Protocol):
         ------
         NotifyError
             When it did not arrive; ``permanent`` says whether a retry can help.
+        """
+
+
+class Endpoint(Protocol):
+    """One kind of serving engine; one object per server that is asked."""
+
+    name: str
+
+    def ask(self, get: Callable[[str], bytes], url: str, at_s: float) -> ServerReading:
+        """Ask by ``get(path)`` and return what the server says of itself.
+
+        Raises
+        ------
+        EndpointError
+            When it does not answer, or not as such an engine does.
         """
 
 

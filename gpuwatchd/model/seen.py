@@ -203,4 +203,5 @@ class ServerReading(Value, frozen=True, kw_only=True):
     waiting: int | None = None
     pool_share: float | None = None
     """Share of the device that its pool was set to take, 0-1."""
+    version: str | None = None
     facts: dict[str, float] = msgspec.field(default_factory=dict)

@@ -21,7 +21,7 @@ from gpuwatchd.pipeline.holdings import Holdings
 from gpuwatchd.pipeline.intake import Intake
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
-from gpuwatchd.pipeline.serving import Serving
+from gpuwatchd.pipeline.serving import Serving, on_gpu
 from gpuwatchd.pipeline.state import Sparks, live_device
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
 from gpuwatchd.pipeline.workers import SourceWorker
@@ -85,6 +85,8 @@ class Pipeline:
         Carries messages; None tells nobody.
     fresh
         Makes the source at a position anew: for one whose thread is stuck in a driver.
+    absences
+        Makes sentences of why each source gives nothing (None: it does not); None tells them all.
     wall, mono
         Clocks, for what has no sample to take its time from.
     """
@@ -99,12 +101,14 @@ class Pipeline:
         runtime_dir: Path | None = None,
         courier: Courier | None = None,
         fresh: Callable[[int], Source] | None = None,
+        absences: Callable[[list[str | None]], list[str]] | None = None,
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self.watcher = Watcher(config)
         self.intake = Intake(self.watcher, host)
+        self._absences = absences
         self.workers = {
             label: SourceWorker(
                 source,
@@ -188,7 +192,7 @@ class Pipeline:
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
         shown_s = self._wall() if taken_at_s is None else taken_at_s
-        self._guard("endpoints", lambda: self.serving.step(self.intake.infos.values(), shown_s))
+        self._guard("endpoints", lambda: self.serving.step(on_gpu(self.intake), shown_s))
         self._guard("holdings", lambda: self.holdings.look(shown_s))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
@@ -309,22 +313,24 @@ class Pipeline:
 
     def problems(self) -> tuple[str, ...]:
         """Return what is missing or broken now, one sentence each."""
-        found = [worker.why_absent for worker in self.workers.values() if worker.why_absent]
+        reasons = [worker.why_absent for worker in self.workers.values()]
+        found = self._absences(reasons) if self._absences else [why for why in reasons if why]
         found += [why for why, _ in self._failed.values()]
         found += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
         if self.history is not None:
             found += self.history.problems
-        found += self.post.problems()
+        found += [*self.serving.problems, *self.post.problems()]
         return (*found, *self.extra_problems)
 
     def _state(self, now_s: float) -> LiveState:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
+        infos = self.serving.told(self.intake.infos)
         devices = [
             live_device(
                 seen,
                 spark=self._sparks.of(uid, position, self._ticks, self.watcher.tracks),
-                infos=self.intake.infos,
+                infos=infos,
                 events=self.happenings.recent(uid),
             )
             for position, (uid, seen) in enumerate(self.intake.devices.items())

@@ -1,0 +1,111 @@
+"""llama.cpp's llama-server: /metrics (with --metrics), and /slots where that says more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.endpoints import prometheus
+from gpuwatchd.errors import EndpointError
+from gpuwatchd.model import ServerReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FACTS: Final = (
+    *("prompt_tokens_total", "tokens_predicted_total", "n_decode_total", "n_tokens_max"),
+    *("n_busy_slots_per_decode", "kv_cache_tokens"),
+)
+_NAMES: Final = ("requests_processing", "requests_deferred", "kv_cache_usage_ratio", *_FACTS)
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int = 0
+    is_processing: bool | None = None
+    n_prompt_tokens: int | None = None
+
+
+class LlamaCpp:
+    """Asks one llama-server.
+
+    The share of KV in use counts what requests hold now, from /slots; today's /metrics have none.
+    An idle slot keeps its last prompt on purpose, to use it again: that is told as a fact
+    (``kept_share``), not as use. The old ``kv_cache_usage_ratio`` counts both together, so that it
+    is told as a fact too.
+    """
+
+    name = "llama.cpp"
+
+    def __init__(self) -> None:
+        self._refused: set[str] = set()
+        """Paths that the server was not started with."""
+
+    def ask(self, get: Callable[[str], bytes], url: str, at_s: float) -> ServerReading:
+        """Return what the server says of itself.
+
+        Raises
+        ------
+        EndpointError
+            When neither of the two pages answers.
+        """
+        shown = self._try(get, "/metrics")
+        slots = self._try(get, "/slots")
+        if shown is None and slots is None:
+            self._refused.clear()
+            raise EndpointError("neither /metrics nor /slots answers (start it with --metrics)")
+        found = prometheus.metrics(shown or b"", "llamacpp:", _NAMES)
+        known = _slots(slots)
+        if not found and not known:
+            raise EndpointError("what it shows is nothing of llama.cpp")
+        facts = {name: some[0] for name in _FACTS if (some := prometheus.values(found, name))}
+        if ratio := prometheus.values(found, "kv_cache_usage_ratio"):
+            facts["kv_cache_usage_ratio"] = ratio[0]
+        in_use, kept = _shares(known)
+        if kept is not None:
+            facts["kept_share"] = kept
+        running = prometheus.values(found, "requests_processing")
+        waiting = prometheus.values(found, "requests_deferred")
+        busy = [slot for slot in known if slot.is_processing]
+        told = any(slot.is_processing is not None for slot in known)
+        return ServerReading(
+            kind=self.name,
+            url=url,
+            at_s=at_s,
+            kv_share=in_use,
+            running=prometheus.count(running[0]) if running else len(busy) if told else None,
+            waiting=prometheus.count(waiting[0]) if waiting else None,
+            facts=facts,
+        )
+
+    def _try(self, get: Callable[[str], bytes], path: str) -> bytes | None:
+        """Return one page; None where there is none. What is refused is not asked for again."""
+        if path in self._refused:
+            return None
+        try:
+            return get(path)
+        except EndpointError as error:
+            if error.status is None:
+                raise
+            self._refused.add(path)
+            return None
+
+
+def _slots(raw: bytes | None) -> list[_Slot]:
+    if raw is None:
+        return []
+    try:
+        return msgspec.json.decode(raw, type=list[_Slot])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise EndpointError("its /slots is not understood") from error
+
+
+def _shares(slots: list[_Slot]) -> tuple[float | None, float | None]:
+    """Return which shares of the context running requests use, and idle slots keep."""
+    room = sum(slot.n_ctx for slot in slots if slot.n_ctx > 0)
+    known = [slot for slot in slots if slot.n_prompt_tokens is not None]
+    if room <= 0 or len(known) < len(slots) or not slots:
+        return None, None
+    used = sum(max(0, slot.n_prompt_tokens or 0) for slot in known if slot.is_processing)
+    kept = sum(max(0, slot.n_prompt_tokens or 0) for slot in known if not slot.is_processing)
+    return prometheus.share(used / room), prometheus.share(kept / room)
