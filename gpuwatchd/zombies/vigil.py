@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FLAT_BYTES: Final = 16 * 2**20
 """Memory that changes by more than this is being worked with."""
-_Name = tuple[str, str, int | None]
+_Name = tuple[str, str, int | None, float | None]
 
 
 class _Run:
@@ -55,12 +55,14 @@ class Vigil:
         boards, servers
             What is known now.
         now_s
-            Instant of the look, epoch seconds; when the clock was set back, time counts anew.
+            Instant of the look, epoch seconds; when the clock is set back, what lasted has lasted.
         limits
             What counts.
         """
         if self._last_s is not None and now_s < self._last_s:
-            self._runs.clear()
+            for run in self._runs.values():
+                run.since_s += now_s - self._last_s
+                run.seen_s += now_s - self._last_s
         self._last_s = now_s
         unread = {board.uid for board in boards if board.uses is None}
         here = {board.uid for board in boards}
@@ -118,7 +120,10 @@ class Vigil:
 
 
 def _name_of(kind: HoldingKind, uid: str, process: ProcessInfo | None) -> _Name:
-    return kind, uid, None if process is None else process.key.pid
+    if process is None:
+        return kind, uid, None, None
+    # Who had a pid that is gone may be known at one time and not at another.
+    return kind, uid, process.key.pid, None if kind == "gone" else process.key.started_at_s
 
 
 def _moved(before: int | None, after: int | None) -> bool:

@@ -1,0 +1,91 @@
+"""Ranks of one job: whose siblings have ended, and who lets the others wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuwatchd.zombies import Board, Vigil
+from tests.zombies.facts import blind, board, held, info, kinds, look
+
+JOB = "torchrun 7f3a"
+MINUTES_11 = 23
+
+
+def rank(number: int, util: float, *, moved: float = 30.0, **changes: Any) -> Board:
+    """Return the card of one rank."""
+    who = {"group": JOB, "rank": number}
+    return board(
+        held(100 + number, who=who, **changes),
+        uid=f"GPU-{number}",
+        util_pct=util,
+        memory_util_pct=moved,
+    )
+
+
+def empty(number: int) -> Board:
+    return board(uid=f"GPU-{number}", util_pct=0.0)
+
+
+def test_a_rank_that_computes_nothing_while_the_others_work_is_hung() -> None:
+    job = [rank(0, 99.0), rank(1, 0.0), rank(2, 98.0)]
+    assert look(*job, looks=20) == ()
+    (found,) = look(*job, looks=21)
+    assert (found.kind, found.device_uid) == ("hung-rank", "GPU-1")
+    assert "2 other ranks are at work while rank 1 of torchrun 7f3a" in found.evidence
+
+
+def test_others_that_only_wait_for_it_are_told_apart() -> None:
+    (found,) = look(rank(0, 100.0, moved=0.0), rank(1, 0.0), looks=MINUTES_11)
+    assert "1 other rank is only waiting" in found.evidence
+
+
+def test_ranks_that_all_rest_or_all_work_are_not_hung() -> None:
+    assert look(rank(0, 0.0), rank(1, 0.0), looks=MINUTES_11) == ()
+    assert look(rank(0, 99.0), rank(1, 90.0), looks=MINUTES_11) == ()
+
+
+def test_a_rank_whose_siblings_have_ended_is_hung_when_it_only_waits() -> None:
+    vigil = Vigil()
+    look(rank(0, 99.0), rank(1, 99.0), rank(2, 99.0), vigil=vigil)
+    left = [rank(0, 100.0, moved=0.0), empty(1), empty(2)]
+    (found,) = look(*left, vigil=vigil, at_s=90, looks=MINUTES_11)
+    assert "2 ranks of torchrun 7f3a have ended and rank 0 only waits" in found.evidence
+
+
+def test_a_rank_that_goes_on_working_alone_is_not_hung() -> None:
+    vigil = Vigil()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    assert look(rank(0, 60.0), empty(1), vigil=vigil, at_s=90, looks=MINUTES_11) == ()
+
+
+def test_a_list_that_is_unknown_ends_no_sibling() -> None:
+    vigil = Vigil()
+    look(rank(0, 0.0), rank(1, 0.0), vigil=vigil)
+    found = look(rank(0, 0.0), blind("GPU-1"), vigil=vigil, at_s=90, looks=MINUTES_11)
+    assert found == ()
+
+
+def test_a_rank_whose_launcher_has_ended_is_hung_when_it_does_nothing() -> None:
+    (found,) = look(rank(0, 0.0, orphan=True), rank(1, 99.0), looks=MINUTES_11)
+    assert "the launcher of torchrun 7f3a has ended" in found.evidence
+
+
+def test_it_is_known_after_a_restart_that_siblings_have_ended() -> None:
+    first = Vigil()
+    look(rank(0, 0.0), rank(1, 0.0), vigil=first)
+    left = [rank(0, 0.0), empty(1)]
+    listed = look(*left, vigil=first, at_s=90, looks=MINUTES_11)
+    second = Vigil()
+    second.resume(listed, [info(100, group=JOB, rank=0)], 800.0)
+    found = look(*left, vigil=second, at_s=820.0)
+    assert kinds(found) == ["hung-rank"]
+    assert found[0].since_s == listed[0].since_s
+    assert "other ranks of torchrun 7f3a have ended" in found[0].evidence
+
+
+def test_a_dead_sibling_that_is_still_listed_counts_as_ended() -> None:
+    vigil = Vigil()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    job = [rank(0, 0.0), rank(1, 0.0, exists=False)]
+    found = look(*job, vigil=vigil, at_s=90, looks=MINUTES_11)
+    assert kinds(found) == ["gone", "hung-rank"]

@@ -1,0 +1,229 @@
+"""Look after look: what resets the count, what keeps the beginning, and what is always true."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatchd.model import ServedModel
+from gpuwatchd.zombies import ORDER, Board, Held, Limits, Server, Vigil
+from tests.zombies.facts import GIB, MIB, blind, board, held, info, kinds, ledger, look, server
+
+GONE = board(held(exists=False))
+REST = board(held(), util_pct=0.0)
+
+
+def test_a_failed_list_starts_the_count_anew_and_keeps_the_beginning() -> None:
+    vigil = Vigil()
+    assert kinds(look(GONE, vigil=vigil)) == ["gone"]
+    assert look(blind(), vigil=vigil, at_s=90, looks=1) == ()
+    assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
+    (found,) = look(GONE, vigil=vigil, at_s=180, looks=1)
+    assert found.since_s == 0.0
+
+
+def test_a_device_that_is_not_there_for_a_while_starts_the_count_anew() -> None:
+    vigil = Vigil()
+    look(GONE, vigil=vigil)
+    assert look(vigil=vigil, at_s=90, looks=1) == ()
+    assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
+    assert kinds(look(GONE, vigil=vigil, at_s=180, looks=1)) == ["gone"]
+
+
+def test_after_a_long_gap_nothing_is_known_of_the_time_before() -> None:
+    vigil = Vigil()
+    look(GONE, vigil=vigil)
+    (found,) = look(GONE, vigil=vigil, at_s=5000)
+    assert found.since_s == 5000.0
+    look(blind(), vigil=vigil, at_s=5100, looks=30)
+    (found,) = look(GONE, vigil=vigil, at_s=6030)
+    assert found.since_s == 6030.0
+
+
+def test_one_look_without_the_sign_ends_it() -> None:
+    vigil = Vigil()
+    look(GONE, vigil=vigil)
+    assert look(board(), vigil=vigil, at_s=90, looks=1) == ()
+    assert look(GONE, vigil=vigil, at_s=120, looks=2) == ()
+
+
+def test_memory_that_grows_or_is_given_back_is_being_worked_with() -> None:
+    vigil = Vigil()
+    for turn in range(600):
+        grown = board(held(gib=9.0 + turn * 0.001), util_pct=0.0)
+        assert vigil.look((grown,), (), turn * 30.0, Limits()) == ()
+    assert look(REST, vigil=vigil, at_s=18_000.0, looks=1) == ()
+
+
+def test_a_moment_of_work_starts_the_hours_anew() -> None:
+    vigil = Vigil()
+    look(REST, vigil=vigil, looks=200)
+    look(board(held(), util_pct=3.0), vigil=vigil, at_s=6000, looks=1)
+    assert look(REST, vigil=vigil, at_s=6030, looks=240) == ()
+    (found,) = look(REST, vigil=vigil, at_s=6030 + 7200, looks=1)
+    assert found.since_s == 6030.0
+
+
+def test_a_restart_keeps_since_when() -> None:
+    first = Vigil()
+    listed = look(GONE, board(held(7), uid="GPU-2", util_pct=0.0), vigil=first, looks=300)
+    assert kinds(listed) == ["gone", "idle"]
+    second = Vigil()
+    second.resume(listed, [info(7)], 300 * 30.0)
+    found = look(GONE, board(held(7), uid="GPU-2", util_pct=0.0), vigil=second, at_s=9100.0)
+    assert [one.since_s for one in found] == [0.0, 0.0]
+
+
+def test_a_restart_after_a_long_time_begins_anew() -> None:
+    listed = look(GONE)
+    second = Vigil()
+    second.resume(listed, [], 90.0)
+    (found,) = look(GONE, vigil=second, at_s=4000.0)
+    assert found.since_s == 4000.0
+
+
+def test_memory_that_is_not_the_same_after_a_restart_begins_anew() -> None:
+    listed = look(REST, looks=300)
+    second = Vigil()
+    second.resume(listed, [info()], 9000.0)
+    other = board(held(gib=12.0), util_pct=0.0)
+    assert look(other, vigil=second, at_s=9030.0) == ()
+
+
+def test_a_state_from_the_future_is_not_believed() -> None:
+    listed = look(GONE, at_s=5000.0)
+    second = Vigil()
+    second.resume(listed, [], 100.0)
+    (found,) = look(GONE, vigil=second, at_s=200.0)
+    assert found.since_s == 200.0
+
+
+def test_a_clock_that_is_set_back_keeps_how_long_it_has_been() -> None:
+    vigil = Vigil()
+    look(REST, vigil=vigil, at_s=100_000.0, looks=300)
+    (found,) = look(REST, vigil=vigil, at_s=50_000.0, looks=1)
+    assert found.since_s is not None
+    assert 50_000.0 - found.since_s == 299 * 30.0
+
+
+def test_another_process_with_the_same_pid_begins_anew() -> None:
+    vigil = Vigil()
+    look(REST, vigil=vigil, looks=300)
+    fresh = info().key
+    reused = board(held(who={"key": type(fresh)(pid=fresh.pid, started_at_s=8000.0)}), util_pct=0.0)
+    assert look(reused, vigil=vigil, at_s=9000.0) == ()
+
+
+PROCESSES = st.builds(
+    lambda pid, gib, exists, state, busy, cpu, who, kind, exempt, orphan: held(
+        pid, gib, exists=exists, state=state, busy_pct=busy, cpu_pct=cpu, who=who, kind=kind,
+        exempt=exempt, orphan=orphan,
+    ),
+    st.integers(1, 4),
+    st.none() | st.sampled_from([0.0, 0.1, 2.0, 40.0]),
+    st.sampled_from([True, True, False, None]),
+    st.none() | st.sampled_from("RSDZX"),
+    st.none() | st.sampled_from([0.0, 5.0, 100.0]),
+    st.none() | st.sampled_from([0.0, 0.3, 90.0]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "foreign": st.booleans(),
+            "framework": st.sampled_from(["Ollama", "vLLM", "PyTorch"]),
+            "group": st.sampled_from(["a", "b"]),
+            "parent_pid": st.just(900),
+        },
+    ),
+    st.sampled_from(["C", "G", "C+G", "M+C"]),
+    st.sampled_from([False, False, False, True]),
+    st.booleans(),
+)  # fmt: skip
+BOARDS = st.builds(
+    lambda uid, uses, util, moved, unowned, state, contained: board(
+        *{one.info.key: one for one in uses}.values(),
+        uid=uid, util_pct=util, memory_util_pct=moved, contained=contained,
+        ledger=None if state is None else ledger(unowned, state=state),
+    ),
+    st.sampled_from(["GPU-1", "GPU-2"]),
+    st.lists(PROCESSES, max_size=4),
+    st.none() | st.sampled_from([0.0, 50.0, 100.0]),
+    st.none() | st.sampled_from([0.0, 20.0]),
+    st.sampled_from([0.0, 3.0, 60.0]),
+    st.none() | st.sampled_from(["whole", "partial", "overlap", "none"]),
+    st.booleans(),
+)  # fmt: skip
+SERVERS = st.builds(
+    lambda kind, pid, models, left, ok, running: server(
+        kind, pid=pid, models=models, left=left, ok=ok, running=running
+    ),
+    st.sampled_from(["Ollama", "vLLM", "llama.cpp"]),
+    st.none() | st.sampled_from([1, 2, 900]),
+    st.none() | st.integers(0, 2),
+    st.none() | st.just(0.2),
+    st.booleans(),
+    st.none() | st.integers(0, 1),
+)
+
+
+def _proven(kind: str, one: Held, on: Board, servers: list[Server]) -> bool:
+    """Say whether the facts of a process carry what is said of it, in other words than the code."""
+    mine = [s for s in servers if s.reading.ok]
+    util = one.busy_pct if one.busy_pct is not None else on.util_pct
+    return {
+        "gone": one.exists is False,
+        "defunct": one.state in {"Z", "X"},
+        "driver-wait": one.state == "D" and (one.cpu_pct or 0.0) < 1.0,
+        "orphaned-runner": one.info.framework == "Ollama"
+        and any(s.reading.models == () for s in mine),
+        "no-model": any(s.reading.models == () for s in mine),
+        "leaked-kv": any(s.kv_left is not None for s in mine),
+        "hung-rank": one.info.group is not None
+        and (util in {0.0, 100.0} or (util is None and one.cpu_pct is not None)),
+        "idle": one.busy_pct == 0.0
+        or on.util_pct == 0.0
+        or (one.cpu_pct is not None and one.cpu_pct < 1.0),
+    }[kind]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(BOARDS, max_size=2, unique_by=lambda b: b.uid), st.lists(SERVERS, max_size=2))
+def test_nothing_is_listed_without_its_evidence(boards: list[Board], servers: list[Server]) -> None:
+    found = look(*boards, servers=servers, looks=300)
+    assert [ORDER.index(one.kind) for one in found] == sorted(ORDER.index(o.kind) for o in found)
+    by_uid = {one.uid: one for one in boards}
+    listed = set()
+    for one in found:
+        on = by_uid[one.device_uid]
+        assert one.evidence
+        assert one.advice
+        assert one.since_s is not None
+        if one.process is None:
+            assert one.kind == "ghost"
+            assert on.ledger is not None
+            assert on.ledger.state == "whole"
+            assert (one.held_bytes or 0) > 512 * MIB
+            continue
+        key = (one.device_uid, one.process.key)
+        assert key not in listed  # once per process and device
+        listed.add(key)
+        (fact,) = [use for use in on.uses or () if use.info.key == one.process.key]
+        assert not fact.exempt
+        assert fact.used_bytes is None or fact.used_bytes >= GIB / 2
+        assert _proven(one.kind, fact, on, servers)
+        assert not (one.process.foreign and one.kind != "idle")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(BOARDS, max_size=2, unique_by=lambda b: b.uid), st.lists(SERVERS, max_size=2))
+def test_nothing_is_listed_while_lists_fail_now_and_then(
+    boards: list[Board], servers: list[Server]
+) -> None:
+    vigil = Vigil()
+    for turn in range(60):
+        seen = boards if turn % 3 else [blind(one.uid) for one in boards]
+        assert vigil.look(seen, servers, turn * 30.0, Limits()) == ()
+
+
+def test_a_served_model_is_no_empty_list() -> None:
+    said = server(models=1)
+    assert said.reading.models == (ServedModel(name="m"),)
