@@ -137,18 +137,16 @@ class Daemon:
         self._lock = hold_lock(self.runtime_dir)
         self.host = Host()
         self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
+        self._chosen = chosen.choices(self._begun.sources)
         self.pipeline = Pipeline(
             config=self.config,
-            sources=[
-                chosen.make(word, self.config.sources) for word in self.config.sources.enabled
-            ],
+            sources=[chosen.make(one.word, self._begun.sources) for one in self._chosen],
             host=self.host,
             history=self.history,
             runtime_dir=self.runtime_dir,
             courier=self._new_courier(),
-            fresh=lambda position: chosen.make(
-                self._begun.sources.enabled[position], self._begun.sources
-            ),
+            fresh=lambda position: chosen.make(self._chosen[position].word, self._begun.sources),
+            absences=lambda whys: chosen.absences(zip(self._chosen, whys, strict=True)),
         )
         self.pipeline.extra_problems = self._warnings
 
@@ -165,7 +163,7 @@ class Daemon:
         log.info(
             "start version=%s pid=%d interval_s=%g sources=%s",
             __version__, os.getpid(), self.config.daemon.interval,
-            ",".join(self.config.sources.enabled),
+            ",".join(choice.word for choice in self._chosen),
         )  # fmt: skip
         try:
             tick = self.pipeline.tick()
@@ -320,7 +318,7 @@ def _set_up_logging(level: str) -> None:
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Use this file only.")
 @click.option("--interval", help="Time between two samples, for example 5s.")
-@click.option("--source", "sources", multiple=True, help="nvml, replay:FILE, simulate:SCENARIO.")
+@click.option("--source", "sources", multiple=True, help="nvml, drm, metal, replay:FILE, simulate.")
 @click.option("--once", is_flag=True, help="Take one sample, write the live state, and leave.")
 @click.option("--log-level", type=click.Choice(_LOG_LEVELS), help="How much to say on stderr.")
 @click.version_option(__version__, message="gpuwatchd %(version)s")

@@ -57,11 +57,20 @@ class SimulateSection(Section, frozen=True, kw_only=True):
     """How much faster than real time."""
 
 
+class DrmSection(Section, frozen=True, kw_only=True):
+    """``[sources.drm]``: AMD and Intel GPUs on Linux."""
+
+    integrated: bool = False
+    """Watch integrated Intel graphics too, which as a rule only draw the desktop."""
+
+
 class SourcesSection(Section, frozen=True, kw_only=True):
     """``[sources]``: where readings come from; several at once are fine."""
 
-    enabled: tuple[str, ...] = ("nvml",)
-    """Their names; "replay:FILE" and "simulate:SCENARIO" carry their main setting."""
+    enabled: tuple[str, ...] = ("auto",)
+    """What this system can have (nvml and drm on Linux, metal on macOS), or names of sources;
+    "replay:FILE" and "simulate:SCENARIO" carry their main setting."""
+    drm: DrmSection = DrmSection()
     replay: ReplaySection = ReplaySection()
     simulate: SimulateSection = SimulateSection()
 

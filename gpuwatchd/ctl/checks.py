@@ -129,13 +129,24 @@ def _configuration(flags: Globals) -> tuple[Loaded, list[Check]]:
 
 
 def _sources(settings: Config) -> Iterator[Check]:
-    works = False
-    for word in settings.sources.enabled:
+    from gpuwatchd.sources import SOURCES, chosen  # noqa: PLC0415
+
+    found: list[tuple[Check, bool]] = []
+    choices = chosen.choices(settings.sources)
+    for word, optional in choices:
         check = bounded(lambda word=word: _source(word, settings)) or _failed(  # type: ignore[misc]
             f"source {word}", "does not answer: the driver hangs", "check: nvidia-smi; dmesg"
         )
-        works = works or check.level == "ok"
-        yield check
+        found.append((check, optional))
+    works = any(check.level == "ok" for check, _ in found)
+    for check, optional in found:
+        # What is merely tried needs no mending while another source works.
+        yield _ok(check.name, check.text) if works and optional else check
+    for kind in chosen.HARDWARE:
+        if kind not in SOURCES or any(kind == word for word, _ in choices):
+            continue
+        known = "not enabled" if chosen.suits(kind) else "not for this system"
+        yield _ok(f"source {kind}", known)
     if not works:
         yield _failed(
             "gpu", "no GPU can be watched here",

@@ -235,18 +235,24 @@ def direct(flags: Globals) -> View:
     SourceUnavailable
         When none of them has a GPU.
     """
+    from gpuwatchd.sources import chosen  # noqa: PLC0415 - only where there is no live state
+
     settings = flags.load_config().config
     found: list[LiveDevice] = []
     reasons: list[str] = []
-    for name in settings.sources.enabled:
+    quiet: list[str] = []
+    for name, optional in chosen.choices(settings.sources):
         if name.partition(":")[0] == "replay":
             continue  # a recording says nothing about now
+        told: list[str] = []
         try:
-            found += _look_once(name, settings, reasons)
+            found += (seen := _look_once(name, settings, told))
         except GpuwatchdError as error:
-            reasons.append(error.message)
+            told.append(error.message)
+            seen = []
+        (reasons if seen or not optional else quiet).extend(told)
     if not found:
-        why = "; ".join(reasons) or "no source is enabled"
+        why = "; ".join([*reasons, *quiet]) or "no source is enabled"
         raise SourceUnavailable(f"no GPU found: {why}", hint="gpuwatchctl doctor")
     view = View("direct", time.time(), found)
     view.trend = False

@@ -183,7 +183,7 @@ def _policy(settings: Config) -> Iterator[str]:
 def problems(settings: Config) -> list[str]:
     """Return what cannot work, one sentence each: unknown names, incomplete or unsafe channels."""
     from gpuwatchd.notify import NOTIFIERS  # noqa: PLC0415
-    from gpuwatchd.sources import SOURCES  # noqa: PLC0415
+    from gpuwatchd.sources import SOURCES, chosen  # noqa: PLC0415
 
     found = [
         f'[{section}] {key}: no {what} is called "{name}"; known: {", ".join(table)}'
@@ -192,7 +192,7 @@ def problems(settings: Config) -> list[str]:
             ("policy", "channels", "channel", settings.policy.channels, NOTIFIERS),
         )
         for name in names
-        if name not in table
+        if name not in table and not (what == "source" and chosen.is_known(name))
     ]
     if "replay" in settings.sources.enabled and not settings.sources.replay.file:
         found.append("[sources.replay] file: not set, and the source replay is enabled")

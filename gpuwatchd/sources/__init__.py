@@ -2,6 +2,7 @@
 
 SOURCES: dict[str, str] = {
     "nvml": "gpuwatchd.sources.nvml:NvmlSource",
+    "drm": "gpuwatchd.sources.drm:DrmSource",
     "replay": "gpuwatchd.sources.replay:ReplaySource",
     "simulate": "gpuwatchd.sources.simulate:SimulateSource",
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -10,17 +12,109 @@ from gpuwatchd import registry, sources
 from gpuwatchd.errors import SourceUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpuwatchd.config import SourcesSection
     from gpuwatchd.ports import Source
 
-_MAIN_SETTING = {"replay": "file", "simulate": "scenario"}
+AUTO: Final = "auto"
+"""The word for every source that this system can have."""
+HARDWARE: Final = ("nvml", "drm", "metal")
+"""The sources that read GPUs of this machine; the others play."""
+_MAIN_SETTING: Final = {"replay": "file", "simulate": "scenario"}
+_NVIDIA: Final = "0x10de"
+_DISPLAY_CLASS: Final = "0x03"
+
+
+class Choice(NamedTuple):
+    """One source that is to be read."""
+
+    word: str
+    optional: bool
+    """It is tried because it might be here: that it is absent is no news while another works."""
+
+
+def choices(
+    section: SourcesSection, *, platform: str = sys.platform, sys_root: str = "/sys"
+) -> list[Choice]:
+    """Return the sources of ``[sources] enabled``, each once, with "auto" spelt out.
+
+    NVIDIA's library is optional only where the machine has no NVIDIA card: a driver that does not
+    work must be said, whatever other GPU is watched.
+
+    Parameters
+    ----------
+    section
+        ``[sources]``.
+    platform, sys_root
+        As ``sys.platform`` has it, and where /sys is.
+
+    Examples
+    --------
+    >>> from gpuwatchd.config import SourcesSection
+    >>> choices(SourcesSection(enabled=("simulate:quiet",)))
+    [Choice(word='simulate:quiet', optional=False)]
+    """
+    named = set(section.enabled)
+    found: dict[str, Choice] = {}
+    for word in section.enabled:
+        if word != AUTO:
+            found.setdefault(word, Choice(word, optional=False))
+            continue
+        for kind in ("metal",) if platform == "darwin" else ("nvml", "drm"):
+            if kind not in sources.SOURCES:
+                continue
+            optional = kind not in named and not (kind == "nvml" and _has_nvidia(Path(sys_root)))
+            found.setdefault(kind, Choice(kind, optional=optional))
+    return list(found.values())
+
+
+def suits(kind: str, platform: str = sys.platform) -> bool:
+    """Say whether a source can work on this kind of system at all.
+
+    Examples
+    --------
+    >>> suits("metal", "linux"), suits("drm", "linux"), suits("replay", "darwin")
+    (False, True, True)
+    """
+    system = {"nvml": "linux", "drm": "linux", "metal": "darwin"}.get(kind)
+    return system is None or platform.startswith(system)
+
+
+def is_known(word: str) -> bool:
+    """Say whether a word of ``[sources] enabled`` names a source."""
+    return word == AUTO or word.partition(":")[0] in sources.SOURCES
+
+
+def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[str]:
+    """Return what to tell of sources that give nothing, one sentence each.
+
+    Parameters
+    ----------
+    reasons
+        Each source, with why it gives nothing; None where it works.
+
+    Examples
+    --------
+    >>> nvml, drm = Choice("nvml", optional=True), Choice("drm", optional=True)
+    >>> absences([(nvml, "nvml: no driver"), (drm, None)])
+    []
+    >>> absences([(nvml, "nvml: no driver"), (drm, "drm: no card")])
+    ['no GPU can be watched: nvml: no driver; drm: no card']
+    """
+    all_of_them = list(reasons)
+    told = [why for choice, why in all_of_them if why is not None and not choice.optional]
+    quiet = [why for choice, why in all_of_them if why is not None and choice.optional]
+    if quiet and len(told) + len(quiet) == len(all_of_them):
+        told.append(f"no GPU can be watched: {'; '.join(quiet)}")
+    return told
 
 
 def make(word: str, section: SourcesSection) -> Source:
     """Return the source of one word of ``[sources] enabled`` or ``--source``.
 
     ``replay:FILE`` and ``simulate:SCENARIO`` carry their main setting behind a colon; the others
-    come from ``[sources.replay]`` and ``[sources.simulate]``.
+    come from the source's own section, as ``[sources.replay]``.
 
     Raises
     ------
@@ -30,14 +124,28 @@ def make(word: str, section: SourcesSection) -> Source:
         When the library that it needs is missing.
     """
     kind, _, argument = word.partition(":")
+    own = getattr(section, kind, None)
     settings: dict[str, Any] = {}
-    if kind in _MAIN_SETTING:
-        settings = msgspec.structs.asdict(getattr(section, kind))
-        if argument:
-            settings[_MAIN_SETTING[kind]] = argument
+    if isinstance(own, msgspec.Struct):
+        settings = msgspec.structs.asdict(own)
+    if argument and kind in _MAIN_SETTING:
+        settings[_MAIN_SETTING[kind]] = argument
     try:
         found = registry.load(sources.SOURCES, kind)
     except ImportError as error:
         raise SourceUnavailable(f"{kind}: cannot be loaded: {error}") from error
     source: Source = found(**settings)
     return source
+
+
+def _has_nvidia(sys_root: Path) -> bool:
+    """Say whether the machine has an NVIDIA display controller; this wakes none."""
+    for device in (sys_root / "bus/pci/devices").glob("*"):
+        try:
+            vendor = (device / "vendor").read_text(encoding="ascii", errors="replace").strip()
+            kind = (device / "class").read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            continue
+        if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS):
+            return True
+    return False

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from gpuwatchd.config import ReplaySection, SimulateSection, SourcesSection
+from gpuwatchd.config.sections import DrmSection
 from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.sources import SOURCES, chosen
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECTION = SourcesSection(
     simulate=SimulateSection(scenario="quiet", seed=3, speed=2.0),
@@ -37,3 +43,62 @@ def test_a_missing_library_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(SOURCES, "metal", "gpuwatchd.sources.no_such_module:Metal")
     with pytest.raises(SourceUnavailable, match="metal: cannot be loaded"):
         chosen.make("metal", SECTION)
+
+
+def pci(root: Path, address: str, vendor: str, kind: str) -> None:
+    folder = root / "bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text(f"{vendor}\n")
+    (folder / "class").write_text(f"{kind}\n")
+
+
+def test_auto_is_what_the_system_can_have(tmp_path: Path) -> None:
+    linux = chosen.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
+    assert [choice.word for choice in linux] == ["nvml", "drm"]
+    assert all(choice.optional for choice in linux)
+
+
+def test_a_driver_is_missed_where_its_card_is(tmp_path: Path) -> None:
+    pci(tmp_path, "0000:01:00.0", "0x10de", "0x030000")
+    nvml, drm = chosen.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
+    assert (nvml.optional, drm.optional) == (False, True)
+
+
+def test_an_audio_device_of_nvidia_is_no_card(tmp_path: Path) -> None:
+    pci(tmp_path, "0000:01:00.1", "0x10de", "0x040300")
+    nvml, _ = chosen.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
+    assert nvml.optional
+
+
+def test_what_was_named_is_missed_and_read_once(tmp_path: Path) -> None:
+    section = SourcesSection(enabled=("simulate:quiet", "auto", "drm", "nvml"))
+    found = chosen.choices(section, platform="linux", sys_root=str(tmp_path))
+    assert found == [("simulate:quiet", False), ("nvml", False), ("drm", False)]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        ((None, None), []),
+        (("nvml: a", None), []),
+        ((None, "drm: b"), []),
+        (("nvml: a", "drm: b"), ["no GPU can be watched: nvml: a; drm: b"]),
+    ],
+)
+def test_absent_sources_are_told_together_and_only_when_none_works(
+    reasons: tuple[str | None, ...], told: list[str]
+) -> None:
+    both = [chosen.Choice("nvml", optional=True), chosen.Choice("drm", optional=True)]
+    assert chosen.absences(zip(both, reasons, strict=True)) == told
+
+
+def test_what_was_named_is_told_whatever_else_works() -> None:
+    named, tried = chosen.Choice("nvml", optional=False), chosen.Choice("drm", optional=True)
+    assert chosen.absences([(named, "nvml: hangs"), (tried, None)]) == ["nvml: hangs"]
+    assert chosen.absences([(named, None), (tried, "drm: no card")]) == []
+
+
+def test_a_section_of_the_configuration_is_the_call_of_its_source() -> None:
+    source = chosen.make("drm", SourcesSection(drm=DrmSection(integrated=True)))
+    assert source.name == "drm"
+    assert vars(source)["_integrated"] is True

@@ -1,0 +1,305 @@
+"""AMD and Intel GPUs on Linux, through sysfs and DRM fdinfo; no library and no rights needed.
+
+A card is its chip's serial number or, where the driver tells none, its PCI address. A card that
+sleeps is never woken. amdgpu says how much memory is in use; Intel's drivers do not, so that the
+sum of what processes hold stands in: a lower bound where the open files of others are hidden.
+
+**Not verified on hardware.** Written from the kernel's documentation; the tests read trees of
+plain files of the same shape.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.errors import SourceUnavailable
+from gpuwatchd.model import Availability, Device, DeviceReading, Event, Fault, Sample
+from gpuwatchd.sources import drm_sysfs
+from gpuwatchd.sources.drm_processes import Processes
+from gpuwatchd.sources.drm_sysfs import Found, Gauges, Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.model import DeviceState, EventKind
+    from gpuwatchd.sources.drm_processes import Holders
+
+HIDDEN: Final = "the memory in use is the sum of the processes that can be read: a lower bound"
+_NO_RIGHTS: Final = frozenset({errno.EACCES, errno.EPERM})
+
+
+class _Card:
+    """One card: who it is, and what is carried from look to look."""
+
+    __slots__ = ("device", "energy", "found", "gauges", "state")
+
+    def __init__(self, found: Found, index: int) -> None:
+        self.found = found
+        self.gauges = Gauges()
+        self.energy: tuple[float, int] | None = None
+        self.state: DeviceState = "ok"
+        self.device = Device(
+            uid=found.uid,
+            vendor=found.vendor,
+            index=index,
+            name=found.name,
+            memory_total_bytes=None,
+            memory_kind="unified" if found.unified else "dedicated",
+            source="drm",
+            pci_bus=found.pdev,
+        )
+
+
+class DrmSource:
+    """Every AMD card and every Intel card with memory of its own.
+
+    Parameters
+    ----------
+    integrated
+        Watch integrated Intel graphics too; they draw the desktop and are left out by default.
+    slow_every
+        Temperature, power and memory errors are read at every so many looks.
+    rescan_s
+        Time between two looks for new cards and for processes that have opened one.
+    proc_root, sys_root
+        Where /proc and /sys are.
+    clock, monotonic
+        Wall clock and monotonic clock, seconds.
+    """
+
+    name = "drm"
+
+    def __init__(
+        self,
+        *,
+        integrated: bool = False,
+        slow_every: int = 3,
+        rescan_s: float = 30.0,
+        proc_root: str = "/proc",
+        sys_root: str = "/sys",
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._integrated = integrated
+        self._slow_every = max(1, slow_every)
+        self._rescan_s = rescan_s
+        self._proc = Path(proc_root)
+        self._sys = Path(sys_root)
+        self._clock = clock
+        self._monotonic = monotonic
+        self._boot_id = drm_sysfs.word(self._proc / "sys/kernel/random/boot_id")
+        self._cards: dict[str, _Card] = {}
+        self._processes = Processes(self._proc, self._sys, rescan_s=rescan_s)
+        self._scan_at_mono_s = float("-inf")
+        self._looks = 0
+
+    # ---- the protocol ---------------------------------------------------------------------------
+
+    def probe(self) -> Availability:
+        """Say whether there is an AMD or Intel GPU to watch. Never raises."""
+        self._scan()
+        count = len(self._cards)
+        if count:
+            return Availability(ok=True, reason=f"the kernel lists {count} AMD or Intel GPU(s)")
+        return self._absence()
+
+    def devices(self) -> list[Device]:
+        """Return the cards known now, in the kernel's order."""
+        return [card.device for card in self._cards.values()]
+
+    def read(self) -> Sample:
+        """Read every card once.
+
+        Raises
+        ------
+        SourceUnavailable
+            When no such card was ever seen.
+        """
+        taken_at_s, mono_s = self._clock(), self._monotonic()
+        if mono_s >= self._scan_at_mono_s:
+            self._scan()
+            self._scan_at_mono_s = mono_s + self._rescan_s
+        if not self._cards:
+            absence = self._absence()
+            raise SourceUnavailable(absence.reason, hint=absence.hint)
+        faults: list[Fault] = []
+        events: list[Event] = []
+        awake = {
+            card.found.pdev: card.found.unified
+            for card in self._cards.values()
+            if not drm_sysfs.is_suspended(card.found.folder)
+        }
+        # Where nothing is awake nobody computes: not even open files are looked through.
+        holders = self._processes.look(mono_s, awake.items()) if awake else {}
+        readings = []
+        for position, card in enumerate(self._cards.values()):
+            before = card.state
+            slow = (self._looks + position) % self._slow_every == 0
+            held = holders.get(card.found.pdev)
+            readings.append(self._read(card, held, faults, mono_s=mono_s, slow=slow))
+            events += _news(card, before, taken_at_s)
+        self._looks += 1
+        return Sample(
+            taken_at_s=taken_at_s,
+            taken_mono_s=mono_s,
+            boot_id=self._boot_id,
+            readings=tuple(readings),
+            faults=tuple(faults),
+            events=tuple(events),
+        )
+
+    def close(self) -> None:
+        """Let go of nothing: no file is kept open between two looks."""
+
+    # ---- cards ----------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Look for cards; one that has gone is kept, so that its loss is seen."""
+        for number, folder in drm_sysfs.card_folders(self._sys):
+            found = drm_sysfs.identify(number, folder, self._sys, integrated=self._integrated)
+            if found is None:
+                continue
+            card = self._cards.get(found.uid)
+            if card is None:
+                self._cards[found.uid] = _Card(found, len(self._cards))
+            else:
+                card.found = found  # it may be another number after it was plugged in again
+
+    def _absence(self) -> Availability:
+        if not sys.platform.startswith("linux") and not (self._sys / "class/drm").is_dir():
+            return Availability(ok=False, reason="not for this system: it reads Linux's /sys")
+        drivers = [
+            driver
+            for _, folder in drm_sysfs.card_folders(self._sys)
+            if (driver := drm_sysfs.driver_of(folder))
+        ]
+        listed = f" (here: {', '.join(dict.fromkeys(drivers))})" if drivers else ""
+        left_out = any(driver in drm_sysfs.DRIVERS for driver in drivers)
+        return Availability(
+            ok=False,
+            reason="no AMD GPU and no Intel GPU with memory of its own is listed by the kernel"
+            + listed,
+            hint="integrated Intel graphics: [sources.drm] integrated = true" if left_out else "",
+        )
+
+    def _read(
+        self, card: _Card, held: Holders | None, faults: list[Fault], *, mono_s: float, slow: bool
+    ) -> DeviceReading:
+        found = card.found
+        if not found.folder.is_dir():
+            return self._blank(card, "lost", "the kernel does not list it any more", faults)
+        if held is None:
+            card.state = "asleep"
+            return _nothing(card)
+        try:
+            memory, reason = self._memory(card, held)
+        except OSError as error:
+            state: DeviceState = "no-permission" if error.errno in _NO_RIGHTS else "lost"
+            why = f"its memory cannot be read: {error.strerror or 'no answer'}"
+            return self._blank(card, state, why, faults)
+        card.state = "ok"
+        if memory.used_bytes is None and found.vendor == "amd":
+            faults.append(_fault(card, "memory", "its memory figures are no numbers"))
+        if slow:
+            card.gauges = self._gauges(card, mono_s)
+        busy = drm_sysfs.number(found.folder / "gpu_busy_percent")
+        util = None if busy is None else min(100.0, float(busy))
+        if found.vendor == "intel" and held.reason is None:
+            util = held.busy_pct
+        if memory.total_bytes is not None:
+            card.device = msgspec.structs.replace(
+                card.device, memory_total_bytes=memory.total_bytes
+            )
+        return DeviceReading(
+            device_uid=found.uid,
+            used_bytes=memory.used_bytes,
+            free_bytes=memory.free_bytes,
+            total_bytes=memory.total_bytes,
+            util_pct=util,
+            temp_c=card.gauges.temp_c,
+            power_w=card.gauges.power_w,
+            clock_mhz=card.gauges.clock_mhz,
+            ecc_errors=card.gauges.ecc_errors,
+            uses=held.uses,
+            uses_reason=reason,
+            memory_api=_api(found),
+        )
+
+    def _memory(self, card: _Card, held: Holders) -> tuple[Memory, str | None]:
+        """Return the memory, and why the list of processes may lack some."""
+        found = card.found
+        host = drm_sysfs.host_memory(self._proc) if found.unified else (None, None)
+        if found.vendor == "amd":
+            return drm_sysfs.amd_memory(found, host[1]), held.reason
+        drm_sysfs.read_word(found.folder / "vendor")  # raises where the card is gone
+        amounts = [use.used_bytes for use in held.uses]
+        known = [amount for amount in amounts if amount is not None]
+        used = sum(known) if len(known) == len(amounts) else None
+        total = host[0] if found.unified else drm_sysfs.intel_total_bytes(found.folder)
+        if held.reason is not None:
+            # More may be in use: what is left would be too much.
+            return Memory(used, None, total), f"{held.reason}; {HIDDEN}"
+        free = None if total is None or used is None else max(0, total - used)
+        return Memory(used, host[1] if found.unified else free, total), None
+
+    @staticmethod
+    def _gauges(card: _Card, mono_s: float) -> Gauges:
+        gauges = drm_sysfs.gauges(card.found)
+        before, card.energy = card.energy, None
+        if gauges.energy_uj is None:
+            return gauges
+        card.energy = (mono_s, gauges.energy_uj)
+        if gauges.power_w is not None or before is None or mono_s <= before[0]:
+            return gauges
+        used_uj = gauges.energy_uj - before[1]
+        # The counter starts anew with the driver.
+        power_w = used_uj / 1e6 / (mono_s - before[0]) if used_uj >= 0 else None
+        return gauges._replace(power_w=power_w)
+
+    @staticmethod
+    def _blank(card: _Card, state: DeviceState, why: str, faults: list[Fault]) -> DeviceReading:
+        card.state = state
+        card.energy = None
+        faults.append(_fault(card, "", why))
+        return _nothing(card, "the GPU does not answer")
+
+
+def _nothing(card: _Card, why: str = "the GPU is asleep and is left so") -> DeviceReading:
+    return DeviceReading(
+        device_uid=card.found.uid,
+        used_bytes=None,
+        free_bytes=None,
+        total_bytes=card.device.memory_total_bytes,
+        uses=None,
+        uses_reason=why,
+        state=card.state,
+    )
+
+
+def _api(found: Found) -> str:
+    if found.vendor == "intel":
+        return "fdinfo"
+    return "sysfs vram+gtt" if found.unified else "sysfs vram"
+
+
+def _fault(card: _Card, field: str, why: str) -> Fault:
+    where = f"drm/{card.found.pdev}"
+    return Fault(where=f"{where}/{field}" if field else where, why=why, device_uid=card.found.uid)
+
+
+def _news(card: _Card, before: DeviceState, at_s: float) -> list[Event]:
+    kind: EventKind
+    if card.state == "lost" and before != "lost":
+        kind, text = "gpu-lost", "the kernel does not answer for it any more"
+    elif before == "lost" and card.state != "lost":
+        kind, text = "gpu-back", "it answers again"
+    else:
+        return []
+    hardware = True if kind == "gpu-lost" else None
+    return [Event(at_s=at_s, kind=kind, device_uid=card.found.uid, text=text, hardware=hardware)]

@@ -1,0 +1,373 @@
+"""AMD and Intel cards, read from trees of plain files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd.errors import SourceUnavailable
+from tests.sources.drm_case import (
+    APU,
+    ARC,
+    GIB,
+    IGPU,
+    MIB,
+    NAVI,
+    Tree,
+    amd_fdinfo,
+    held,
+    only,
+    xe_fdinfo,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+@pytest.fixture
+def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Refuse to open a file or a folder, even to root."""
+    forbidden: set[str] = set()
+    scandir, opened = os.scandir, Path.open
+
+    def checked_scandir(path: str | Path) -> object:
+        if str(path) in forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    def checked_open(path: Path, *arguments: Any, **named: Any) -> Any:
+        if str(path) in forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr("os.scandir", checked_scandir)
+    monkeypatch.setattr(Path, "open", checked_open)
+    return lambda path: forbidden.add(str(path))
+
+
+def test_an_amd_card_gives_every_figure_it_publishes(tree: Tree) -> None:
+    tree.navi(ras__umc_err_count="ue: 3\nce: 12")
+    source = tree.source()
+    reading = only(source.read())
+    (device,) = source.devices()
+    assert device.uid == "amd-5a1b2c3d4e5f6071"
+    assert (device.vendor, device.name, device.pci_bus) == ("amd", "AMD GPU 0x73bf", NAVI)
+    assert device.memory_kind == "dedicated"
+    assert device.memory_total_bytes == 16 * GIB
+    assert (reading.used_bytes, reading.free_bytes) == (2 * GIB, 14 * GIB)
+    assert (reading.util_pct, reading.temp_c, reading.power_w) == (37.0, 61.0, 143.0)
+    assert (reading.clock_mhz, reading.ecc_errors) == (2105.0, 3)
+    assert (reading.uses, reading.uses_reason, reading.state) == ((), None, "ok")
+    assert reading.memory_api == "sysfs vram"
+
+
+def test_a_name_that_the_card_tells_is_taken_and_cleaned(tree: Tree) -> None:
+    tree.navi(product_name="AMD Instinct\x1b[2J MI210")
+    tree_source = tree.source()
+    tree_source.read()
+    assert tree_source.devices()[0].name == "AMD Instinct MI210"
+
+
+@pytest.mark.parametrize("serial", ["", "0000000000000000", "garbage!"])
+def test_without_a_serial_number_the_address_is_the_identity(tree: Tree, serial: str) -> None:
+    tree.navi(unique_id=serial)
+    source = tree.source()
+    source.read()
+    assert source.devices()[0].uid == f"amd-{NAVI}"
+
+
+def test_cards_of_others_and_connectors_are_left_alone(tree: Tree) -> None:
+    tree.card(0, NAVI, "nvidia")
+    tree.card(1, ARC, "nouveau")
+    source = tree.source()
+    available = source.probe()
+    assert not available.ok
+    assert "here: nvidia, nouveau" in available.reason
+    with pytest.raises(SourceUnavailable, match="no AMD GPU"):
+        source.read()
+
+
+def test_one_client_counts_once_however_many_descriptors_show_it(tree: Tree) -> None:
+    tree.navi()
+    tree.open(500, 7, amd_fdinfo(21, 1024 * 1024))
+    tree.open(500, 9, amd_fdinfo(21, 1024 * 1024))  # dup()
+    tree.open(612, 7, amd_fdinfo(21, 1024 * 1024))  # a fork
+    tree.open(500, 11, amd_fdinfo(22, 1024))
+    assert held(only(tree.source().read())) == {500: GIB + MIB}
+
+
+def test_the_same_number_on_another_card_is_another_client(tree: Tree) -> None:
+    tree.navi()
+    other = "0000:0a:00.0"
+    tree.card(2, other, "amdgpu", mem_info_vram_total=8 * GIB, mem_info_vram_used=GIB)
+    tree.open(500, 7, amd_fdinfo(21, 1024))
+    tree.open(501, 7, amd_fdinfo(21, 2048, pdev=other), "/dev/dri/renderD129")
+    first, second = tree.source().read().readings
+    assert held(first) == {500: MIB}
+    assert held(second) == {501: 2 * MIB}
+
+
+def test_an_old_kernel_has_the_old_word_only(tree: Tree) -> None:
+    tree.navi()
+    text = f"drm-driver:\tamdgpu\ndrm-pdev:\t{NAVI}\ndrm-client-id:\t5\ndrm-memory-vram:\t3 MiB\n"
+    tree.open(500, 7, text)
+    assert held(only(tree.source().read())) == {500: 3 * MIB}
+
+
+def test_a_client_without_a_memory_figure_is_unknown_not_nothing(tree: Tree) -> None:
+    tree.navi()
+    text = f"drm-driver:\tamdgpu\ndrm-pdev:\t{NAVI}\ndrm-client-id:\t5\ndrm-engine-gfx:\t9 ns\n"
+    tree.open(500, 7, text)
+    assert held(only(tree.source().read())) == {500: None}
+
+
+def test_a_client_that_holds_nothing_is_not_listed(tree: Tree) -> None:
+    tree.navi()
+    tree.open(500, 7, amd_fdinfo(5, 0))
+    assert held(only(tree.source().read())) == {}
+
+
+def test_of_two_accountings_the_larger_counts(tree: Tree) -> None:
+    tree.navi()
+    tree.open(500, 7, amd_fdinfo(5, 1024))
+    tree.kfd(500, 3 * GIB)
+    tree.open(501, 7, amd_fdinfo(6, 4 * 1024 * 1024))
+    tree.kfd(501, 2 * GIB)
+    tree.kfd(777, 512 * MIB)  # of another user: only KFD tells
+    reading = only(tree.source().read())
+    assert held(reading) == {500: 3 * GIB, 501: 4 * GIB, 777: 512 * MIB}
+    assert {use.kind for use in reading.uses or ()} == {"C"}
+
+
+def test_in_a_container_the_pids_of_kfd_are_others(tree: Tree) -> None:
+    tree.navi()
+    tree.kfd(500, 3 * GIB)
+    link = tree.proc / "self/ns/pid"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("pid:[4026532999]")
+    assert held(only(tree.source().read())) == {}
+
+
+def test_files_of_others_that_cannot_be_read_are_said(
+    tree: Tree, forbid: Callable[[Path], None]
+) -> None:
+    tree.navi()
+    tree.open(500, 7, amd_fdinfo(5, 1024))
+    for pid, flags in ((600, 0x400100), (2, 0x208040)):  # a program, and a thread of the kernel
+        tree.put(tree.proc / f"{pid}/stat", f"{pid} (a) b) S 1 1 1 0 -1 {flags} 0 0")
+        forbid(tree.proc / f"{pid}/fd")
+    reading = only(tree.source().read())
+    assert held(reading) == {500: MIB}
+    assert reading.uses_reason is not None
+    assert "the open files of 1 process of other users cannot be read" in reading.uses_reason
+
+
+def test_open_files_are_looked_through_now_and_then_but_read_each_time(tree: Tree) -> None:
+    tree.navi()
+    tree.open(500, 7, amd_fdinfo(5, 1024))
+    source = tree.source(rescan_s=30.0)
+    assert held(only(source.read())) == {500: MIB}
+    tree.open(500, 7, amd_fdinfo(5, 2048))
+    tree.open(501, 7, amd_fdinfo(6, 1024))
+    tree.now_s += 5
+    assert held(only(source.read())) == {500: 2 * MIB}
+    tree.now_s += 30
+    assert held(only(source.read())) == {500: 2 * MIB, 501: MIB}
+    shutil.rmtree(tree.proc / "500")
+    tree.now_s += 5
+    assert held(only(source.read())) == {501: MIB}
+
+
+def test_a_new_process_of_kfd_is_looked_at_at_once(tree: Tree) -> None:
+    tree.navi()
+    source = tree.source()
+    source.read()
+    tree.open(500, 7, amd_fdinfo(5, 2 * 1024 * 1024))
+    tree.kfd(500, GIB)
+    tree.now_s += 5
+    assert held(only(source.read())) == {500: 2 * GIB}
+
+
+def test_a_sleeping_card_is_not_read(tree: Tree) -> None:
+    folder = tree.navi(power__runtime_status="suspended")
+    # Whoever opened these would stop here for ever.
+    for name in ("mem_info_vram_used", "gpu_busy_percent", "hwmon/hwmon4/temp1_input"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+    source = tree.source()
+    sample = source.read()
+    reading = only(sample)
+    assert (reading.state, reading.used_bytes, reading.uses) == ("asleep", None, None)
+    assert sample.faults == ()
+    assert source.devices()[0].uid == "amd-5a1b2c3d4e5f6071"
+
+
+def test_it_wakes_and_falls_asleep_under_one_identity(tree: Tree) -> None:
+    folder = tree.navi(power__runtime_status="suspended")
+    source = tree.source()
+    states = []
+    for status in ("suspended", "active", "suspended"):
+        tree.put(folder / "power/runtime_status", status)
+        states.append(only(source.read()).state)
+        tree.now_s += 5
+    assert states == ["asleep", "ok", "asleep"]
+    assert len(source.devices()) == 1
+
+
+@pytest.mark.parametrize("driver_files", [{"pdev": APU}, {"pdev": "0000:00:01.0"}])
+def test_a_processors_graphics_work_in_the_hosts_memory(
+    tree: Tree, driver_files: dict[str, str]
+) -> None:
+    pdev = driver_files["pdev"]
+    tree.card(
+        1, pdev, "amdgpu",
+        mem_info_vram_total=512 * MIB, mem_info_vram_used=400 * MIB,
+        mem_info_gtt_total=24 * GIB, mem_info_gtt_used=9 * GIB,
+    )  # fmt: skip
+    if pdev == APU:
+        beside = tree.sys / "bus/pci/devices/0000:c4:00.2"
+        tree.put(beside / "vendor", "0x1022")
+        tree.put(beside / "class", "0x108000")
+    tree.open(500, 7, amd_fdinfo(5, 1024, 8 * 1024 * 1024, pdev=pdev))
+    tree.put(tree.proc / "meminfo", f"MemTotal: {32 * MIB} kB\nMemAvailable: {10 * MIB} kB")
+    source = tree.source()
+    reading = only(source.read())
+    assert source.devices()[0].memory_kind == "unified"
+    assert reading.used_bytes == 400 * MIB + 9 * GIB
+    assert reading.free_bytes == 112 * MIB + 10 * GIB, "no more than the host can give"
+    assert reading.total_bytes == 512 * MIB + 24 * GIB
+    assert held(reading) == {500: MIB + 8 * GIB}
+    assert reading.memory_api == "sysfs vram+gtt"
+
+
+def test_a_card_that_vanishes_is_lost_once_and_comes_back_once(tree: Tree) -> None:
+    folder = tree.navi()
+    source = tree.source()
+    assert source.read().events == ()
+    hidden = folder.with_name("gone")
+    folder.rename(hidden)
+    first, second = source.read(), source.read()
+    assert only(first).state == only(second).state == "lost"
+    assert only(first).used_bytes is None
+    assert [event.kind for event in first.events] == ["gpu-lost"]
+    assert first.events[0].hardware is True
+    assert second.events == ()
+    assert "does not list it" in second.faults[0].why
+    hidden.rename(folder)
+    back = source.read()
+    assert [event.kind for event in back.events] == ["gpu-back"]
+    assert only(back).used_bytes == 2 * GIB
+
+
+def test_a_card_that_does_not_answer_hides_no_other(tree: Tree) -> None:
+    folder = tree.navi()
+    tree.card(2, "0000:0a:00.0", "amdgpu", mem_info_vram_total=GIB, mem_info_vram_used=MIB)
+    (folder / "mem_info_vram_used").unlink()
+    sample = tree.source().read()
+    assert [reading.state for reading in sample.readings] == ["lost", "ok"]
+    assert sample.readings[1].used_bytes == MIB
+    assert [fault.device_uid for fault in sample.faults] == ["amd-5a1b2c3d4e5f6071"]
+
+
+def test_a_card_that_may_not_be_read_is_called_so(
+    tree: Tree, forbid: Callable[[Path], None]
+) -> None:
+    tree.navi()
+    forbid(tree.sys / "class/drm/card1/device/mem_info_vram_used")
+    assert only(tree.source().read()).state == "no-permission"
+
+
+@pytest.mark.parametrize("garbage", ["", "-1", "lots", "9" * 40, "\x00\xff"])
+def test_garbage_is_unknown_and_a_fault_of_that_field(tree: Tree, garbage: str) -> None:
+    tree.navi(garbage, gpu_busy_percent=garbage, hwmon__hwmon4__temp1_input=garbage)
+    tree.open(500, 7, f"drm-driver:\tamdgpu\ndrm-pdev:\t{NAVI}\ndrm-memory-vram:\t{garbage}\n")
+    sample = tree.source().read()
+    reading = only(sample)
+    assert (reading.used_bytes, reading.free_bytes, reading.util_pct) == (None, None, None)
+    assert (reading.temp_c, reading.power_w, reading.state) == (None, 143.0, "ok")
+    assert held(reading) == {500: None}
+    assert [fault.where for fault in sample.faults] == [f"drm/{NAVI}/memory"]
+
+
+def test_an_intel_card_is_the_sum_of_its_processes(tree: Tree) -> None:
+    tree.card(
+        0, ARC, "xe",
+        tile0__physical_vram_size_bytes=8 * GIB, tile1__physical_vram_size_bytes=8 * GIB,
+        hwmon__hwmon2__energy1_input=1_000_000,
+    )  # fmt: skip
+    tree.open(500, 7, xe_fdinfo(3, 4 * 1024 * 1024, cycles=100, total=1000))
+    tree.open(501, 7, xe_fdinfo(4, 1024 * 1024))
+    source = tree.source(slow_every=1)
+    source.read()
+    tree.now_s += 10
+    tree.open(500, 7, xe_fdinfo(3, 4 * 1024 * 1024, cycles=2100, total=2000))
+    tree.put(tree.sys / "class/drm/card0/device/hwmon/hwmon2/energy1_input", 751_000_000)
+    reading = only(source.read())
+    assert held(reading) == {500: 4 * GIB, 501: GIB}
+    assert (reading.used_bytes, reading.total_bytes) == (5 * GIB, 16 * GIB)
+    assert reading.free_bytes == 11 * GIB
+    assert reading.util_pct == 50.0, "2000 of 4 x 1000 cycles"
+    assert reading.power_w == 75.0
+    assert reading.memory_api == "fdinfo"
+    assert {use.key.pid: use.kind for use in reading.uses or ()} == {500: "C", 501: "G"}
+    assert source.devices()[0].uid == f"intel-{ARC}"
+
+
+def test_what_is_left_on_an_intel_card_is_unknown_while_some_are_hidden(
+    tree: Tree, forbid: Callable[[Path], None]
+) -> None:
+    tree.card(0, ARC, "i915", lmem_total_bytes=8 * GIB)
+    tree.open(500, 7, f"drm-driver:\ti915\ndrm-pdev:\t{ARC}\ndrm-client-id:\t1\n"
+                      "drm-resident-local0:\t1 GiB\ndrm-resident-system0:\t5 MiB\n")  # fmt: skip
+    tree.put(tree.proc / "600/stat", "600 (a) S 1 1 1 0 -1 4194560 0 0")
+    forbid(tree.proc / "600/fd")
+    reading = only(tree.source().read())
+    assert (reading.used_bytes, reading.free_bytes, reading.util_pct) == (GIB, None, None)
+    assert "a lower bound" in (reading.uses_reason or "")
+
+
+def test_integrated_graphics_only_draw_unless_asked_for(tree: Tree) -> None:
+    tree.card(0, IGPU, "i915")
+    available = tree.source().probe()
+    assert not available.ok
+    assert "integrated = true" in available.hint
+    text = (
+        f"drm-driver:\ti915\ndrm-pdev:\t{IGPU}\ndrm-client-id:\t1\ndrm-resident-system0:\t5 MiB\n"
+    )
+    tree.open(500, 7, text)
+    source = tree.source(integrated=True)
+    reading = only(source.read())
+    assert source.devices()[0].memory_kind == "unified"
+    assert held(reading) == {500: 5 * MIB}
+    assert (reading.total_bytes, reading.free_bytes) == (32 * GIB, 20 * GIB)
+
+
+def test_a_card_that_is_plugged_in_later_is_found(tree: Tree) -> None:
+    source = tree.source()
+    with pytest.raises(SourceUnavailable):
+        source.read()
+    tree.navi()
+    tree.now_s += 30
+    assert only(source.read()).used_bytes == 2 * GIB
+
+
+def test_a_number_that_runs_backwards_is_held(tree: Tree) -> None:
+    tree.navi()
+    source = tree.source()
+    shares = []
+    for gfx in (10**9, 6 * 10**9, 5 * 10**9, 7 * 10**9):
+        tree.open(500, 7, amd_fdinfo(5, 1024, gfx=gfx))
+        reading = only(source.read())
+        shares.append((reading.uses or ())[0].sm_pct)
+        tree.now_s += 10
+    assert shares == [None, 50.0, 0.0, 10.0]
