@@ -1,0 +1,1 @@
+"""Tests of the questions to serving engines, against servers on the loopback."""
