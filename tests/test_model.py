@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -29,6 +31,47 @@ def test_the_label_of_anything_else_is_its_name() -> None:
     assert ProcessInfo(key=KEY, name="VLLM::EngineCore", argv=("x", "y.py")).label == (
         "VLLM::EngineCore"
     )
+
+
+POD = "5696ffab-ca6c-4d45-a16f-a164cdbcbf2b"
+
+
+@pytest.mark.parametrize(
+    ("facts", "whose"),
+    [
+        (
+            {
+                "job": "slurm 1392969.0",
+                "framework": "vLLM",
+                "framework_sure": True,
+                "user": "alice",
+            },
+            "slurm 1392969.0 - alice - vLLM - pid 4711",
+        ),
+        (
+            {"pod": POD, "container": "docker 6ff8daebd14c", "user": "root", "model": "llama3:8b"},
+            "pod 5696ffab - root - python - llama3:8b - pid 4711",
+        ),
+        (
+            {
+                "container": "docker 6ff8daebd14c",
+                "argv": ("python", "train.py"),
+                "framework": "PyTorch",
+                "framework_sure": True,
+            },
+            "docker 6ff8daebd14c - python train.py - pid 4711",
+        ),
+        (
+            {"argv": ("python", "-m", "vllm.x"), "framework": "vLLM", "framework_sure": True},
+            "vLLM - pid 4711",
+        ),
+        ({"framework": "PyTorch"}, "python - pid 4711"),
+        ({"name": "pid 4711 (outside this container)", "foreign": True, "user": "x"}, None),
+    ],
+)
+def test_whose_it_is_begins_with_what_tells_most(facts: dict[str, Any], whose: str | None) -> None:
+    info = ProcessInfo(**{"key": KEY, "name": "python"} | facts)
+    assert info.whose == (whose or "pid 4711 (outside this container)")
 
 
 def test_subjects_of_one_device_have_ids_of_their_own() -> None:

@@ -115,6 +115,18 @@ def anonymous_bytes(status: bytes) -> int | None:
     return 1024 * (int(anonymous[1]) + (int(swapped[1]) if swapped else 0))
 
 
+def words_of(cmdline: bytes) -> list[str]:
+    r"""Return the words of /proc/PID/cmdline; a title that was written over it is one word.
+
+    Examples
+    --------
+    >>> words_of(b"python3\0train.py\0"), words_of(b"ray::IDLE" + bytes(90)), words_of(b"")
+    (['python3', 'train.py'], ['ray::IDLE'], [])
+    """
+    raw = cmdline.rstrip(b"\0")
+    return [word.decode("utf-8", "surrogateescape") for word in raw.split(b"\0")] if raw else []
+
+
 def full_name(name: bytes, argv: Sequence[str]) -> str:
     """Return the process's name, undoing the kernel's cut where the command line allows.
 

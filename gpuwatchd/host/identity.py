@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpuwatchd import frameworks
-from gpuwatchd.host import cgroup, program
+from gpuwatchd.host import cgroup, program, ranks
 from gpuwatchd.host.files import (
     Stat,
     full_name,
@@ -17,12 +17,15 @@ from gpuwatchd.host.files import (
     parse_status,
     read_bytes,
     read_some,
+    words_of,
 )
+from gpuwatchd.host.parents import ancestors
 from gpuwatchd.model import ProcessInfo, ProcessKey
 from gpuwatchd.text import clean, mask_argv
 
 MAX_THREADS: Final = 64
 _ARGV_BYTES: Final = 16 * 1024
+_ENVIRON_BYTES: Final = 256 * 1024
 _MAPS_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -58,14 +61,17 @@ class Registry:
     def read(self, pid: int, stat: Stat, *, closer: bool) -> Sight:
         """Build the record of a process; ``closer`` reads its memory map too."""
         folder = self._proc / str(pid)
-        raw = read_some(folder / "cmdline", _ARGV_BYTES).rstrip(b"\0")
-        argv = [word.decode("utf-8", "surrogateescape") for word in raw.split(b"\0")] if raw else []
+        argv = words_of(read_some(folder / "cmdline", _ARGV_BYTES))
         status = parse_status(read_bytes(folder / "status"))
         place = cgroup.parse(read_bytes(folder / "cgroup"))
         maps = read_some(folder / "maps", _MAPS_BYTES) if closer else b""
         threads = self._threads(folder) if closer and not maps else ()
         libraries = libraries_in(maps)
         title = stat.name.decode("utf-8", "replace")
+        family = ancestors(self._proc, pid, stat)
+        own = ranks.facts(self._environ(pid))
+        parent = ranks.facts(self._environ(family[0].pid)) if own is None and family else None
+        member = ranks.membership(own, parent, family, place, argv[0] if argv else title)
         framework, sure = frameworks.recognise(argv, libraries, title, threads)
         info = ProcessInfo(
             key=ProcessKey(pid=pid, started_at_s=self._started_at_s(stat)),
@@ -79,11 +85,19 @@ class Registry:
             pod=place.pod,
             job=place.job,
             unit=place.unit,
+            group=member.group,
+            rank=member.rank,
+            world=member.world,
+            parents=tuple(ancestor.label for ancestor in family),
             framework=framework,
             framework_sure=sure,
         )
         known = program.keyed(info, str(folder), argv, libraries)
         return Sight(known, status.anonymous_bytes)
+
+    def _environ(self, pid: int) -> bytes:
+        """Return a process's environment, for :func:`ranks.facts` only: it may hold secrets."""
+        return read_some(self._proc / str(pid) / "environ", _ENVIRON_BYTES)
 
     def _started_at_s(self, stat: Stat) -> float | None:
         if self.booted_at_s is None:

@@ -311,7 +311,7 @@ class Host:
             stat = self._registry.stat(pid)
             if stat is not None and stat.starttime == known.starttime and stat.state != "Z":
                 sight = self._registry.read(pid, stat, closer=True)
-                known.info = found[pid] = sight.info
+                known.info = found[pid] = _still(known.info, sight.info)
                 known.anonymous_bytes = sight.anonymous_bytes
 
     # ---- the machine ----------------------------------------------------------------------------
@@ -328,6 +328,13 @@ class Host:
         from gpuwatchd.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
         return by_psutil.boot_id()
+
+
+def _still(before: ProcessInfo, now: ProcessInfo) -> ProcessInfo:
+    """Return who a process is now, with the job that it was a rank of: its agent may have died."""
+    if before.group is None or now.group is not None:
+        return now
+    return msgspec.structs.replace(now, group=before.group, rank=before.rank, world=before.world)
 
 
 def _nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:

@@ -68,10 +68,12 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
     group: str | None = None
     """Job whose ranks belong together: "torchrun 7f3a", "slurm 42.0", "ray 01000000"."""
     rank: int | None = None
+    world: int | None = None
+    """Ranks of that job, on all machines together."""
     model: str | None = None
     """Model that it serves, where that is known beyond doubt."""
     parents: tuple[str, ...] = ()
-    """Ancestors, nearest first: "torchrun[4700]", "bash[4600]"; not beyond a session's leader."""
+    """Ancestors, nearest first: "torchrun[4700]", "bash[4600]"; up to the shell of a terminal."""
     foreign: bool = False
     """The pid is of another pid namespace: no name is true here, and no signal may be sent."""
     program: str | None = None
@@ -92,6 +94,27 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
                 script = word.rpartition("/")[2]
                 return f"{self.name} {script}" if script.endswith(".py") else self.name
         return self.name
+
+    @property
+    def place(self) -> str | None:
+        """Job, else pod, else container; None where it is in none that is known."""
+        if self.job is not None:
+            return self.job
+        return f"pod {self.pod[:8]}" if self.pod is not None else self.container
+
+    @property
+    def whose(self) -> str:
+        """Who is to blame, the most telling first: "slurm 42.0 - alice - vLLM - pid 4711".
+
+        Job, pod or container - user - program - model - pid; of a process in another pid namespace
+        only its number. A script says more than its framework, a module or bare name says less.
+        """
+        if self.foreign:
+            return self.name
+        plain = self.label == self.name or " -m " in self.label
+        runs = self.framework if self.framework and self.framework_sure and plain else self.label
+        parts = (self.place, self.user, runs, self.model, f"pid {self.key.pid}")
+        return " - ".join(part for part in parts if part)
 
 
 class ProcessUse(Value, frozen=True, kw_only=True):
