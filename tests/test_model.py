@@ -70,7 +70,7 @@ POD = "5696ffab-ca6c-4d45-a16f-a164cdbcbf2b"
     ],
 )
 def test_whose_it_is_begins_with_what_tells_most(facts: dict[str, Any], whose: str | None) -> None:
-    info = ProcessInfo(**{"key": KEY, "name": "python"} | facts)
+    info = msgspec.structs.replace(ProcessInfo(key=KEY, name="python"), **facts)
     assert info.whose == (whose or "pid 4711 (outside this container)")
 
 
