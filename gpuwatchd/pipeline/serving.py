@@ -64,7 +64,8 @@ def on_gpu(intake: Intake) -> Iterator[ProcessInfo]:
     for seen in intake.devices.values():
         if seen.reading is not None:
             for use in seen.reading.uses or ():
-                yield infos[use.key]
+                if (info := infos.get(use.key)) is not None:
+                    yield info
 
 
 class Serving:

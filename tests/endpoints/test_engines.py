@@ -31,7 +31,7 @@ vllm:num_requests_waiting{engine="0",model_name="org/model"} 3.0
 vllm:num_requests_waiting_by_reason{engine="0",model_name="org/model",reason="capacity"} 3.0
 vllm:kv_cache_usage_perc{engine="0",model_name="org/model"} 0.25
 vllm:num_preemptions_total{engine="0",model_name="org/model"} 7.0
-vllm:cache_config_info{block_size="16",gpu_memory_utilization="0.92",num_gpu_blocks="1000",x="a \"b\""} 1
+vllm:cache_config_info{block_size="16",gpu_memory_utilization="0.92",num_gpu_blocks="1000",x="\""} 1
 """
 SGLANG = b"""sglang:num_running_reqs{model_name="org/model",tp_rank="0",priority=""} 1
 sglang:num_running_reqs{model_name="org/model",tp_rank="1",priority=""} 1

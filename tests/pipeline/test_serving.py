@@ -1,0 +1,343 @@
+"""Who is asked, how often, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+
+from gpuwatchd.config import Config
+from gpuwatchd.config.sections import EndpointsSection, Seconds
+from gpuwatchd.model import ProcessInfo, ProcessKey, ServedModel
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.serving import FIND_AGAIN_S, GONE_S, Serving
+from gpuwatchd.store import live
+from tests.endpoints.serve import Page, Site, serving
+from tests.making import GIB, sample
+from tests.pipeline.play import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+METRICS = (
+    b'vllm:num_requests_running{model_name="m"} 0\nvllm:num_requests_waiting{model_name="m"} 0\n'
+    b'vllm:kv_cache_usage_perc{model_name="m"} 0.125\n'
+)
+TWO = b'{"models":[{"name":"a"},{"name":"b"}]}'
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def config(*urls: str, **changes: object) -> Config:
+    section = EndpointsSection(urls=urls, every=Seconds(15), timeout=Seconds(2))
+    return Config(endpoints=msgspec.structs.replace(section, **changes))
+
+
+def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.01)
+
+
+def stepped(one: Serving, *who: ProcessInfo, answers: int = 1) -> None:
+    """Step until a server has answered (or failed to) so many times more."""
+    had = sum(len(one.past(reading.url)) for reading in one.readings)
+
+    def enough() -> bool:
+        one.step(who, 0.0)
+        return sum(len(one.past(reading.url)) for reading in one.readings) >= had + answers
+
+    until(enough)
+
+
+@contextmanager
+def started(tmp_path: Path, program: str, *arguments: str) -> Iterator[ProcessKey]:
+    """Run a program of this name that does nothing, and return its identity."""
+    script = tmp_path / program
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    with subprocess.Popen(
+        [sys.executable, str(script), *arguments], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            born_s = psutil.Process(process.pid).create_time()
+            yield ProcessKey(pid=process.pid, started_at_s=born_s)
+        finally:
+            process.kill()
+
+
+def vllm(key: ProcessKey, **changes: object) -> ProcessInfo:
+    info = ProcessInfo(key=key, name="python", framework="vLLM")
+    return msgspec.structs.replace(info, **changes)
+
+
+def port(site: Site) -> str:
+    return site.url.rpartition(":")[2]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
+    clock: Clock,
+) -> None:
+    with serving({"/metrics": METRICS}) as site:
+        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        stepped(one)
+        clock.now_s += 14.9
+        for _ in range(50):
+            one.step((), 0.0)
+        time.sleep(0.05)
+        assert site.asked == ["/metrics"]
+        clock.now_s += 0.2
+        stepped(one)
+        assert site.asked == ["/metrics"] * 2
+        (reading,) = one.readings
+        assert (reading.kind, reading.ok, reading.kv_share) == ("vLLM", True, 0.125)
+        assert len(one.past(site.url)) == 2
+        assert one.problems == ()
+        one.close()
+
+
+def test_an_answer_that_took_two_questions_pays_for_both(clock: Clock) -> None:
+    with serving({"/api/version": b'{"version":"1"}', "/api/ps": TWO}) as site:
+        one = Serving(config(f"Ollama={site.url}"), mono=clock)
+        stepped(one)
+        clock.now_s += 20.0
+        one.step((), 0.0)
+        time.sleep(0.05)
+        assert site.asked == ["/api/version", "/api/ps"]
+        clock.now_s += 10.5
+        stepped(one)
+        assert site.asked == ["/api/version", "/api/ps", "/api/ps"]
+        one.close()
+
+
+def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with (
+        serving({"/metrics": METRICS}) as site,
+        started(tmp_path, "vllm", "serve", "m", "--port", port(site)) as key,
+    ):
+        one = Serving(config(), mono=clock)
+        who = vllm(key)
+        stepped(one, who)
+        (reading,) = one.readings
+        assert (reading.url, reading.pid) == (site.url, key.pid)
+        assert one.members(site.url) == (key,)
+        assert one.of(key) == reading
+        assert one.named == {key: "m"}
+        assert one.told({key: who})[key].model == "m"
+        one.close()
+
+
+def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with (
+        serving({"/metrics": METRICS}) as site,
+        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
+    ):
+        one = Serving(config(), mono=clock)
+        stepped(one, vllm(key))
+        clock.now_s += GONE_S - 1.0
+        one.step((), 0.0)
+        assert len(one.readings) == 1
+        clock.now_s += 2.0
+        one.step((), 0.0)
+        assert not one.readings
+        assert one.past(site.url) == ()
+        one.close()
+
+
+def test_a_discovered_server_that_does_not_answer_is_no_problem(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with serving({}) as gone:
+        number = port(gone)
+    with started(tmp_path, "vllm", "serve", "--port", number) as key:
+        one = Serving(config(), mono=clock)
+        stepped(one, vllm(key))
+        (reading,) = one.readings
+        assert (reading.ok, reading.why) == (False, "nobody listens there")
+        assert one.problems == ()
+        assert one.named == {}
+        one.close()
+
+
+def test_a_configured_server_that_does_not_answer_is_one_quiet_line(clock: Clock) -> None:
+    with serving({"/metrics": Page(b"", 503)}) as site:
+        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        stepped(one)
+        assert one.problems == (f"vLLM at {site.url}: it answers 503 Service Unavailable",)
+        site.pages["/metrics"] = METRICS
+        clock.now_s += 15.1
+        stepped(one)
+        assert not one.problems
+        one.close()
+
+
+def test_who_does_not_answer_is_asked_ever_more_rarely(clock: Clock) -> None:
+    with serving({}) as site:
+        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        for _ in range(6):
+            stepped(one)
+            clock.now_s += 120.1
+        clock.now_s -= 120.1
+        clock.now_s += 100.0
+        one.step((), 0.0)
+        time.sleep(0.05)
+        assert len(site.asked) == 6
+        one.close()
+
+
+def test_a_slow_server_delays_no_step(clock: Clock) -> None:
+    with serving({"/metrics": Page(METRICS, wait=threading.Event())}) as site:
+        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        began_s = time.monotonic()
+        for _ in range(100):
+            one.step((), 0.0)
+        assert time.monotonic() - began_s < 1.0
+        stepped(one)
+        assert one.readings[0].why == "no answer within 2 s"
+        one.close()
+
+
+def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> None:
+    one = Serving(config(), mono=clock)
+    me = psutil.Process()
+    imagined = [
+        vllm(ProcessKey(pid=me.pid, started_at_s=1000.0)),
+        vllm(ProcessKey(pid=me.pid, started_at_s=None)),
+        vllm(ProcessKey(pid=me.pid, started_at_s=me.create_time()), foreign=True),
+        vllm(ProcessKey(pid=4_000_000, started_at_s=1000.0)),
+    ]
+    for _ in range(20):
+        one.step(imagined, 0.0)
+        time.sleep(0.01)
+    clock.now_s += FIND_AGAIN_S + 1.0
+    one.step(imagined, 0.0)
+    time.sleep(0.1)
+    one.step(imagined, 0.0)
+    assert one.readings == ()
+    one.close()
+
+
+def test_in_a_container_the_answer_is_told_without_a_process(tmp_path: Path, clock: Clock) -> None:
+    with (
+        serving({"/metrics": METRICS}) as site,
+        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
+    ):
+        one = Serving(config(), mono=clock)
+        stepped(one, vllm(key, container="docker 0123456789ab"))
+        assert [reading.pid for reading in one.readings] == [None]
+        assert one.members(site.url) == ()
+        assert one.named == {}
+        clock.now_s += GONE_S + 1.0
+        one.step((), 0.0)
+        assert one.readings == ()
+        one.close()
+
+
+def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Clock) -> None:
+    with (
+        serving({"/api/version": b'{"version":"1"}', "/api/ps": TWO}) as site,
+        started(tmp_path, "ollama", "serve") as key,
+    ):
+        one = Serving(config(f"Ollama={site.url}"), mono=clock)
+        one.step((), 0.0)
+        one._servers[site.url].members[key] = clock.now_s
+        stepped(one)
+        assert one.readings[0].models == (ServedModel(name="a"), ServedModel(name="b"))
+        assert one.named == {}
+        site.pages["/api/ps"] = b'{"models":[{"name":"a"}]}'
+        clock.now_s += 31.0
+        stepped(one)
+        assert one.named == {key: "a"}
+        one.close()
+
+
+def test_an_address_that_is_not_understood_is_said_with_its_form(clock: Clock) -> None:
+    one = Serving(config("http://127.0.0.1:1", "Foo=http://x"), mono=clock)
+    one.step((), 0.0)
+    assert len(one.problems) == 2
+    assert all('"vLLM=http://127.0.0.1:8001"' in problem for problem in one.problems)
+
+
+def test_somebody_elses_machine_is_not_asked(clock: Clock) -> None:
+    one = Serving(config("vLLM=http://192.0.2.1:8000"), mono=clock)
+    stepped(one)
+    assert "loopback" in one.problems[0]
+    one.close()
+
+
+def test_nobody_is_asked_when_it_is_switched_off(tmp_path: Path, clock: Clock) -> None:
+    with (
+        serving({"/metrics": METRICS}) as site,
+        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
+    ):
+        one = Serving(config(f"vLLM={site.url}", enabled=False), mono=clock)
+        for _ in range(10):
+            one.step([vllm(key)], 0.0)
+            time.sleep(0.01)
+        assert site.asked == []
+        one.config = config(f"vLLM={site.url}")
+        stepped(one)
+        one.config = config(enabled=False)
+        one.step((), 0.0)
+        assert one.readings == ()
+        one.close()
+
+
+def test_no_thread_is_started_where_nobody_serves(clock: Clock) -> None:
+    before = threading.active_count()
+    one = Serving(config(), mono=clock)
+    for _ in range(100):
+        one.step((), 0.0)
+    assert threading.active_count() == before
+
+
+def test_the_answers_reach_the_live_state(tmp_path: Path) -> None:
+    with (
+        serving({"/metrics": METRICS}) as site,
+        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
+    ):
+        who = vllm(key)
+        source = Script(lambda tick: sample(1000.0 + 5.0 * tick, [(who, 20 * GIB)]))
+        runtime = tmp_path / "live"
+        runtime.mkdir()
+        pipeline = Pipeline(config=config(), sources=[source], runtime_dir=runtime)
+
+        def seen() -> bool:
+            pipeline.tick()
+            return bool(pipeline.serving.readings)
+
+        until(seen)
+        state = live.read(runtime)
+        pipeline.close()
+        assert state is not None
+        (reading,) = state.servers
+        assert (reading.pid, reading.kv_share, reading.running) == (key.pid, 0.125, 0)
+        assert state.devices[0].processes is not None
+        assert [p.info.model for p in state.devices[0].processes] == ["m"]
