@@ -132,6 +132,7 @@ class NvmlSource:
             boot_id=self._boot_id,
             readings=tuple(readings),
             faults=tuple(faults),
+            events=self._reader.happened(),
         )
 
     def close(self) -> None:

@@ -5,12 +5,14 @@ Nothing here imports pynvml.
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from gpuwatchd.model import Device, DeviceReading, DeviceState, Fault
+
+if TYPE_CHECKING:
+    from gpuwatchd.sources.nvml_calls import Desk
 
 OK, NOT_SUPPORTED, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 0, 3, 7, 13
 GPU_IS_LOST: Final = 15
@@ -66,15 +68,14 @@ class Card:
     """One card or MIG instance: its handle and what was learnt about it."""
 
     __slots__ = (
-        "buffer",
         "carried",
+        "desk",
         "device",
         "handle",
         "is_parent",
         "is_placeholder",
         "memory_api",
         "refused",
-        "room",
         "state",
         "uid",
         "versions",
@@ -91,19 +92,14 @@ class Card:
         self.refused: set[str] = set()
         self.carried: dict[str, tuple[float, float | None]] = {}
         self.versions: dict[str, int] = {}
-        self.room = 0
-        self.buffer: Any = None
-        self.grow(32)
-
-    def grow(self, entries: int) -> None:
-        """Make room for so many processes."""
-        self.room = entries
-        self.buffer = ctypes.create_string_buffer(entries * PROCESS_ENTRY_BYTES)
+        self.desk: Desk | None = None
+        """What the reader keeps of its handle."""
 
     def forget_refusals(self) -> None:
         """Ask for everything again, as a driver that starts anew may answer differently."""
         self.refused.clear()
         self.versions.clear()
+        self.desk = None
 
     def learn_total(self, total_bytes: int) -> None:
         """Note the size of the memory in the device's description."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from ctypes import string_at
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.model import ProcessKey, ProcessUse
 from gpuwatchd.sources.nvml_card import (
@@ -21,8 +22,10 @@ from gpuwatchd.sources.nvml_card import (
 from gpuwatchd.sources.nvml_system import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from gpuwatchd.sources.nvml_calls import Calls, Desk
     from gpuwatchd.sources.nvml_card import Card
 
 UNKNOWN_MEMORY: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -30,14 +33,22 @@ MAX_PIDS: Final = 4_194_304
 LIST_TRIES: Final = 4
 """One read, and three more with a larger buffer when the list grew meanwhile."""
 
+UNTOLD: Final = "the driver lists processes without their memory (as under WSL 2 and WDDM)"
+_NONE: Final = "the driver does not list processes"
+
 _ENTRY: Final = struct.Struct("@IQII")
 _ENTRY_V1: Final = struct.Struct("@IQ")
+_SAMPLE: Final = struct.Struct("@IQIIII")
 _KINDS: Final = (
     ("C", "nvmlDeviceGetComputeRunningProcesses"),
     ("G", "nvmlDeviceGetGraphicsRunningProcesses"),
     ("M", "nvmlDeviceGetMPSComputeRunningProcesses"),
 )
 _VERSIONS: Final = ("_v3", "_v2", "")
+_NOT_FOUND: Final = 6
+_NO_PERMISSION: Final = 4
+
+Uses = tuple[ProcessUse, ...]
 
 
 class ProcessLists:
@@ -45,53 +56,126 @@ class ProcessLists:
 
     The lists are read straight into a kept buffer, one call instead of two, through the library
     that nvidia-ml-py has loaded; nvidia-ml-py itself cannot fall back to the older structures.
+    What has not changed since the last look is the same object again.
+
+    Parameters
+    ----------
+    calls
+        The library.
+    error
+        NVML's error class.
+    proc
+        Where /proc is.
     """
 
-    def __init__(self, library: Any, error: type[Exception], proc: Path) -> None:
-        self._library = library
+    def __init__(self, calls: Calls, error: type[Exception], proc: Path) -> None:
+        self._calls = calls
         self._error = error
         # Driver 535 widened the third structure for a while; the second has not changed since.
-        widened = hasattr(library, "nvmlDeviceGetConfComputeMemSizeInfo") and not hasattr(
-            library, "nvmlDeviceGetRunningProcessDetailList"
+        widened = calls.has("nvmlDeviceGetConfComputeMemSizeInfo") and not calls.has(
+            "nvmlDeviceGetRunningProcessDetailList"
         )
         self._newest = 1 if widened else 0
+        self._functions = {
+            kind: tuple(calls.find(name + version) for version in _VERSIONS)
+            for kind, name in _KINDS
+        }
         self._max_pid = int(read_text(proc / "sys/kernel/pid_max") or MAX_PIDS)
         self._keys: dict[int, ProcessKey] = {}
 
     def read(
-        self, card: Card, total_bytes: int | None
-    ) -> tuple[tuple[ProcessUse, ...] | None, str | None]:
-        """Return (uses, None), or (None, why they are unknown).
+        self, card: Card, desk: Desk, *, turn: bool, busy_pct: float | None
+    ) -> tuple[Uses | None, str | None]:
+        """Return (uses, None), or (None, why they are unknown); with both, their memory is.
+
+        Parameters
+        ----------
+        card, desk
+            Whose.
+        turn
+            Whether it is time for what is not asked every tick: lists that were empty, and how
+            busy each process is.
+        busy_pct
+            How busy the card is.
 
         Raises
         ------
         Exception
             NVML's error when the card or NVML itself is gone.
         """
-        held: dict[int, tuple[int | None, str]] = {}
-        for kind, function in _KINDS:
-            if kind in card.refused:
-                if kind == "C":
-                    return None, "the driver does not list processes"
+        first = desk.uses is None
+        turn = turn or first
+        if "C" in card.refused:
+            return None, _NONE
+        changed, why_not = self._fetch(card, desk, turn=turn)
+        if why_not is None and (changed or first):
+            why_not = self._merge(desk)
+            if why_not is not None and self._step_back(card, desk):
+                changed, why_not = self._fetch(card, desk, turn=True)
+                why_not = why_not or self._merge(desk)
+        if why_not is not None:
+            desk.uses = None
+            return None, why_not
+        if turn and self._look_busy(card, desk, busy_pct):
+            self._merge(desk)
+        return desk.uses, UNTOLD if desk.untold else None
+
+    def _fetch(self, card: Card, desk: Desk, *, turn: bool) -> tuple[bool, str | None]:
+        """Read the lists that are due; return whether one changed, and why that is unknown."""
+        changed = False
+        for kind, functions in self._functions.items():
+            before = desk.raw.get(kind)
+            if kind in card.refused or (before == b"" and kind != "C" and not turn):
                 continue
-            code, entries = self._list(card, kind, function)
+            code, raw = self._list(card, desk, kind, functions)
             if code != OK:
                 reason = self._refusal(card, kind, code)
                 if reason is not None:
-                    return None, reason
+                    return True, reason
+                raw = b""
+            if raw != before:
+                desk.raw[kind] = raw
+                changed = True
+        return changed, None
+
+    @staticmethod
+    def _step_back(card: Card, desk: Desk) -> bool:
+        """Leave the newest structure, whose entries may have another size than they should."""
+        newest = [kind for kind, version in desk.list_version.items() if version == 0]
+        card.versions.update(dict.fromkeys(newest, 1))
+        return bool(newest)
+
+    def _merge(self, desk: Desk) -> str | None:
+        """Make the uses of the lists as they came; return why that is impossible."""
+        desk.uses = None
+        held: dict[int, tuple[int | None, str]] = {}
+        for kind, raw in desk.raw.items():
+            if not raw:
                 continue
-            for pid, memory_bytes in entries:
+            entry = _ENTRY_V1 if desk.list_version[kind] == len(_VERSIONS) - 1 else _ENTRY
+            for fields in entry.iter_unpack(raw):
+                pid, memory_bytes = fields[0], fields[1]
                 if not 0 < pid <= self._max_pid:
-                    return None, f"the driver's process list is not credible (pid {pid})"
+                    desk.raw.clear()
+                    return f"the driver's process list is not credible (pid {pid})"
                 known = None if memory_bytes == UNKNOWN_MEMORY else memory_bytes
-                if known is not None and total_bytes is not None and known > total_bytes:
-                    return None, "the driver's process list is not credible (more than the GPU has)"
                 before = held.get(pid)
                 held[pid] = (known, kind) if before is None else _joined(before, known, kind)
-        return tuple(
-            ProcessUse(key=self._key(pid), used_bytes=used, kind=kind)
-            for pid, (used, kind) in held.items()
-        ), None
+        old, busy = desk.by_pid, desk.busy
+        fresh: dict[int, ProcessUse] = {}
+        for pid, (used, kind) in held.items():
+            use, sm_pct = old.get(pid), busy.get(pid)
+            if use is None:
+                use = ProcessUse(key=self._key(pid), used_bytes=used, kind=kind, sm_pct=sm_pct)
+            elif use.used_bytes != used or use.kind != kind or use.sm_pct != sm_pct:
+                use = ProcessUse(key=use.key, used_bytes=used, kind=kind, sm_pct=sm_pct)
+            fresh[pid] = use
+        desk.by_pid = fresh
+        desk.uses = tuple(fresh.values())
+        known_bytes = [use.used_bytes for use in desk.uses if use.used_bytes is not None]
+        desk.largest_bytes = max(known_bytes, default=0)
+        desk.untold = len(known_bytes) < len(fresh)
+        return None
 
     def _key(self, pid: int) -> ProcessKey:
         key = self._keys.get(pid)
@@ -107,41 +191,85 @@ class ProcessLists:
             raise self._error(code)
         if code in ABSENT_CODES:
             card.refused.add(kind)
-            return "the driver does not list processes" if kind == "C" else None
+            return _NONE if kind == "C" else None
         if code == INSUFFICIENT_SIZE:
             return "the process list kept growing while it was read"
         return f"the driver refused the process list: {self._error(code)} (code {code})"
 
-    def _list(self, card: Card, kind: str, function: str) -> tuple[int, list[tuple[int, int]]]:
-        """Return (NVML code, [(pid, bytes)]), with the newest structure the driver knows."""
-        code = FUNCTION_NOT_FOUND
+    # ---- one list -------------------------------------------------------------------------------
+
+    def _list(
+        self, card: Card, desk: Desk, kind: str, functions: tuple[Callable[..., int], ...]
+    ) -> tuple[int, bytes]:
+        """Return NVML's code and the list as it came, in the newest structure that works."""
+        code, raw = FUNCTION_NOT_FOUND, b""
         for version in range(card.versions.get(kind, self._newest), len(_VERSIONS)):
-            call = getattr(self._library, function + _VERSIONS[version], None)
-            if call is None:
-                continue
-            code, count = self._call(card, call)
+            code, count = self._call(desk, functions[version])
             if code == FUNCTION_NOT_FOUND:
                 continue
+            desk.list_version[kind] = version
+            entry = _ENTRY if _VERSIONS[version] else _ENTRY_V1
+            raw = string_at(desk.buffer, count * entry.size) if code == OK and count else b""
             card.versions[kind] = version
-            if code != OK or not count:
-                return code, []
-            entry = _ENTRY_V1 if _VERSIONS[version] == "" else _ENTRY
-            raw = memoryview(card.buffer)[: count * entry.size]
-            return OK, [(fields[0], fields[1]) for fields in entry.iter_unpack(raw)]
-        return code, []
+            break
+        return code, raw
 
     @staticmethod
-    def _call(card: Card, call: Any) -> tuple[int, int]:
-        """Read one list into the card's buffer; a list that grew gets a larger one."""
+    def _call(desk: Desk, call: Callable[..., int]) -> tuple[int, int]:
+        """Read one list into the desk's buffer; a list that grew gets a larger one."""
         code = INSUFFICIENT_SIZE
-        count = ctypes.c_uint(0)
+        count = desk.number
         for _ in range(LIST_TRIES):
-            count.value = card.room
-            code = call(card.handle, ctypes.byref(count), card.buffer)
+            count.value = desk.room
+            code = call(desk.handle, desk.number_ref, desk.buffer)
             if code != INSUFFICIENT_SIZE:
                 break
-            card.grow(min(65536, max(card.room * 2, count.value)))
-        return code, min(count.value, card.room)
+            desk.grow(min(65536, max(desk.room * 2, count.value)))
+        return code, min(count.value, desk.room)
+
+    # ---- how busy each of them is ---------------------------------------------------------------
+
+    def _look_busy(self, card: Card, desk: Desk, busy_pct: float | None) -> bool:
+        """Ask how much each process uses the compute units; say whether anything is new.
+
+        A process that did nothing has no sample. That it did nothing is believed where others
+        have samples, or where the whole card is idle; otherwise the driver may know of nobody.
+        """
+        if "sm" in card.refused or not desk.by_pid:
+            return False
+        code, newest = self._samples(desk)
+        if code in GLOBAL_CODES or code in GONE_CODES:
+            raise self._error(code)
+        if code in ABSENT_CODES or code == _NO_PERMISSION:
+            card.refused.add("sm")
+        elif code in {OK, _NOT_FOUND}:
+            absent = 0.0 if newest or busy_pct == 0 else None
+            found: dict[int, float | None] = {
+                pid: newest.get(pid, (0, absent))[1] for pid in desk.by_pid
+            }
+            if found != desk.busy:
+                desk.busy = found
+                return True
+            return False
+        had_any, desk.busy = bool(desk.busy), {}
+        return had_any
+
+    def _samples(self, desk: Desk) -> tuple[int, dict[int, tuple[int, float]]]:
+        """Return NVML's code and, by pid, instant and share of the newest sample."""
+        count = desk.number
+        count.value = desk.room
+        buffer = ctypes.create_string_buffer(desk.room * _SAMPLE.size)
+        since = ctypes.c_ulonglong(desk.seen_us)
+        code = self._calls.samples(desk.handle, buffer, desk.number_ref, since)
+        newest: dict[int, tuple[int, float]] = {}
+        if code == OK:
+            raw = buffer.raw[: min(count.value, desk.room) * _SAMPLE.size]
+            for pid, at_us, sm_pct, *_ in _SAMPLE.iter_unpack(raw):
+                # Drivers are known to hand out blank samples, and shares far above 100.
+                if pid and sm_pct <= 100 and at_us >= newest.get(pid, (0, 0.0))[0]:
+                    newest[pid] = (at_us, float(sm_pct))
+            desk.seen_us = max([desk.seen_us, *(at_us for at_us, _ in newest.values())])
+        return code, newest
 
 
 def _joined(before: tuple[int | None, str], known: int | None, kind: str) -> tuple[int | None, str]:

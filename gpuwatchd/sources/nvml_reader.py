@@ -5,28 +5,33 @@ Nothing here imports pynvml: the module is handed in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.model import DeviceReading
-from gpuwatchd.sources.nvml_card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, code_of, state_of
+from gpuwatchd.sources.nvml_calls import Calls, Desk
+from gpuwatchd.sources.nvml_card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, OK, state_of
+from gpuwatchd.sources.nvml_health import Health
+from gpuwatchd.sources.nvml_memory import NOT_CREDIBLE, MemoryReader
 from gpuwatchd.sources.nvml_processes import ProcessLists
-from gpuwatchd.sources.nvml_system import Memory, host_memory
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.model import Fault, ProcessUse
+    from gpuwatchd.model import Event, Fault, ProcessUse
+    from gpuwatchd.sources.nvml_calls import Answer
     from gpuwatchd.sources.nvml_card import Card
+    from gpuwatchd.sources.nvml_system import Memory
 
 NO_PERMISSION, TIMEOUT = 4, 10
+_PER_INSTANCE: Final = "memory is read per MIG instance"
+_TOO_LARGE: Final = "the driver's process list is not credible (more than the GPU has)"
 
 
 class Reader:
-    """Reads cards through nvidia-ml-py.
+    """Reads cards through the library that nvidia-ml-py has loaded.
 
     Cards share nothing here that a read changes, so several may be read at once.
 
@@ -40,22 +45,45 @@ class Reader:
         Temperature, power and clock are asked for every so many ticks.
     fresh_s
         A carried value older than this is asked for again.
+    clock
+        Wall clock, seconds.
     """
 
-    def __init__(self, api: Any, proc: Path, *, slow_every: int, fresh_s: float) -> None:
+    def __init__(
+        self,
+        api: Any,
+        proc: Path,
+        *,
+        slow_every: int,
+        fresh_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._api = api
         self._error: type[Exception] = api.NVMLError
         self._proc = proc
         self._slow_every = slow_every
         self._fresh_s = fresh_s
-        self._lists: ProcessLists | None = None
+        self._clock = clock
+        self._attached = False
         self.tick = 0
         """Number of the read; the slow gauges of different cards take turns."""
 
     def attach(self) -> None:
         """Use the library, which nvidia-ml-py has loaded by now."""
-        if self._lists is None:
-            self._lists = ProcessLists(self._api.nvmlLib, self._error, self._proc)
+        if self._attached:
+            return
+        self._attached = True
+        self._calls = Calls(self._api.nvmlLib)
+        self._lists = ProcessLists(self._calls, self._error, self._proc)
+        self._memory = MemoryReader(self._calls, self._proc)
+        self._health = Health(self._calls, self._refused, self._clock)
+
+    def happened(self) -> tuple[Event, ...]:
+        """Return what has become worse since this was last asked."""
+        found: list[Event] = []
+        while self._attached and self._health.happened:
+            found.append(self._health.happened.popleft())
+        return tuple(found)
 
     def text(self, code: int) -> str:
         """Return NVML's words for a code."""
@@ -69,136 +97,126 @@ class Reader:
         NVMLError
             Only when the card or NVML itself is gone.
         """
-        memory = self._memory(card, faults)
-        uses: tuple[ProcessUse, ...] | None = None
-        reason: str | None = "memory is read per MIG instance"
-        if self._lists is not None and not card.is_parent:
-            total = memory.total_bytes if memory and card.memory_api != "unified" else None
-            uses, reason = self._lists.read(card, total)
-            # A driver that has no such list at all is no fault: ``uses_reason`` says so.
-            if reason is not None and "C" not in card.refused:
-                faults.append(card.fault(reason, "processes"))
-        if card.memory_api == "unified":
-            memory = host_memory(self._proc, uses)
-            if uses is None:
-                card.state = "unsupported"
-        rates = self._ask(card, "util", self._api.nvmlDeviceGetUtilizationRates, faults)
+        desk = card.desk
+        if desk is None or not desk.belongs_to(card.handle):
+            desk = card.desk = Desk(card.handle)
+        turn = (self.tick + (card.device.index or 0)) % self._slow_every == 0
+        memory = self._read_memory(card, desk, faults)
+        busy, memory_busy = self._rates(card, desk, faults)
+        memory, uses, reason = self._processes(card, desk, memory, busy, turn=turn, faults=faults)
         total = memory.total_bytes if memory else None
         if total is not None and card.device.memory_total_bytes != total:
             card.learn_total(total)
-        temperature = self._slow(card, "temp", self._temperature, mono_s, faults)
-        power = self._slow(card, "power", self._api.nvmlDeviceGetPowerUsage, mono_s, faults)
-        clock = self._slow(card, "clock", self._sm_clock, mono_s, faults)
+        calls = self._calls
+        temperature = self._slow(card, desk, "temp", calls.temperature, mono_s, turn, faults)
+        power = self._slow(card, desk, "power", calls.power, mono_s, turn, faults)
+        clock = self._slow(card, desk, "clock", calls.clock, mono_s, turn, faults)
+        ecc, retired = (None, None)
+        if card.device.parent_uid is None:
+            if turn or desk.throttle is None:
+                desk.throttle = self._health.throttle(card, desk, mono_s, faults)
+            ecc, retired = self._health.errors(card, desk, mono_s, faults)
         return DeviceReading(
             device_uid=card.uid,
             used_bytes=memory.used_bytes if memory else None,
             free_bytes=memory.free_bytes if memory else None,
             total_bytes=total,
             reserved_bytes=memory.reserved_bytes if memory else None,
-            util_pct=float(rates.gpu) if rates else None,
-            memory_util_pct=float(rates.memory) if rates else None,
+            util_pct=busy,
+            memory_util_pct=memory_busy,
             temp_c=temperature,
             power_w=power / 1000 if power is not None else None,
             clock_mhz=clock,
             uses=uses,
-            uses_reason=reason if uses is None else None,
+            uses_reason=reason,
             state=card.state,
+            memory_api="coherent" if card.device.memory_kind == "coherent" else card.memory_api,
+            throttle=desk.throttle,
+            ecc_errors=ecc,
+            retired_pages=retired,
         )
 
-    def _ask(
-        self, card: Card, field: str, call: Callable[[Any], Any], faults: list[Fault]
-    ) -> Any | None:
-        """Return one gauge; None when refused, and no second question when it does not exist."""
-        if field in card.refused:
-            return None
-        try:
-            return call(card.handle)
-        except self._error as error:
-            code = code_of(error)
-            if code in GLOBAL_CODES or code in GONE_CODES:
-                raise
-            if code in ABSENT_CODES:
-                card.refused.add(field)
-            else:
-                faults.append(card.fault(self.text(code), field))
-            return None
-
-    def _slow(
+    def _processes(
         self,
         card: Card,
+        desk: Desk,
+        memory: Memory | None,
+        busy_pct: float | None,
+        *,
+        turn: bool,
+        faults: list[Fault],
+    ) -> tuple[Memory | None, tuple[ProcessUse, ...] | None, str | None]:
+        """Return the memory, the processes, and why they or their memory are unknown."""
+        if card.is_parent:
+            return memory, None, _PER_INSTANCE
+        uses, reason = self._lists.read(card, desk, turn=turn, busy_pct=busy_pct)
+        if uses is None:
+            # A driver that has no such list at all is no fault: ``uses_reason`` says so.
+            if "C" not in card.refused:
+                faults.append(card.fault(reason or "", "processes"))
+        elif uses and memory is not None and self._memory.doubt(card, desk, memory):
+            faults.append(card.fault(NOT_CREDIBLE, "memory"))
+            if desk.largest_bytes <= (memory.total_bytes or 0):
+                memory = None
+            elif card.memory_api != "unified":
+                uses, reason = None, _TOO_LARGE
+        if card.memory_api == "unified":
+            memory = self._memory.shared(card, uses)
+        return memory, uses, reason
+
+    def _refused(self, card: Card, field: str, code: int, faults: list[Fault]) -> None:
+        """Deal with a refusal: no second question about what does not exist, else a fault."""
+        if code in GLOBAL_CODES or code in GONE_CODES:
+            raise self._error(code)
+        if code in ABSENT_CODES:
+            card.refused.add(field)
+        else:
+            faults.append(card.fault(self.text(code), field))
+
+    def _rates(
+        self, card: Card, desk: Desk, faults: list[Fault]
+    ) -> tuple[float | None, float | None]:
+        """Return how busy compute units and memory are, per cent."""
+        if "util" in card.refused:
+            return None, None
+        code = self._calls.rates(desk)
+        if code == OK:
+            return float(desk.rates.gpu), float(desk.rates.memory)
+        self._refused(card, "util", code, faults)
+        return None, None
+
+    def _slow(  # noqa: PLR0917 - called three times per card and tick
+        self,
+        card: Card,
+        desk: Desk,
         field: str,
-        call: Callable[[Any], Any],
+        call: Callable[[Desk], Answer],
         mono_s: float,
+        turn: bool,  # noqa: FBT001
         faults: list[Fault],
     ) -> float | None:
         """Return a gauge that changes slowly: asked for now and then, carried while fresh."""
         asked_at_s, value = card.carried.get(field, (float("-inf"), None))
-        turn = (self.tick + (card.device.index or 0)) % self._slow_every == 0
         if not turn and mono_s - asked_at_s <= self._fresh_s:
             return value
-        answer = self._ask(card, field, call, faults)
-        value = float(answer) if answer is not None else None
+        value = None
+        if field not in card.refused:
+            code, number = call(desk)
+            if code == OK:
+                value = float(number)
+            else:
+                self._refused(card, field, code, faults)
         card.carried[field] = (mono_s, value)
         return value
 
-    # ---- memory ---------------------------------------------------------------------------------
-
-    def _memory(self, card: Card, faults: list[Fault]) -> Memory | None:
+    def _read_memory(self, card: Card, desk: Desk, faults: list[Fault]) -> Memory | None:
         """Return the card's memory, always by the same call for one device."""
-        try:
-            if card.memory_api is None:
-                return self._choose_memory(card)
-            return self._memory_by(card, card.memory_api)
-        except self._error as error:
-            code = code_of(error)
-            if code in GLOBAL_CODES or code in GONE_CODES:
-                raise
-            if code in {NO_PERMISSION, TIMEOUT}:
-                card.state = state_of(code)
-            faults.append(card.fault(self.text(code), "memory"))
-            return None
-
-    def _choose_memory(self, card: Card) -> Memory | None:
-        """Decide once: version 2, else version 1, else this card shares the host's memory.
-
-        Mixing the two versions in one series would look like a step of the driver's reserve. Only
-        "not supported" and a total of zero mean shared memory: a lost or forbidden card does not.
-        """
-        memory = None
-        for api in ("v2", "v1"):
-            try:
-                memory = self._memory_by(card, api)
-            except self._error as error:
-                if code_of(error) not in ABSENT_CODES:
-                    raise
-                continue
-            if memory is not None:
-                card.memory_api = api
-            break
-        if memory is None and not card.is_parent and card.device.parent_uid is None:
-            card.memory_api = "unified"
-            card.device = msgspec.structs.replace(card.device, memory_kind="unified")
-        return memory
-
-    def _memory_by(self, card: Card, api: str) -> Memory | None:
-        """Return what one version says; None for a total of zero."""
-        if api == "unified":
-            return None
-        if api == "v1":
-            raw = self._api.nvmlDeviceGetMemoryInfo(card.handle)
-            reserved = None
-        else:
-            raw = self._api.nvmlDeviceGetMemoryInfo(card.handle, self._api.nvmlMemory_v2)
-            reserved = raw.reserved
-        total, free = raw.total, raw.free
-        if total == 0:
-            return None
-        # Whether version 2's "used" holds the reserve differs between drivers: count it ourselves.
-        used = total - free - (reserved or 0)
-        return Memory(used if used >= 0 else total - free, free, total, reserved)
-
-    def _temperature(self, handle: Any) -> Any:
-        return self._api.nvmlDeviceGetTemperature(handle, self._api.NVML_TEMPERATURE_GPU)
-
-    def _sm_clock(self, handle: Any) -> Any:
-        return self._api.nvmlDeviceGetClockInfo(handle, self._api.NVML_CLOCK_SM)
+        code, memory = self._memory.read(card, desk)
+        if code == OK:
+            return memory
+        if code in GLOBAL_CODES or code in GONE_CODES:
+            raise self._error(code)
+        if code in {NO_PERMISSION, TIMEOUT}:
+            card.state = state_of(code)
+        faults.append(card.fault(self.text(code), "memory"))
+        return None

@@ -1,0 +1,321 @@
+"""Odd machines: memory that is the host's or a NUMA node's, lists that lie, slow cards."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fakenvml import FakeNvml
+from tests.sources.nvml_case import GIB, MIB, UID, one_read, play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def several(fake: FakeNvml, reads: int, *conf: str, step_s: int = 5, **settings: str) -> Any:
+    """Return (readings of each read, events) of the only card."""
+    fake.write(*conf)
+    return play(
+        fake,
+        f"""
+s = source(**{settings!r})
+readings, events = [], []
+for _ in range({reads}):
+    sample = s.read()
+    readings += plain(sample.readings)
+    events += plain(sample.events)
+    now[0] += {step_s}
+out(readings, events, plain(s.devices()))
+s.close()
+""",
+    )
+
+
+# ---- memory that is not the card's own -------------------------------------------------------
+
+
+@pytest.mark.parametrize("figures", ["used=na", "total=0", "used=0", "total=300M used=90M"])
+def test_a_chip_that_shares_the_hosts_memory_counts_its_processes(
+    fake: FakeNvml, child: int, figures: str
+) -> None:
+    readings, devices, _ = one_read(
+        fake, f"gpu 0 name=NVIDIA_GB10 {figures}", f"proc 0 pid={child} mem=9G"
+    )
+    assert readings[0]["used_bytes"] == 9 * GIB
+    assert readings[0]["memory_api"] == "unified"
+    assert readings[0]["state"] == "ok"
+    assert devices[0]["memory_kind"] == "unified"
+    assert 0 < readings[0]["free_bytes"] < readings[0]["total_bytes"]
+
+
+def test_memory_of_the_host_is_never_the_cards(fake: FakeNvml) -> None:
+    readings, _, _ = one_read(fake, "gpu 0 name=NVIDIA_GB10 used=na")
+    assert readings[0]["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("figures", ["total=80G used=0", "total=300M used=90M"])
+def test_figures_that_contradict_the_processes_twice_are_dropped(
+    fake: FakeNvml, child: int, figures: str
+) -> None:
+    readings, _, devices = several(
+        fake, 3, f"gpu 0 name=NVIDIA_X {figures}", f"proc 0 pid={child} mem=9G"
+    )
+    assert readings[0]["used_bytes"] != 0 or figures != "total=80G used=0"
+    assert [r["used_bytes"] for r in readings[1:]] == [9 * GIB, 9 * GIB]
+    assert [r["memory_api"] for r in readings[1:]] == ["unified", "unified"]
+    assert devices[0]["memory_kind"] == "unified"
+
+
+def test_nothing_in_use_beside_a_large_process_is_unknown_at_first(
+    fake: FakeNvml, child: int
+) -> None:
+    readings, _, faults = one_read(fake, "gpu 0 total=80G used=0", f"proc 0 pid={child} mem=9G")
+    assert readings[0]["used_bytes"] is None
+    assert faults[0]["why"] == "the driver's figures contradict its process list"
+
+
+@pytest.mark.parametrize("code", [15, 999, 4])
+def test_an_error_never_turns_a_card_into_one_that_shares_memory(
+    fake: FakeNvml, child: int, code: int
+) -> None:
+    readings, _, devices = several(
+        fake,
+        3,
+        "gpu 0 total=24G",
+        f"proc 0 pid={child} mem=1G",
+        f"fail nvmlDeviceGetMemoryInfo* 0 {code}",
+    )
+    assert {r["used_bytes"] for r in readings} == {None}
+    assert devices[0]["memory_kind"] == "dedicated"
+
+
+def test_the_call_that_a_series_rests_on_is_told(fake: FakeNvml) -> None:
+    readings, _, _ = one_read(fake, "gpu 0 total=24G")
+    assert readings[0]["memory_api"] == "v2"
+    readings, _, _ = one_read(fake, "gpu 0 total=24G", "fail nvmlDeviceGetMemoryInfo_v2 0 13")
+    assert readings[0]["memory_api"] == "v1"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rules", "kind"),
+    [
+        ("name=NVIDIA_GH200_480GB numa=1", [], "coherent"),
+        ("name=NVIDIA_GH200_480GB", [], "dedicated"),  # the driver manages the memory itself
+        ("name=NVIDIA_GH200_480GB addressing=2", ["fail nvmlDeviceGetNumaNodeId 0 13"], "coherent"),
+        (
+            "name=NVIDIA_GH200_480GB addressing=0",
+            ["fail nvmlDeviceGetNumaNodeId 0 13"],
+            "dedicated",
+        ),
+        ("name=NVIDIA_A100", ["fail nvmlDeviceGetNumaNodeId 0 13"], "dedicated"),
+        ("name=NVIDIA_A100 addressing=1", [], "dedicated"),
+    ],
+)
+def test_memory_that_the_kernel_manages_is_marked(
+    fake: FakeNvml, gpu: str, rules: list[str], kind: str
+) -> None:
+    readings, devices, _ = one_read(fake, f"gpu 0 total=96G used=3G {gpu}", *rules)
+    assert devices[0]["memory_kind"] == kind
+    assert readings[0]["memory_api"] == ("coherent" if kind == "coherent" else "v2")
+    assert readings[0]["used_bytes"] == 3 * GIB
+
+
+def test_the_drivers_file_tells_it_to_older_libraries(fake: FakeNvml, tmp_path: Path) -> None:
+    folder = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0"
+    folder.mkdir(parents=True)
+    (folder / "numa_status").write_text("Node: 1\nStatus: online\n")
+    _, _, devices = several(
+        fake,
+        1,
+        "gpu 0 total=96G name=Tesla_V100",
+        "fail nvmlDeviceGetNumaNodeId 0 13",
+        proc_root=str(tmp_path / "proc"),
+    )
+    assert devices[0]["memory_kind"] == "coherent"
+
+
+# ---- process lists ---------------------------------------------------------------------------
+
+
+def test_widened_entries_are_read_by_the_older_call(fake: FakeNvml, child: int) -> None:
+    pids = [child, os.getpid(), os.getppid()]
+    readings, _, faults = one_read(
+        fake, "gpu 0 total=24G", *(f"proc 0 pid={pid} mem=1G" for pid in pids), "procs_widened"
+    )
+    assert [use["key"]["pid"] for use in readings[0]["uses"]] == pids
+    assert {use["used_bytes"] for use in readings[0]["uses"]} == {GIB}
+    assert faults == []
+
+
+def test_a_driver_that_is_known_to_widen_is_asked_the_older_way_at_once(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, "-DNO_DETAIL_LIST")
+    readings, _, _ = one_read(fake, "gpu 0 total=24G", "proc 0 pid=77 mem=1G", "procs_widened")
+    assert readings[0]["uses"][0]["key"]["pid"] == 77
+    calls = fake.stats()
+    assert "nvmlDeviceGetComputeRunningProcesses_v3" not in calls
+    assert calls["nvmlDeviceGetComputeRunningProcesses_v2"] == 1
+
+
+def test_processes_without_memory_are_listed_with_the_reason(fake: FakeNvml, child: int) -> None:
+    readings, _, _ = one_read(fake, "gpu 0 total=24G", f"proc 0 pid={child} mem=na")
+    assert readings[0]["uses"][0]["used_bytes"] is None
+    assert readings[0]["uses_reason"].startswith("the driver lists processes without their memory")
+
+
+def test_a_list_that_was_empty_is_asked_for_every_third_time(fake: FakeNvml, child: int) -> None:
+    several(fake, 9, "gpu 0 total=24G", f"proc 0 pid={child} mem=1G")
+    calls = fake.stats()
+    assert calls["nvmlDeviceGetComputeRunningProcesses_v3"] == 9
+    assert calls["nvmlDeviceGetGraphicsRunningProcesses_v3"] == 3
+    several(fake, 9, "gpu 0 total=24G", f"proc 0 pid={child} mem=1G type=G")
+    assert fake.stats()["nvmlDeviceGetGraphicsRunningProcesses_v3"] == 9
+
+
+def test_a_process_that_comes_and_goes_is_seen_at_once(fake: FakeNvml, child: int) -> None:
+    fake.write("gpu 0 total=24G")
+    found = play(
+        fake,
+        f"""
+s = source()
+def pids():
+    now[0] += 5
+    return [(use.key.pid, use.used_bytes) for use in s.read().readings[0].uses]
+first = pids()
+put("gpu 0 total=24G", "proc 0 pid={child} mem=1M")
+second = pids()
+put("gpu 0 total=24G", "proc 0 pid={child} mem=2M")
+third = pids()
+put("gpu 0 total=24G")
+out(first, second, third, pids())
+""",
+    )
+    assert found == [[], [[child, MIB]], [[child, 2 * MIB]], []]
+
+
+# ---- how busy each process is ----------------------------------------------------------------
+
+
+def test_each_process_says_how_busy_it_is(fake: FakeNvml, child: int) -> None:
+    readings, _, _ = one_read(
+        fake,
+        "gpu 0 total=24G util=70",
+        f"proc 0 pid={child} mem=1G sm=70",
+        "proc 0 pid=1 mem=1M sm=na",
+    )
+    assert {use["key"]["pid"]: use["sm_pct"] for use in readings[0]["uses"]} == {child: 70, 1: 0}
+
+
+@pytest.mark.parametrize("quirk", [[], ["procutil_success"]])
+@pytest.mark.parametrize(("util", "sm_pct"), [(0, 0), (90, None)])
+def test_no_sample_at_all_is_idle_only_on_an_idle_card(
+    fake: FakeNvml, child: int, util: int, sm_pct: int | None, quirk: list[str]
+) -> None:
+    readings, _, faults = one_read(
+        fake, f"gpu 0 total=24G util={util}", f"proc 0 pid={child} mem=1G sm=na", *quirk
+    )
+    assert readings[0]["uses"][0]["sm_pct"] == sm_pct
+    assert faults == []
+
+
+@pytest.mark.parametrize("code", [3, 13, 4])
+def test_who_refuses_that_is_not_asked_again(fake: FakeNvml, child: int, code: int) -> None:
+    readings, _, _ = several(
+        fake,
+        6,
+        "gpu 0 total=24G util=50",
+        f"proc 0 pid={child} mem=1G sm=50",
+        f"fail nvmlDeviceGetProcessUtilization 0 {code}",
+    )
+    assert {reading["uses"][0]["sm_pct"] for reading in readings} == {None}
+    assert fake.stats()["nvmlDeviceGetProcessUtilization"] == 1
+
+
+# ---- health ----------------------------------------------------------------------------------
+
+
+def test_why_clocks_are_held_down_is_told_in_words(fake: FakeNvml) -> None:
+    readings, _, _ = one_read(
+        fake, f"gpu 0 total=24G reasons={0x4 | 0x40}", "gpu 1 total=24G reasons=1"
+    )
+    assert readings[0]["throttle"] == ["software power cap", "hardware thermal slowdown"]
+    assert readings[1]["throttle"] == []
+
+
+def test_an_older_driver_tells_it_under_the_older_name(fake: FakeNvml) -> None:
+    readings, _, _ = one_read(
+        fake, "gpu 0 total=24G reasons=128", "fail nvmlDeviceGetCurrentClocksEventReasons 0 13"
+    )
+    assert readings[0]["throttle"] == ["hardware power brake"]
+
+
+def test_a_slowdown_that_lasts_is_told_once(fake: FakeNvml) -> None:
+    _, events, _ = several(fake, 40, "gpu 0 total=24G reasons=64")
+    assert [(e["kind"], e["hardware"], e["device_uid"]) for e in events] == [
+        ("throttle", True, UID(0))
+    ]
+    assert events[0]["text"] == "clocks held down for 60 s: hardware thermal slowdown"
+
+
+@pytest.mark.parametrize("reasons", [1, 4, 32])
+def test_idle_and_a_power_cap_are_no_event(fake: FakeNvml, reasons: int) -> None:
+    _, events, _ = several(fake, 40, f"gpu 0 total=24G reasons={reasons}")
+    assert events == []
+
+
+def test_errors_of_the_memory_are_told_when_they_rise(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G ecc_errors=2 retired=1")
+    readings, texts = play(
+        fake,
+        """
+s = source()
+readings, texts = [], []
+def look(*more):
+    put("gpu 0 total=24G " + " ".join(more))
+    now[0] += 61
+    sample = s.read()
+    readings.append([sample.readings[0].ecc_errors, sample.readings[0].retired_pages])
+    texts.extend(event.text for event in sample.events)
+look("ecc_errors=2", "retired=1")
+look("ecc_errors=2", "retired=1")
+look("ecc_errors=3", "retired=1")
+look("ecc_errors=3", "retired=4")
+look("ecc_errors=0", "retired=4")
+look("ecc_errors=0", "remapped=9", "remap_pending=1")
+out(readings, texts)
+""",
+    )
+    assert readings == [[2, 1], [2, 1], [3, 1], [3, 4], [0, 4], [0, None]]
+    assert texts == [
+        "1 uncorrected memory error, 3 since the driver was loaded",
+        "3 pages of memory taken out of use, 4 in all",
+    ]
+
+
+def test_rows_that_were_replaced_say_what_is_due(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=24G remapped=1")
+    texts = play(
+        fake,
+        """
+s = source()
+texts = []
+for rows, more in ((1, ""), (2, "remap_pending=1"), (3, "remap_failure=1")):
+    put(f"gpu 0 total=24G remapped={rows} {more}")
+    now[0] += 61
+    texts += [event.text for event in s.read().events]
+out(*texts)
+""",
+    )
+    assert texts == [
+        "1 row of memory taken out of use, 2 in all; the GPU has to be reset",
+        "1 row of memory taken out of use, 3 in all; no spare rows are left, exchange the GPU",
+    ]
+
+
+def test_what_a_card_does_not_count_is_unknown_and_asked_once(fake: FakeNvml) -> None:
+    readings, _, _ = several(fake, 5, "gpu 0 total=24G", step_s=61)
+    assert {(r["ecc_errors"], r["retired_pages"]) for r in readings} == {(None, None)}
+    calls = fake.stats()
+    assert calls["nvmlDeviceGetTotalEccErrors"] == 1
+    assert calls["nvmlDeviceGetRemappedRows"] == calls["nvmlDeviceGetRetiredPages"] == 1
