@@ -2,17 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from gpuwatchd import cost
+from gpuwatchd.frameworks.serving import idle_kv
+from gpuwatchd.host.glance import absent, booted_at_s, glance
+from gpuwatchd.zombies import DAEMONS, Board, Held, Limits, Server, Vigil
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from gpuwatchd.config import Config
-    from gpuwatchd.model import Holding
+    from gpuwatchd.host import Host
+    from gpuwatchd.host.glance import Glance
+    from gpuwatchd.model import Holding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.intake import Intake
+    from gpuwatchd.pipeline.seen import Seen
     from gpuwatchd.pipeline.serving import Serving
+    from gpuwatchd.store.live import LiveState
+
+EVERY_TICKS: Final = 6
+AT_LEAST_EVERY_S: Final = 30.0
+GLANCES: Final = 8
+"""Processes whose state is read in one look, in turn; those in question come on top."""
+GAP_S: Final = 600.0
+_SCREEN: Final = frozenset({"display", "browser"})
+_RECORDED: Final = frozenset({"replay", "simulate"})
+"""Sources whose pids are not those of this machine."""
+_SAME_S: Final = 2.0
+"""Start times are known to about a second."""
+_STUCK: Final = frozenset({"D", "Z", "X"})
+
+
+class _Past:
+    """What the last glance at a process said."""
+
+    __slots__ = ("at_s", "born_of", "cpu_pct", "cpu_s", "now")
+
+    def __init__(self, born_of: int | None) -> None:
+        self.born_of = born_of
+        self.at_s = 0.0
+        self.cpu_s: float | None = None
+        self.cpu_pct: float | None = None
+        self.now: Glance | None = None
 
 
 class Holdings:
     """What ``gpuwatchctl zombies`` lists.
+
+    Looked at every :data:`EVERY_TICKS` ticks, at least every :data:`AT_LEAST_EVERY_S`; in between
+    only the use of each device is noted.
 
     Parameters
     ----------
@@ -22,13 +64,242 @@ class Holdings:
         Who holds what.
     serving
         What serving engines say.
+    host
+        Who looked the processes up; None where sources know them, who then are not of this
+        machine. It is told when one is seen to be stuck, so that everybody else knows too.
+    look, is_absent
+        How one process is read, and whether it is known not to exist.
     """
 
-    def __init__(self, config: Config, intake: Intake, serving: Serving) -> None:
+    def __init__(
+        self,
+        config: Config,
+        intake: Intake,
+        serving: Serving,
+        host: Host | None = None,
+        *,
+        look: Callable[[int], Glance | None] = glance,
+        is_absent: Callable[[int], bool] = absent,
+    ) -> None:
         self.config = config
         self.found: tuple[Holding, ...] = ()
         self._intake = intake
         self._serving = serving
+        self._host = host
+        self._glance = look
+        self._is_absent = is_absent
+        self._booted_at_s = booted_at_s()
+        self._vigil = Vigil()
+        self._ticks = 0
+        self._looked_s: float | None = None
+        self._util: dict[str, float] = {}
+        """Highest use of each device since the last look, where it could be read."""
+        self._past: dict[ProcessKey, _Past] = {}
+        self._was: dict[int, ProcessInfo] = {}
+        self._turn = 0
+
+    def resume(self, before: LiveState | None) -> None:
+        """Take up what an earlier run of the daemon left in its live state."""
+        if before is None:
+            return
+        infos = [use.info for device in before.devices for use in device.processes or ()]
+        infos += [h.process for h in before.holdings if h.process is not None]
+        self._was = {info.key.pid: info for info in infos if not info.foreign}
+        self._vigil.resume(before.holdings, infos, before.taken_at_s)
 
     def look(self, now_s: float) -> None:
-        """Look once at what is held now."""
+        """Look once at what is held now: in most ticks only at how busy the devices are."""
+        util = self._util
+        for uid, seen in self._intake.devices.items():
+            reading = seen.reading
+            if reading is not None and reading.util_pct is not None:
+                util[uid] = max(reading.util_pct, util.get(uid, 0.0))
+        self._ticks += 1
+        last_s = self._looked_s
+        recent = last_s is not None and 0.0 <= now_s - last_s < AT_LEAST_EVERY_S
+        if recent and self._ticks % EVERY_TICKS:
+            return
+        self._looked_s = now_s
+        self._examine(now_s)
+        util.clear()
+
+    def _examine(self, now_s: float) -> None:
+        section = self.config.zombies
+        limits = Limits(
+            minimum_bytes=section.minimum_mib * 2**20,
+            idle_after_s=float(section.idle_after),
+            gap_s=max(GAP_S, 3.0 * float(self.config.daemon.interval)),
+        )
+        fresh = self._glances(now_s, limits.minimum_bytes)
+        boards = [self._board(seen, fresh) for seen in self._intake.devices.values()]
+        found = self._vigil.look(boards, self._servers(), now_s, limits)
+        totals = {board.uid: board.total_bytes for board in boards}
+        self.found = tuple(self._priced(one, totals.get(one.device_uid), now_s) for one in found)
+
+    def _priced(self, holding: Holding, total_bytes: int | None, now_s: float) -> Holding:
+        held_s = None if holding.since_s is None else now_s - holding.since_s
+        return structs.replace(
+            holding,
+            gib_hours=cost.gib_hours(holding.held_bytes, held_s),
+            cost_usd=cost.usd(
+                holding.held_bytes,
+                held_s,
+                total_bytes=total_bytes,
+                usd_per_gpu_hour=self.config.cost.usd_per_gpu_hour,
+            ),
+        )
+
+    # ---- processes ------------------------------------------------------------------------------
+
+    def _uses(self) -> Iterable[tuple[Seen, ProcessUse, ProcessInfo]]:
+        """Yield what is held by processes of this machine."""
+        infos = self._intake.infos
+        for seen in self._intake.devices.values():
+            if seen.reading is not None and self._is_local(seen):
+                for use in seen.reading.uses or ():
+                    info = infos.get(use.key)
+                    if info is not None and not info.foreign:
+                        yield seen, use, info
+
+    def _is_local(self, seen: Seen) -> bool:
+        """Say whether a device's pids are those of this machine."""
+        return self._host is not None and seen.device.source not in _RECORDED
+
+    def _look_at(self, key: ProcessKey) -> Glance | None:
+        """Return the state of a process; None when the pid is another's by now."""
+        found = self._glance(key.pid)
+        if found is None or key.started_at_s is None or self._booted_at_s is None:
+            return None
+        begun_s = self._booted_at_s + found.started_s
+        return found if abs(begun_s - key.started_at_s) < _SAME_S else None
+
+    def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, Glance]:
+        """Read the state of some processes: those in question, and some others in turn."""
+        asked: dict[ProcessKey, ProcessInfo] = {}
+        others: dict[ProcessKey, ProcessInfo] = {}
+        past = self._past
+        for seen, use, info in self._uses():
+            key = use.key
+            if key.started_at_s is None or (use.used_bytes or least_bytes) < least_bytes:
+                continue
+            known = past.get(key)
+            stuck = info.state in _STUCK or (
+                known is not None and known.now is not None and known.now.state in _STUCK
+            )
+            if stuck or (use.sm_pct is None and seen.device.uid not in self._util):
+                asked[key] = info
+            else:
+                others[key] = info
+        self._past = past = {key: past[key] for key in (*asked, *others) if key in past}
+        if others:
+            keys = list(others)
+            begin = self._turn % len(keys)
+            chosen = (keys[begin:] + keys[:begin])[:GLANCES]
+            self._turn = begin + len(chosen)
+            asked.update((key, others[key]) for key in chosen)
+        fresh: dict[ProcessKey, Glance] = {}
+        for key, info in asked.items():
+            found = self._look_at(key)
+            if found is None:
+                continue
+            fresh[key] = found
+            known = past.get(key)
+            if known is None:
+                known = past[key] = _Past(info.parent_pid)
+            if known.cpu_s is not None and now_s > known.at_s:
+                known.cpu_pct = 100.0 * max(0.0, found.cpu_s - known.cpu_s) / (now_s - known.at_s)
+            known.now, known.cpu_s, known.at_s = found, found.cpu_s, now_s
+            changed = found.parent_pid != info.parent_pid
+            if self._host is not None and (changed or {found.state, info.state} & _STUCK):
+                self._host.states((key.pid,))
+        return fresh
+
+    def _board(self, seen: Seen, fresh: dict[ProcessKey, Glance]) -> Board:
+        reading = seen.reading
+        uid = seen.device.uid
+        if reading is None or reading.uses is None or reading.state != "ok":
+            return Board(uid=uid)
+        local = self._is_local(seen)
+        infos = self._intake.infos
+        return Board(
+            uid=uid,
+            total_bytes=reading.total_bytes or seen.device.memory_total_bytes,
+            util_pct=self._util.get(uid),
+            memory_util_pct=reading.memory_util_pct,
+            ledger=seen.ledger,
+            uses=tuple(
+                [
+                    self._held(use, infos[use.key], fresh.get(use.key), local=local)
+                    for use in reading.uses
+                    if use.key in infos
+                ]
+            ),
+            contained=local and self._host is not None and self._host.is_contained,
+        )
+
+    def _held(self, use: ProcessUse, info: ProcessInfo, now: Glance | None, *, local: bool) -> Held:
+        exempt = info.framework in _SCREEN or info.name in DAEMONS
+        if not local:
+            return Held(
+                info=info, used_bytes=use.used_bytes, kind=use.kind, busy_pct=use.sm_pct,
+                exempt=exempt,
+            )  # fmt: skip
+        exists = True if use.key.started_at_s is not None else None
+        if exists is None and not info.foreign and self._is_absent(use.key.pid):
+            exists, info = False, self._who_was(info)
+        known = self._past.get(use.key)
+        parent = None
+        if now is not None and now.state in _STUCK:
+            above = self._glance(now.parent_pid)
+            parent = None if above is None else f"{above.name}[{now.parent_pid}]"
+        state = now.state if now is not None else info.state if info.state != "D" else None
+        return Held(
+            info=info,
+            used_bytes=use.used_bytes,
+            kind=use.kind,
+            busy_pct=use.sm_pct,
+            exists=exists,
+            state=state,
+            cpu_pct=None if known is None else known.cpu_pct,
+            parent=parent,
+            orphan=known is not None and _orphaned(info, known),
+            exempt=exempt or use.key.pid == os.getpid(),
+        )
+
+    def _who_was(self, info: ProcessInfo) -> ProcessInfo:
+        """Return who a process was that does not exist any more."""
+        pid = info.key.pid
+        was = self._host.gone(pid) if self._host is not None else None
+        was = was or self._was.get(pid)
+        if was is None:
+            return structs.replace(info, state="gone", name="?")
+        return structs.replace(was, state="gone")
+
+    # ---- servers --------------------------------------------------------------------------------
+
+    def _servers(self) -> list[Server]:
+        found = []
+        for reading in self._serving.readings:
+            left = idle_kv(self._serving.past(reading.url))
+            found.append(
+                Server(
+                    reading=reading,
+                    members=frozenset(self._serving.members(reading.url)),
+                    kv_left=None if left is None else left.share,
+                    kv_idle_s=None if left is None else left.for_s,
+                )
+            )
+        return found
+
+
+def _orphaned(info: ProcessInfo, known: _Past) -> bool:
+    """Say whether whoever started a process has ended: it has got another parent since.
+
+    One that has been a child of init from the start is a daemon, unless it is in a user's session.
+    """
+    if known.now is None:
+        return False
+    if known.born_of is not None and known.now.parent_pid != known.born_of:
+        return True
+    session = info.unit is not None and info.unit.endswith(".scope")
+    return known.now.parent_pid == 1 and session

@@ -126,7 +126,7 @@ class Pipeline:
         self.herald = Herald(self.watcher, self.post, history, wall=wall, mono=mono)
         self.happenings = Happenings(history)
         self.serving = Serving(config)
-        self.holdings = Holdings(config, self.intake, self.serving)
+        self.holdings = Holdings(config, self.intake, self.serving, host)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -154,6 +154,9 @@ class Pipeline:
     def resume(self) -> None:
         """Take up what the history knows: recent points, open alerts, undelivered messages."""
         self._guard("history", self._resume)
+        if self.runtime_dir is not None:
+            directory = self.runtime_dir
+            self._guard("holdings", lambda: self.holdings.resume(live.read(directory)))
 
     def _resume(self) -> None:
         if self.history is None:

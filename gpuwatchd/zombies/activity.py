@@ -21,15 +21,23 @@ def alone(board: Board) -> bool:
     return sum(not held.exempt for held in board.uses or ()) == 1
 
 
+def use(board: Board, held: Held) -> float | None:
+    """Return how much of the GPU a process uses, %; None where it cannot be told.
+
+    Its own share; else the device's, where that can only be its own, or nobody's.
+    """
+    if held.busy_pct is not None:
+        return held.busy_pct
+    return board.util_pct if board.util_pct == 0 or alone(board) else None
+
+
 def of(board: Board, held: Held) -> Activity:
     """Say what a process does: busy, still, or only waiting on the GPU; None: it cannot be told.
 
-    Its own share of the compute units decides; else the device's, where that can only be its own.
-    Where neither is known, its use of the CPU does: whatever gives a GPU work needs a CPU for it.
+    Where its use of the GPU is unknown, that of the CPU decides: whatever gives a GPU work needs a
+    CPU for it.
     """
-    util = held.busy_pct
-    if util is None and (board.util_pct == 0 or alone(board)):
-        util = board.util_pct
+    util = use(board, held)
     if util is None:
         return "still" if held.cpu_pct is not None and held.cpu_pct < STILL_CPU_PCT else None
     if util <= 0:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import HoldingKind, Ledger, ProcessInfo, ServerReading
+    from gpuwatchd.model import HoldingKind, Ledger, ProcessInfo, ProcessKey, ServerReading
 
 ORDER: Final[tuple[HoldingKind, ...]] = (
     "gone",
@@ -71,6 +71,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a serving engine says."""
 
     reading: ServerReading
+    members: frozenset[ProcessKey] = frozenset()
+    """Processes on a GPU that are known to belong to it."""
     kv_left: float | None = None
     """Share of its KV cache, 0-1, that stays taken although no request is worked on."""
     kv_idle_s: float | None = None

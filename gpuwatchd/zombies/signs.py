@@ -152,8 +152,12 @@ def _ghost(board: Board, limits: Limits) -> Sign | None:
 
 
 def _servers_of(held: Held, servers: Iterable[Server]) -> list[Server]:
-    pids = {held.info.key.pid, held.info.parent_pid}
-    return [s for s in servers if s.reading.pid is not None and s.reading.pid in pids]
+    key, pids = held.info.key, {held.info.key.pid, held.info.parent_pid}
+    return [
+        server
+        for server in servers
+        if key in server.members or (server.reading.pid is not None and server.reading.pid in pids)
+    ]
 
 
 def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None:
@@ -163,7 +167,7 @@ def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None
     runner = held.info.framework == "Ollama"
     mine = _servers_of(held, servers)
     if runner and not mine:
-        mine = [s for s in servers if s.reading.kind == "Ollama" and s.reading.pid is None]
+        mine = [s for s in servers if s.reading.kind == "Ollama" and not _has_own(s)]
     for server in mine:
         reading = server.reading
         if not reading.ok:
@@ -186,6 +190,10 @@ def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None
     return None
 
 
+def _has_own(server: Server) -> bool:
+    return server.reading.pid is not None or bool(server.members)
+
+
 def _hung(board: Board, held: Held, waits: Mapping[tuple[str, ProcessKey], Wait]) -> Sign | None:
     """Return the sign of a rank that does nothing for its job."""
     wait = waits.get((board.uid, held.info.key))
@@ -202,8 +210,8 @@ def _idle(board: Board, held: Held, servers: Sequence[Server], after_s: float) -
     if any((r.running or 0) > 0 or (r.waiting or 0) > 0 for r in asked):
         return None
     amount = units.size(held.used_bytes)
-    if held.busy_pct is None and board.util_pct is None:
-        words = f"{amount} unchanged, and next to no CPU used (the GPU's use is unknown)"
+    if activity.use(board, held) is None:
+        words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"
     else:
         words = f"{amount} unchanged, and the GPU did nothing for it in any look"
     if held.orphan:

@@ -154,7 +154,7 @@ def test_with_unknown_utilisation_only_an_unused_cpu_is_idle() -> None:
     assert look(board(held(), **unknown), looks=LONG) == ()
     assert look(board(held(cpu_pct=20.0), **unknown), looks=LONG) == ()
     (found,) = look(board(held(cpu_pct=0.1), **unknown), looks=LONG)
-    assert "use is unknown" in found.evidence
+    assert "its use of the GPU is unknown" in found.evidence
 
 
 def test_of_several_processes_on_a_busy_device_nobody_is_idle_by_guess() -> None:

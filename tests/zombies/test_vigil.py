@@ -168,7 +168,10 @@ SERVERS = st.builds(
 def _proven(kind: str, one: Held, on: Board, servers: list[Server]) -> bool:
     """Say whether the facts of a process carry what is said of it, in other words than the code."""
     mine = [s for s in servers if s.reading.ok]
+    sole = len([use for use in on.uses or () if not use.exempt]) == 1
+    known = one.busy_pct is not None or on.util_pct == 0.0 or (sole and on.util_pct is not None)
     util = one.busy_pct if one.busy_pct is not None else on.util_pct
+    no_cpu = not known and one.cpu_pct is not None and one.cpu_pct < 1.0
     return {
         "gone": one.exists is False,
         "defunct": one.state in {"Z", "X"},
@@ -177,11 +180,8 @@ def _proven(kind: str, one: Held, on: Board, servers: list[Server]) -> bool:
         and any(s.reading.models == () for s in mine),
         "no-model": any(s.reading.models == () for s in mine),
         "leaked-kv": any(s.kv_left is not None for s in mine),
-        "hung-rank": one.info.group is not None
-        and (util in {0.0, 100.0} or (util is None and one.cpu_pct is not None)),
-        "idle": one.busy_pct == 0.0
-        or on.util_pct == 0.0
-        or (one.cpu_pct is not None and one.cpu_pct < 1.0),
+        "hung-rank": one.info.group is not None and ((known and util in {0.0, 100.0}) or no_cpu),
+        "idle": (known and util == 0.0) or no_cpu,
     }[kind]
 
 
