@@ -135,7 +135,7 @@ class Daemon:
         self.state_dir = private_directory(config.state_dir())
         self.runtime_dir = private_directory(config.runtime_dir())
         self._lock = hold_lock(self.runtime_dir)
-        self.host = Host()
+        self.host = Host(anchor=self.state_dir / "boot.json")
         self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
         self._chosen = chosen.choices(self._begun.sources)
         self.pipeline = Pipeline(

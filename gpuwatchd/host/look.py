@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd.host.anchor import settled
 from gpuwatchd.host.files import anonymous_bytes, exists, inside_container, read_bytes
 from gpuwatchd.host.identity import Registry
 from gpuwatchd.host.watch import Watch
@@ -84,6 +85,9 @@ class Host:
     contained
         Whether this process is in a pid namespace of its own, where the driver's pids mean other
         processes; None finds out.
+    anchor
+        File in which the time of boot is written down (:mod:`anchor`), so that a process has the
+        same identity after a step of the clock and a new start; None keeps nothing.
     monotonic
         Monotonic clock, seconds.
     """
@@ -96,6 +100,7 @@ class Host:
         use_psutil: bool | None = None,
         maps_per_look: int = 1,
         contained: bool | None = None,
+        anchor: Path | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = Path(proc_root)
@@ -110,9 +115,12 @@ class Host:
         self._memory_turn: list[int] = []
         uses_descriptors = self._real and self._has_proc
         self._watch = Watch(self._proc, watch or (Watch.best() if uses_descriptors else "read"))
-        self._registry = Registry(self._proc, self._read_boot_time() if self._has_proc else None)
         self.boot_id = self._read_boot_id()
         """Changes with every boot; "" where the system does not say."""
+        booted_at_s = self._read_boot_time() if self._has_proc else None
+        if anchor is not None and booted_at_s is not None:
+            booted_at_s = settled(anchor, self.boot_id, booted_at_s)
+        self._registry = Registry(self._proc, booted_at_s)
         if contained is None:
             contained = self._has_proc and inside_container(self._proc, self._proc.parent)
         self.is_contained = contained
