@@ -80,9 +80,8 @@ def address(kind: str, chain: Sequence[Launch]) -> Address | None:
     """
     server = next((one for one in chain if _serves(kind, one)), None)
     if kind == "Ollama":
-        said = [
-            one.variables.get("OLLAMA_HOST", "") for one in (*((server,) if server else ()), *chain)
-        ]
+        starts = chain if server is None else (server, *chain)
+        said = (dict(one.variables).get("OLLAMA_HOST", "") for one in starts)
         url = ollama_url(next((text for text in said if text), ""))
         return Address(url, server.pid if server else None) if url else None
     if server is None or option(server.argv, "--uds") is not None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, recognise
+from gpuwatchd.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, loaded, recognise
 from gpuwatchd.frameworks.table import EITHER_XLA
 
 if TYPE_CHECKING:
@@ -137,3 +137,48 @@ def test_real_maps(shared_data: Path, sample: str, framework: str | None) -> Non
     text = (shared_data / "platforms" / "maps" / f"proc_maps_{sample}_cpu.txt").read_text()
     paths = {line.split(None, 5)[5] for line in text.splitlines() if len(line.split(None, 5)) == 6}
     assert recognise(["python", "run.py"], paths) == (framework, framework is not None)
+
+
+def test_everything_that_is_loaded_is_listed_in_order_of_precedence() -> None:
+    mixed = [*TORCH, *JAX, *TENSORFLOW, f"{SITE}/triton/_C/libtriton.so"]
+    assert loaded(mixed) == ("TensorFlow", "JAX", "PyTorch", "Triton kernels")
+    assert loaded(JAX_ON_GPU) == ("JAX",)
+    assert loaded([f"{SITE}/vllm/_C.abi3.so", *TORCH]) == ("vLLM", "PyTorch")
+    assert loaded([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("threads", "argv", "framework"),
+    [
+        (["tf_Compute", "tf_XLAEigen"], ["python", "train.py"], EITHER_XLA),
+        (["tf_graph_runner"], ["python", "train_jax.py"], "JAX"),
+        (["tf_Compute"], ["python", "keras_fit.py"], "TensorFlow"),
+        (["pt_data_pin"], ["python", "train.py"], "PyTorch"),
+        (["python", "worker"], ["python", "train.py"], None),
+    ],
+)
+def test_threads_are_a_hint_where_libraries_cannot_be_read(
+    threads: list[str], argv: list[str], framework: str | None
+) -> None:
+    assert recognise(argv, threads=threads) == (framework, False)
+
+
+@pytest.mark.parametrize(
+    ("argv", "libraries", "framework"),
+    [
+        (["ray::Trainer.step"], TORCH, "PyTorch"),
+        (["ray::IDLE"], [], "Ray"),
+        (["python", "-m", "ipykernel_launcher", "-f", "k"], JAX, "JAX"),
+        (["python", "-m", "ipykernel_launcher", "-f", "k"], [], None),
+        (["deepspeed", "train.py"], [], "PyTorch"),
+        (["python", "driver.py"], [f"{SITE}/ray/_raylet.so"], "Ray"),
+        (["python", "driver.py"], [f"{SITE}/ray/_raylet.so", *TORCH], "PyTorch"),
+        (["/usr/bin/python3 -m vllm.entrypoints.openai.api_server --model m"], TORCH, "vLLM"),
+        (["/Applications/LM Studio.app/Contents/MacOS/LM Studio"], [], "LM Studio"),
+        (["/data/llama-server", "--model", "/v/blobs/sha256-1"], GGML, "Ollama"),
+    ],
+)
+def test_launchers_notebooks_and_titles_in_one_string(
+    argv: list[str], libraries: list[str], framework: str | None
+) -> None:
+    assert recognise(argv, libraries)[0] == framework

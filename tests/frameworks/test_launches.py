@@ -1,0 +1,69 @@
+"""The command lines of a process and its ancestors, from a made-up /proc and from the real one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from gpuwatchd.frameworks.addresses import Launch
+from gpuwatchd.host import servers
+from gpuwatchd.host.servers import launches
+from gpuwatchd.model import ProcessKey
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOOTED_S = 1000.0
+
+
+def made(proc: Path, pid: int, parent: int, argv: list[str], environ: bytes = b"") -> None:
+    folder = proc / str(pid)
+    folder.mkdir(parents=True)
+    (proc / "stat").write_text(f"cpu 1 2\nbtime {BOOTED_S:.0f}\n")
+    fields = f"S {parent} 1 1 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 {pid * 100} 0"
+    (folder / "stat").write_text(f"{pid} (a) b) {fields}")
+    (folder / "cmdline").write_bytes("\0".join([*argv, ""]).encode())
+    (folder / "environ").write_bytes(environ)
+
+
+def test_a_chain_from_the_engine_to_what_started_it(tmp_path: Path) -> None:
+    environ = b"TOKEN=secret\0OLLAMA_HOST=0.0.0.0:9\0PATH=/bin\0"
+    made(tmp_path, 30, 20, ["runner"])
+    made(tmp_path, 20, 10, ["ollama", "serve"], environ)
+    made(tmp_path, 10, 1, ["sh"])
+    made(tmp_path, 1, 0, ["init"])
+    assert launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 30.0), tmp_path) == (
+        Launch(30, ("runner",)),
+        Launch(20, ("ollama", "serve"), (("OLLAMA_HOST", "0.0.0.0:9"),)),
+        Launch(10, ("sh",)),
+    )
+
+
+def test_another_process_with_the_same_number_is_nobody(tmp_path: Path) -> None:
+    made(tmp_path, 30, 1, ["other"])
+    assert launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 90.0), tmp_path) == ()
+    assert launches(ProcessKey(pid=31, started_at_s=BOOTED_S + 31.0), tmp_path) == ()
+    assert launches(ProcessKey(pid=30, started_at_s=None), tmp_path) == ()
+
+
+def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
+    made(tmp_path, 30, 20, ["a"])
+    made(tmp_path, 20, 30, ["b"])
+    found = launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 30.0), tmp_path)
+    assert len(found) == servers.MOST_ANCESTORS + 1
+
+
+@pytest.mark.parametrize("proc_root", ["/proc", "/nonexistent"])
+def test_a_process_of_this_machine(proc_root: str) -> None:
+    command = [sys.executable, "-c", "input()", "--port", "8000"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        me = psutil.Process(process.pid)
+        key = ProcessKey(pid=process.pid, started_at_s=me.create_time())
+        found = launches(key, proc_root)
+        process.kill()
+    assert (found[0].pid, found[0].argv[1:]) == (process.pid, tuple(command[1:]))
+    assert found[1].pid == psutil.Process().pid
