@@ -125,6 +125,8 @@ class Host:
             contained = self._has_proc and inside_container(self._proc, self._proc.parent)
         self.is_contained = contained
         """True when the driver's pids are those of another pid namespace."""
+        self.booted_at_s = booted_at_s
+        """From when the start times of processes count, epoch seconds; None without /proc."""
 
     # ---- what others use ------------------------------------------------------------------------
 

@@ -21,7 +21,9 @@ _SAME_S: Final = 1.5
 """Start times that differ by less are of one process: some count from a rounded boot."""
 
 
-def launches(key: ProcessKey, proc_root: str | Path = "/proc") -> tuple[Launch, ...]:
+def launches(
+    key: ProcessKey, booted_at_s: float | None = None, proc_root: str | Path = "/proc"
+) -> tuple[Launch, ...]:
     """Return how a process and its ancestors were started, nearest first.
 
     Empty when the process has ended, or its number belongs to another one by now: a process of a
@@ -31,6 +33,8 @@ def launches(key: ProcessKey, proc_root: str | Path = "/proc") -> tuple[Launch, 
     ----------
     key
         Which process.
+    booted_at_s
+        From when its start time counts; None takes what the kernel says now.
     proc_root
         Where /proc is; without one psutil answers.
     """
@@ -39,7 +43,7 @@ def launches(key: ProcessKey, proc_root: str | Path = "/proc") -> tuple[Launch, 
         return ()
     if not (proc / "stat").exists():
         return _by_psutil(key)
-    booted_s = _boot_time(proc)
+    booted_s = _boot_time(proc) if booted_at_s is None else booted_at_s
     found: list[Launch] = []
     pid = key.pid
     while pid > 1 and len(found) <= MOST_ANCESTORS:

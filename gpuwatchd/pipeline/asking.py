@@ -26,6 +26,7 @@ class Find(NamedTuple):
 
     kind: str
     key: ProcessKey
+    booted_at_s: float | None = None
 
 
 class Ask(NamedTuple):
@@ -94,7 +95,9 @@ class Asker:
     @staticmethod
     def _found(job: Find) -> Found:
         try:
-            return Found(job, addresses.address(job.kind, servers.launches(job.key)))
+            return Found(
+                job, addresses.address(job.kind, servers.launches(job.key, job.booted_at_s))
+            )
         except Exception:  # noqa: BLE001 - a process may do anything to its own command line
             return Found(job, None)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config
     from gpuwatchd.frameworks.addresses import Address
+    from gpuwatchd.host import Host
     from gpuwatchd.model import ProcessInfo
     from gpuwatchd.pipeline.intake import Intake
 
@@ -75,12 +76,21 @@ class Serving:
     ----------
     config
         All settings.
+    host
+        Who looked the processes up; None where sources know them.
     mono
         Monotonic clock, seconds.
     """
 
-    def __init__(self, config: Config, *, mono: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: Config,
+        host: Host | None = None,
+        *,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config
+        self._host = host
         self.readings: tuple[ServerReading, ...] = ()
         """The newest answer of each server that has been asked."""
         self.problems: tuple[str, ...] = ()
@@ -189,14 +199,18 @@ class Serving:
             sought = self._sought.get(info.key)
             if sought is None:
                 self._sought[info.key] = _Sought(asked_s=now, seen_s=now)
-                self._asker.put(Find(info.framework, info.key))
+                self._find(info.framework, info.key)
                 continue
             sought.seen_s = now
             if sought.where is not None:
                 self._belongs(info, sought.where, now)
             elif not sought.pending and now - sought.asked_s > FIND_AGAIN_S:
                 sought.asked_s, sought.pending = now, True
-                self._asker.put(Find(info.framework, info.key))
+                self._find(info.framework, info.key)
+
+    def _find(self, kind: str, key: ProcessKey) -> None:
+        booted_at_s = None if self._host is None else self._host.booted_at_s
+        self._asker.put(Find(kind, key, booted_at_s))
 
     def _belongs(self, info: ProcessInfo, where: Address, now: float) -> None:
         server = self._servers.get(where.url)

@@ -125,7 +125,7 @@ class Pipeline:
         self.post = Post(courier, history)
         self.herald = Herald(self.watcher, self.post, history, wall=wall, mono=mono)
         self.happenings = Happenings(history)
-        self.serving = Serving(config)
+        self.serving = Serving(config, host)
         self.holdings = Holdings(config, self.intake, self.serving, host)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""

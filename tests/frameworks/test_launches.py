@@ -36,7 +36,7 @@ def test_a_chain_from_the_engine_to_what_started_it(tmp_path: Path) -> None:
     made(tmp_path, 20, 10, ["ollama", "serve"], environ)
     made(tmp_path, 10, 1, ["sh"])
     made(tmp_path, 1, 0, ["init"])
-    assert launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 30.0), tmp_path) == (
+    assert launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 30.0), None, tmp_path) == (
         Launch(30, ("runner",)),
         Launch(20, ("ollama", "serve"), (("OLLAMA_HOST", "0.0.0.0:9"),)),
         Launch(10, ("sh",)),
@@ -45,15 +45,22 @@ def test_a_chain_from_the_engine_to_what_started_it(tmp_path: Path) -> None:
 
 def test_another_process_with_the_same_number_is_nobody(tmp_path: Path) -> None:
     made(tmp_path, 30, 1, ["other"])
-    assert launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 90.0), tmp_path) == ()
-    assert launches(ProcessKey(pid=31, started_at_s=BOOTED_S + 31.0), tmp_path) == ()
-    assert launches(ProcessKey(pid=30, started_at_s=None), tmp_path) == ()
+    assert launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 90.0), None, tmp_path) == ()
+    assert launches(ProcessKey(pid=31, started_at_s=BOOTED_S + 31.0), None, tmp_path) == ()
+    assert launches(ProcessKey(pid=30, started_at_s=None), None, tmp_path) == ()
+
+
+def test_start_times_count_from_the_boot_that_was_first_told(tmp_path: Path) -> None:
+    made(tmp_path, 30, 1, ["server"])  # The clock was set since: the kernel says another boot.
+    key = ProcessKey(pid=30, started_at_s=5000.0 + 30.0)
+    assert launches(key, None, tmp_path) == ()
+    assert launches(key, 5000.0, tmp_path) == (Launch(30, ("server",)),)
 
 
 def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
     made(tmp_path, 30, 20, ["a"])
     made(tmp_path, 20, 30, ["b"])
-    found = launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 30.0), tmp_path)
+    found = launches(ProcessKey(pid=30, started_at_s=BOOTED_S + 30.0), None, tmp_path)
     assert len(found) == servers.MOST_ANCESTORS + 1
 
 
@@ -63,7 +70,7 @@ def test_a_process_of_this_machine(proc_root: str) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         me = psutil.Process(process.pid)
         key = ProcessKey(pid=process.pid, started_at_s=me.create_time())
-        found = launches(key, proc_root)
+        found = launches(key, None, proc_root)
         process.kill()
     assert (found[0].pid, found[0].argv[1:]) == (process.pid, tuple(command[1:]))
     assert found[1].pid == psutil.Process().pid
