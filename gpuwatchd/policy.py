@@ -31,6 +31,8 @@ SLOW_S = 60.0
 """Time between two judgements of one subject while nothing is urgent."""
 FAST_S = 10.0
 """The same while memory may run out within two hours, or something has just begun to grow."""
+STOPPED = "it stopped growing"
+"""Why an alert is over whose evidence has gone."""
 
 
 class Rules(Value, frozen=True, kw_only=True):
@@ -243,7 +245,7 @@ def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s
     )
     if cleared.clears < rules.clear_after or now_s - since < clear_hold_s(alert):
         return Outcome(alert=cleared, changed=False)
-    return Outcome(alert=_resolve(cleared, "it stopped growing", rules, now_s), changed=True)
+    return Outcome(alert=_resolve(cleared, STOPPED, rules, now_s), changed=True)
 
 
 def ended(alert: Alert, why: str, rules: Rules, *, now_s: float, quietly: bool = False) -> Outcome:

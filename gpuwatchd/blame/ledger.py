@@ -53,7 +53,8 @@ def draw(
             baseline_bytes=baseline_bytes,
         )
     held: dict[int, int] = {}
-    owned, unknown = 0, False
+    # A list with a reason lacks some: those whose files may not be read.
+    owned, unknown = 0, reading.uses_reason is not None
     for use in uses:
         size = use.used_bytes
         if size is None:

@@ -63,3 +63,9 @@ def rss_bytes() -> int:
 def boot_id() -> str:
     """Return a text that changes with every boot."""
     return f"boot-{int(psutil.boot_time())}"
+
+
+def room_bytes() -> tuple[int, int]:
+    """Return the host's memory and how much of it, free swap included, can still be taken."""
+    memory = psutil.virtual_memory()
+    return int(memory.total), int(memory.available) + int(psutil.swap_memory().free)

@@ -38,7 +38,8 @@ def blamed(
     finding = alert.finding
     if alert.state not in {"watch", "firing"} or not seen.others or finding.onset_at_s is None:
         return alert
-    if alert.subject.host:
+    track = tracks.get(alert.subject.id)
+    if alert.subject.host or (track is not None and track.leads):
         return alert
     kind, ledger = seen.device.memory_kind, seen.ledger
     fresh = seen.uses is not None and seen.uses_s == seen.taken_s
@@ -51,7 +52,6 @@ def blamed(
         complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
     )
     told = msgspec.structs.replace(alert, finding=msgspec.structs.replace(finding, blame=shares))
-    track = tracks.get(alert.subject.id)
     if track is not None and track.alert is not None and track.alert.key == alert.key:
         track.alert = told
     return told

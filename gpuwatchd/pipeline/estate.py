@@ -42,13 +42,20 @@ class Estate:
         """Hand out the open alert of a subject."""
         return self.alerts.pop(subject.id, None) if self.alerts else None
 
-    def gone(self, uid: str) -> Iterator[tuple[Subject, Ring]]:
-        """Hand out what is left of a device's processes: they ended while nobody watched."""
+    def gone(self, uid: str, present: Container[ProcessKey]) -> Iterator[tuple[Subject, Ring]]:
+        """Hand out what is left of a device's processes: they ended while nobody watched.
+
+        Of those that are there, what they held on the host is kept until it is looked at.
+        """
         rings = self._rings.get(uid)
         if not rings:
             return
         for subject in [one for one in rings if one.process is not None]:
-            yield subject, rings.pop(subject)
+            if subject.host and subject.process in present:
+                continue
+            ring = rings.pop(subject)
+            if not subject.host:
+                yield subject, ring
 
     def orphaned(
         self, uid: str, present: Container[ProcessKey], rules: Rules, now_s: float

@@ -9,6 +9,7 @@ from gpuwatchd import blame, policy
 from gpuwatchd.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import endings, handover
 from gpuwatchd.pipeline.estate import Estate
+from gpuwatchd.pipeline.hosting import HostMemory
 from gpuwatchd.pipeline.people import People
 from gpuwatchd.pipeline.seen import Leaver, Seen
 from gpuwatchd.pipeline.titles import device_title, process_title
@@ -54,6 +55,7 @@ class Intake:
         self.renamed = False
         """Whether what a process runs has become known since."""
         self.estate = Estate()
+        self.hosts = HostMemory(self)
         self.baselines: dict[str, blame.Baseline] = {}
         """What nobody owns on idle devices, by UUID, as far as it was learned before."""
         self.learned: dict[str, blame.Baseline] = {}
@@ -134,6 +136,10 @@ class Intake:
                 changed += self._remove(seen, now_s)
         if self.estate.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
             changed += self.estate.expired(self.devices, self.watcher.rules, now_s)
+        changed += self.hosts.feed(source, self._of(source), now_s)
+        # First: who goes on with an alert may have ended in the same tick.
+        changed[:0] = self.watcher.passed_on
+        self.watcher.passed_on.clear()
         self._forget_infos()
         self.silent(source, "not reported now", but={r.device_uid for r in sample.readings})
         return changed
@@ -296,10 +302,11 @@ class Intake:
         for key, track in seen.processes.items():
             # A framework is known only after its libraries have been loaded.
             info = self.infos[key]
-            track.info, track.framework = info, info.framework
+            self.watcher.ranks.place(track, info)
+            track.framework = info.framework
             if info.program != track.program:
                 track.program, self.renamed = info.program, True
-        for subject, ring in self.estate.gone(seen.device.uid):
+        for subject, ring in self.estate.gone(seen.device.uid, present):
             gone = Track(subject=subject, device=seen.device, window=ring, room=seen.room, title="")
             self.leavers.append(Leaver(track=gone, unseen=True))
         # Nobody is missing any more, or it must be looked at once more.

@@ -382,7 +382,7 @@ def _grows(track: Track) -> bool:
 def _is_old(track: Track) -> bool:
     """Say whether a subject may have been there yesterday; what nobody owns is not stored."""
     process, last = track.subject.process, track.window.last
-    if track.subject.unattributed or last is None:
+    if track.subject.unattributed or track.subject.host or last is None:
         return False
     begun_s = None if process is None else process.started_at_s
     return process is None or (begun_s is not None and last[0] - begun_s > _DAY_S)

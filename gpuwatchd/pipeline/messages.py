@@ -69,7 +69,8 @@ def compose(alert: Alert, notice: NoticeKind, *, now_s: float) -> Message:
     command = f"gpuwatchctl predict --pid {target.pid}" if target else "gpuwatchctl status"
     if notice == "resolved":
         command = "gpuwatchctl alerts --all"
-    full_in = "" if notice == "resolved" else f"Full in {eta_words(finding.eta)}."
+    full_in = "Host out of memory in" if finding.subject.host else "Full in"
+    full_in = "" if notice == "resolved" else f"{full_in} {eta_words(finding.eta)}."
     body = f"{alert.title} {what}. {full_in}".strip()
     if finding.reason and notice != "resolved":
         body = f"{body}\n{finding.reason[:1].upper()}{finding.reason[1:]}."
@@ -99,10 +100,13 @@ def _subject(alert: Alert, notice: NoticeKind) -> str:
     finding = alert.finding
     if notice == "resolved":
         tail = "recovered"
-    elif finding.eta is not None:
-        tail = f"memory leak, full in {units.duration(finding.eta.mid_s)}"
     else:
-        tail = f"memory leak, {units.rate(finding.rate_bytes_per_s)}"
+        # Of the host's memory the title says whose it is.
+        what = "leak" if finding.subject.host else "memory leak"
+        left = finding.eta and units.duration(finding.eta.mid_s)
+        full = "out of memory" if finding.subject.host else "full"
+        tail = f"{what}, {full} in {left}" if left else f"{what}, "
+        tail += "" if left else units.rate(finding.rate_bytes_per_s)
     room = SUBJECT_CHARS - len(tail) - len(_LEADS[notice]) - 2
     return f"{_LEADS[notice]}{text.cut(alert.title, room)}: {tail}"
 
@@ -122,8 +126,9 @@ def _facts(alert: Alert, now_s: float) -> dict[str, str]:
     if finding.growth_bytes is not None:
         facts["Grown by"] = units.size(finding.growth_bytes)
     if finding.eta is not None and alert.state != "resolved":
-        facts["Full in"] = eta_words(finding.eta)
-        facts["Full at"] = units.clock(finding.judged_at_s + finding.eta.mid_s, now_s=now_s)
+        full = "Host out of memory" if finding.subject.host else "Full"
+        facts[f"{full} in"] = eta_words(finding.eta)
+        facts[f"{full} at"] = units.clock(finding.judged_at_s + finding.eta.mid_s, now_s=now_s)
     if finding.framework:
         facts["Framework"] = finding.framework
     if finding.blame and alert.state != "resolved":

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gpuwatchd.host import Host
     from gpuwatchd.model import DeviceReading, ProcessKey, Sample
 
+MEMORY_EVERY_TICKS = 2
+"""Every so many ticks the host is asked for its next few figures."""
+
 
 class People:
     """Everybody who was lately on a device.
@@ -33,6 +36,7 @@ class People:
         """pid -> what it holds on the host."""
         self._host = host
         self._bound: dict[int, ProcessInfo] = {}
+        self._ticks = 0
 
     def meet(self, sample: Sample) -> dict[int, ProcessInfo]:
         """Return who has the pids of a sample now, as far as the sample does not say."""
@@ -47,7 +51,17 @@ class People:
             for use in reading.uses or ()
             if use.key.started_at_s is None
         }
-        return self._host.look(pids) if pids else {}
+        if not pids:
+            return {}
+        found = self._host.look(pids)
+        self._ticks += 1
+        if self._ticks % MEMORY_EVERY_TICKS == 0:
+            for pid, held in self._host.memory(found).items():
+                if held is not None:
+                    self.host_bytes[pid] = held
+                else:
+                    self.host_bytes.pop(pid, None)
+        return found
 
     def resolve(self, reading: DeviceReading, known: dict[int, ProcessInfo]) -> DeviceReading:
         """Return a reading whose processes have their identity, and what they hold on the host."""
@@ -69,7 +83,10 @@ class People:
                 user = gone.user if gone is not None else None
                 self.infos[key] = ProcessInfo(key=key, name=name, user=user)
             return use
-        if self._bound.get(pid) is not info:
+        bound = self._bound.get(pid)
+        if bound is not info:
+            if bound is not None and bound.key != info.key:
+                self.host_bytes.pop(pid, None)  # Another process's.
             self._bound[pid] = self.infos[info.key] = info
             self.news += 1
         host_bytes = self.host_bytes.get(pid, use.host_bytes)

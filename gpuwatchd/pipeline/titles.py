@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
-    from gpuwatchd.model import Device, ProcessInfo
+    from gpuwatchd.model import Device, Finding, ProcessInfo
 
 
 def device_title(device: Device) -> str:
@@ -26,3 +28,25 @@ def process_title(device: Device, info: ProcessInfo) -> str:
     """Return "GPU 0 (A100): python[4711] of alice"."""
     owner = f" of {info.user}" if info.user else ""
     return f"{device_title(device)}: {info.label or 'process'}[{info.key.pid}]{owner}"
+
+
+def host_title(info: ProcessInfo) -> str:
+    """Return "host memory of python[4711] of alice"."""
+    owner = f" of {info.user}" if info.user else ""
+    return f"host memory of {info.label or 'process'}[{info.key.pid}]{owner}"
+
+
+def of_host(finding: Finding) -> Finding:
+    """Return a judgement on the host's memory with a reason that says so.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Finding, Subject
+    >>> of_host(Finding(id="s", subject=Subject(device_uid="u", host=True), judged_at_s=0.0,
+    ...                 pattern="stable", tier="none", severity="info", confidence=0.0, eta=None,
+    ...                 rate_bytes_per_s=0.0, reason="memory is flat")).reason
+    'host memory is flat'
+    """
+    reason = finding.reason.removeprefix("memory ")
+    joint = "" if reason != finding.reason or reason.startswith(("grows", "rises")) else ": "
+    return msgspec.structs.replace(finding, reason=f"host memory{joint or ' '}{reason}")

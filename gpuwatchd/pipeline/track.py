@@ -118,6 +118,14 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """Who it is, where it is a process."""
     baseline_bytes: float | None = None
     """What is normal of memory that nobody owns."""
+    job: tuple[str, bool] | None = None
+    """Job that it is a rank of, and whether it is about the host's memory."""
+    lead: Track | None = None
+    """The rank of its job whose alert stands for this one too."""
+    leads: str = ""
+    """Title of the alert that stands for several ranks; empty for everybody else."""
+    fate: str = ""
+    """Why a rank ended that led before."""
     finding: Finding | None = None
     alert: Alert | None = None
     told_at_s: float | None = None
@@ -177,7 +185,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
 
     def shown(self) -> Finding | None:
         """Return the judgement as people should see it: with the tier that has been opened."""
-        alert = self.alert
+        alert = self.alert if self.lead is None else self.lead.alert
         if alert is None or alert.state not in {"watch", "firing"}:
             if self.finding is None or self.finding.tier == "none":
                 return self.finding

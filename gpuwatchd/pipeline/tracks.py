@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import frameworks, policy
+from gpuwatchd import blame, frameworks, policy
 from gpuwatchd.model import Alert, Finding, Pattern, Series, Severity
+from gpuwatchd.pipeline import endings, titles
+from gpuwatchd.pipeline.ranks import GOES_ON, Ranks, held, stand_for
 from gpuwatchd.pipeline.track import Room, Track, Window
 
 if TYPE_CHECKING:
@@ -85,6 +87,9 @@ class Watcher:
         self.config = config
         self.rules = rules_of(config.policy)
         self.tracks: dict[str, Track] = {}
+        self.ranks = Ranks()
+        self.passed_on: list[Alert] = []
+        """Alerts that went on with another rank of their job, until somebody takes them."""
         self.unjudged: dict[str, str] = {}
         """Subject id -> why its last judgement failed."""
 
@@ -146,12 +151,21 @@ class Watcher:
                 continue
             track.peak = float(series.used_bytes.max())
             track.moves = track.window.moves
-            finding = track.hushed(found)
+            finding = track.hushed(self._measured(track, found, series))
             change = self._apply(track, finding, now_s)
             self._schedule(track, finding, now_s)
             if change is not None:
                 changed.append(change)
         return changed
+
+    @staticmethod
+    def _measured(track: Track, finding: Finding, series: Series) -> Finding:
+        """Return a judgement in the words of its kind of memory, against what is normal there."""
+        if track.subject.unattributed:
+            return blame.over(finding, float(series.used_bytes[-1]), track.baseline_bytes)
+        if track.subject.host:
+            return titles.of_host(finding)
+        return finding
 
     def _look(self, batch: list[Series]) -> list[Finding | None]:
         """Return the judgements; None for a series that cannot be judged, which costs no other."""
@@ -186,31 +200,41 @@ class Watcher:
         """Judge a track no more: its subject has gone."""
         self.tracks.pop(track.subject.id, None)
         self.unjudged.pop(track.subject.id, None)
+        self.ranks.leave(track)
 
     def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
-        calm = finding.pattern in _CALM and finding.tier == "none" and track.alert is None
+        alert = track.alert if track.lead is None else track.lead.alert
+        calm = finding.pattern in _CALM and finding.tier == "none" and alert is None
         track.calm_looks = track.calm_looks + 1 if calm else 0
         young = finding.samples < 2 * self.config.detection.minimum_samples
-        track.pause_s = policy.pause_s(
-            finding, track.alert, young=young, calm_looks=track.calm_looks
-        )
+        track.pause_s = policy.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
         track.due_s = now_s + track.pause_s
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
-        if track.alert is not None and finding.tier != "none" and track.alert.finding.blame:
+        before, led = track.alert, track.leads
+        finding = self.ranks.judged(track, finding)
+        if before is not None and finding.tier != "none" and not finding.blame and not led:
             # Asked for when the alert opened; it stays until its state changes.
-            blame = track.alert.finding.blame
-            finding = msgspec.structs.replace(finding, blame=blame)
+            finding = msgspec.structs.replace(finding, blame=before.finding.blame)
         outcome = policy.evaluate(
             finding,
-            track.alert,
+            before,
             self.rules,
             now_s=now_s,
-            title=track.title,
+            title=track.leads or track.title,
             told_at_s=track.told_at_s,
         )
         track.finding = finding
         track.room.note(finding)
+        if track.lead is not None:
+            if before is None or before.state == "pending":
+                track.alert = held(outcome.alert, track.lead)
+                return None
+            stand_for(track.lead, before, now_s)
+            return self.end(track, f"told as one: {track.lead.leads}", now_s, quietly=True)
+        if outcome.alert is not None and led != track.leads:
+            alert = msgspec.structs.replace(outcome.alert, title=track.leads or track.title)
+            outcome = msgspec.structs.replace(outcome, alert=alert)
         return self._settle(track, outcome)
 
     def end(self, track: Track, why: str, now_s: float, *, quietly: bool = False) -> Alert | None:
@@ -221,6 +245,12 @@ class Watcher:
         track.room.growing.pop(track.subject.id, None)
         if track.alert is None:
             return None
+        heir = None if quietly else self.ranks.heir(track)
+        if heir is not None:
+            self.passed_on.append(self.ranks.pass_on(track, heir, why))
+            why, quietly = GOES_ON, True
+        elif track.fate:
+            why = track.fate
         return self._settle(
             track, policy.ended(track.alert, why, self.rules, now_s=now_s, quietly=quietly)
         )
@@ -231,5 +261,7 @@ class Watcher:
         track.alert = alert
         if alert is not None and alert.state == "resolved":
             track.told_at_s = alert.last_notice_at_s
-            track.alert = None
+            track.alert, track.leads = None, ""
+            if alert.ended == policy.STOPPED:
+                alert = msgspec.structs.replace(alert, ended=endings.of_calm(track, alert))
         return alert if outcome.changed else None

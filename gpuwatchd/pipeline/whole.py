@@ -82,6 +82,8 @@ def whole(track: Track, shelf: Shelf, since_s: float | None = None) -> Series:
         since_s = process.started_at_s
     if since_s is None or not series.t_s.size or track.subject.unattributed:
         return series
+    if track.subject.host:
+        return series  # Its minutes are those of the device's memory.
     first_s = float(series.t_s[0])
     if first_s - since_s < _EARLY_S:
         return series

@@ -1,0 +1,133 @@
+"""What a GPU process holds on the host is judged by itself, and never called GPU memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.host.room import Room, room
+from gpuwatchd.pipeline import Pipeline, hosting
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
+from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gpuwatchd.model import Sample
+
+TOTAL = 64 * GIB
+
+
+def on_host(tick: int, held: int | None, *, there: bool = True) -> Sample:
+    """Return a tick at which memory of the GPU stands still."""
+    one = sample(1000.0 + 5 * tick, [(LEAKER, 20 * GIB), (QUIET, GIB)][0 if there else 1 :])
+    uses = tuple(
+        msgspec.structs.replace(use, host_bytes=held) if use.key == KEY else use
+        for use in one.readings[0].uses or ()
+    )
+    return msgspec.structs.replace(
+        one, readings=(msgspec.structs.replace(one.readings[0], uses=uses),)
+    )
+
+
+def watched(
+    play: Callable[[int], Sample], free: Callable[[], int] = lambda: 40 * GIB
+) -> tuple[Pipeline, Postbox]:
+    post = Postbox()
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
+    pipeline.intake.hosts = hosting.HostMemory(
+        pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=free())
+    )
+    return pipeline, post
+
+
+def growing(tick: int) -> int:
+    return 4 * GIB + max(0, tick - 60) * 30 * MIB
+
+
+def test_a_leak_on_the_host_is_found_and_told_as_one_of_the_host() -> None:
+    tick = [0]
+
+    def play(i: int) -> Sample:
+        tick[0] = i
+        return on_host(i, growing(i))
+
+    pipeline, post = watched(play, lambda: TOTAL - 10 * GIB - growing(tick[0]))
+    ticks = run(pipeline, 500)
+    (alert,) = ticks[-1].alerts
+    assert alert.subject.host
+    assert alert.subject.process == KEY
+    assert alert.title == "host memory of python train.py[4711] of alice"
+    assert alert.finding.reason.startswith("host memory grows")
+    message = post.taken[0].message
+    assert message.subject.startswith("host memory of python train.py[4711] of alice: leak, out of")
+    words = " ".join([message.subject, message.body, *message.facts, *message.facts.values()])
+    assert "GPU" not in words
+    assert "Who grew" not in message.facts
+    assert alert.finding.eta is not None
+    left = TOTAL - 10 * GIB - growing(499)
+    assert abs(alert.finding.eta.mid_s / (left / (6 * MIB)) - 1) < 0.25
+    shown = ticks[-1].state.devices[0].processes
+    assert shown is not None
+    assert shown[0].host_bytes == growing(499)
+    assert shown[0].host_finding is not None
+    assert shown[0].host_finding.tier == "alert"
+    assert shown[0].finding is not None
+    assert shown[0].finding.pattern == "stable"
+
+
+def test_flat_memory_on_the_host_is_flat() -> None:
+    pipeline, post = watched(lambda i: on_host(i, 8 * GIB))
+    ticks = run(pipeline, 400)
+    assert post.told == []
+    shown = ticks[-1].state.devices[0].processes
+    assert shown is not None
+    assert shown[0].host_finding is not None
+    assert shown[0].host_finding.reason == "host memory is flat"
+    assert shown[1].host_finding is None
+
+
+def test_a_process_that_the_host_ran_out_for() -> None:
+    end = 500
+
+    def free() -> int:
+        return max(GIB, TOTAL - 10 * GIB - growing(10**6))
+
+    pipeline, _ = watched(lambda i: on_host(i, growing(i), there=i < end), free)
+    ticks = run(pipeline, end + 20)
+    assert ticks[-1].alerts == ()
+    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [
+        "it ended near the limit: probably out of memory"
+    ]
+
+
+def test_what_is_unknown_is_no_subject() -> None:
+    pipeline, _ = watched(lambda i: on_host(i, None))
+    run(pipeline, 20)
+    assert not any(track.subject.host for track in pipeline.watcher.tracks.values())
+
+
+def test_a_process_on_two_devices_is_one_subject() -> None:
+    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
+
+    def play(i: int) -> Sample:
+        one = on_host(i, 4 * GIB)
+        second = msgspec.structs.replace(one.readings[0], device_uid="GPU-2")
+        return msgspec.structs.replace(one, readings=(second, one.readings[0]))
+
+    source = Script(play, devices=(CARD, other))
+    pipeline = Pipeline(config=EAGER, sources=[source])
+    pipeline.intake.hosts = hosting.HostMemory(pipeline.intake, lambda: None)
+    run(pipeline, 20)
+    found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
+    assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
+
+
+def test_the_room_of_the_host(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(
+        "MemTotal:       1000 kB\nMemFree:  10 kB\nMemAvailable:    600 kB\nSwapFree:  24 kB\n"
+    )
+    assert room(tmp_path) == Room(total_bytes=1000 * 1024, free_bytes=624 * 1024)
+    assert room(tmp_path / "nowhere") is None

@@ -1,0 +1,218 @@
+"""Ranks of one job that leak alike are one alert; a rank that leaks alone stays its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.endings import CRASHED, ENDED
+from gpuwatchd.pipeline.ranks import GOES_ON
+from tests.making import CARD, GIB, MIB, sample
+from tests.pipeline.play import EAGER, Postbox, Script, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.model import Alert, Device
+
+JOB = "torchrun 7f3a"
+
+
+def rank(number: int, *, group: str | None = JOB) -> ProcessInfo:
+    return ProcessInfo(
+        key=ProcessKey(pid=4700 + number, started_at_s=500.0), name="python", user="alice",
+        argv=("python", "train.py"), group=group, rank=number,
+    )  # fmt: skip
+
+
+CARDS = tuple(
+    msgspec.structs.replace(CARD, uid=f"GPU-{i}", index=i, name="NVIDIA A100") for i in range(4)
+)
+
+
+def spread(
+    tick: int,
+    held: Callable[[int, int], int | None],
+    *,
+    cards: tuple[Device, ...] = CARDS,
+    group: str | None = JOB,
+) -> Sample:
+    """Return one tick of four ranks, one on each card (or all on one); None: it has ended."""
+    who = {i: rank(i, group=group) for i in range(4)}
+    per_card: dict[str, list[tuple[ProcessInfo, int | None]]] = {card.uid: [] for card in cards}
+    for i, info in who.items():
+        amount = held(i, tick)
+        if amount is not None:
+            per_card[cards[i % len(cards)].uid].append((info, amount))
+    parts = [sample(1000.0 + 5 * tick, per_card[card.uid], device=card) for card in cards]
+    return msgspec.structs.replace(
+        parts[0],
+        readings=tuple(part.readings[0] for part in parts),
+        processes=tuple(who.values()),
+    )
+
+
+def growing(number: int, tick: int, mib: int = 150) -> int:
+    return 10 * GIB + max(0, tick - 60) * (mib + number) * MIB
+
+
+def fired(ticks: list[object]) -> list[Alert]:
+    return [a for t in ticks for a in t.changes if a.state == "firing"]  # type: ignore[attr-defined]
+
+
+def test_ranks_that_leak_alike_are_one_alert() -> None:
+    post = Postbox()
+    source = Script(lambda i: spread(i, growing), devices=CARDS)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    ticks = run(pipeline, 260)
+    (alert,) = ticks[-1].alerts
+    assert alert.title == "4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-3"
+    assert post.told == [f"firing: {alert.title}"]
+    assert alert.finding.reason.startswith("all 4 ranks of torchrun 7f3a leak alike, together ")
+    assert sorted(one.name for one in alert.finding.blame) == [
+        f"rank {i} on GPU {i}" for i in range(4)
+    ]
+    assert sum(one.share for one in alert.finding.blame) == pytest.approx(1.0)
+    shown = [p.finding for d in ticks[-1].state.devices for p in d.processes or ()]
+    assert [f.tier for f in shown if f is not None] == ["alert"] * 4
+    held = [f.reason for f in shown if f is not None and "one alert for its job" in f.reason]
+    assert len(held) == 3
+
+
+def test_the_time_left_is_that_of_the_first_to_be_full() -> None:
+    def play(number: int, tick: int) -> int:
+        # Rank 3 grows no faster, but began with more.
+        return growing(number, tick) + (20 * GIB if number == 3 else 0)
+
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    ticks = run(Pipeline(config=EAGER, sources=[source]), 260)
+    (alert,) = ticks[-1].alerts
+    assert alert.finding.eta is not None
+    left_bytes = 80 * GIB - play(3, 259)
+    assert alert.finding.eta.mid_s == pytest.approx(left_bytes / (153 * MIB / 5), rel=0.15)
+
+
+def test_a_leak_in_one_rank_is_its_own_and_its_siblings_are_said_to_be_calm() -> None:
+    def play(number: int, tick: int) -> int:
+        return growing(number, tick, 200) if number == 2 else 10 * GIB
+
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    ticks = run(Pipeline(config=EAGER, sources=[source]), 200)
+    (alert,) = ticks[-1].alerts
+    assert alert.subject.process == rank(2).key
+    assert alert.title == "GPU 2 (A100): python train.py[4702] of alice"
+    assert alert.finding.reason.endswith(
+        "rank 2 of 4 ranks of torchrun 7f3a, its 3 siblings are calm"
+    )
+
+
+def test_a_rank_that_leaks_at_another_pace_is_no_part_of_it() -> None:
+    def play(number: int, tick: int) -> int:
+        return growing(number, tick, 380 if number == 0 else 150)
+
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    ticks = run(Pipeline(config=EAGER, sources=[source]), 200)
+    titles = sorted(a.title for a in ticks[-1].alerts if a.state == "firing")
+    assert titles == [
+        "3 ranks of torchrun 7f3a (python train.py) of alice on GPU 1-3",
+        "GPU 0 (A100): python train.py[4700] of alice",
+    ]
+
+
+def test_ranks_on_one_device_are_one_alert_too() -> None:
+    post = Postbox()
+
+    def play(number: int, tick: int) -> int:
+        return growing(number, tick, 70) - 5 * GIB
+
+    source = Script(lambda i: spread(i, play, cards=CARDS[:1]), devices=CARDS[:1])
+    ticks = run(Pipeline(config=EAGER, sources=[source], courier=post), 260)
+    assert [a.title for a in ticks[-1].alerts] == [
+        "4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0"
+    ]
+    assert len(post.told) == 1
+
+
+def test_processes_without_a_job_are_told_one_by_one() -> None:
+    source = Script(lambda i: spread(i, growing, group=None), devices=CARDS)
+    ticks = run(Pipeline(config=EAGER, sources=[source]), 260)
+    assert len(ticks[-1].alerts) == 4
+    assert not any("ranks" in a.title + a.finding.reason for a in ticks[-1].alerts)
+
+
+def test_a_job_whose_ranks_end_one_after_the_other_is_over_once() -> None:
+    def play(number: int, tick: int) -> int | None:
+        return None if tick >= 260 + 20 * (3 - number) else growing(number, tick)
+
+    post = Postbox()
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    ticks = run(pipeline, 350)
+    assert ticks[-1].alerts == ()
+    assert [told.split(":")[0] for told in post.told] == ["firing", "resolved"]
+    ended = [a.ended for t in ticks for a in t.changes if a.state == "resolved"]
+    assert ended == [GOES_ON, GOES_ON, GOES_ON, ENDED]
+
+
+def test_a_job_that_ends_as_a_whole_is_over_once() -> None:
+    def play(number: int, tick: int) -> int | None:
+        return None if tick >= 260 else growing(number, tick)
+
+    post = Postbox()
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    ticks = run(Pipeline(config=EAGER, sources=[source], courier=post), 300)
+    assert ticks[-1].alerts == ()
+    assert [told.split(":")[0] for told in post.told] == ["firing", "resolved"]
+
+
+def test_a_job_that_ran_out_of_memory_is_said_to_have_done_so() -> None:
+    def play(number: int, tick: int) -> int | None:
+        amount = growing(number, tick, 200)
+        return None if growing(3, tick, 200) > 80 * GIB else amount
+
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    ticks = run(Pipeline(config=EAGER, sources=[source], courier=Postbox()), 460)
+    assert ticks[-1].alerts == ()
+    ended = [a.ended for t in ticks for a in t.changes if a.state == "resolved"]
+    assert ended[-1] == CRASHED
+
+
+def test_a_job_that_becomes_known_late_takes_over_what_was_told_one_by_one() -> None:
+    post = Postbox()
+    source = Script(lambda i: spread(i, growing, group=None if i < 240 else JOB), devices=CARDS)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    ticks = run(pipeline, 240)
+    assert len(ticks[-1].alerts) == 4
+    told = len(post.told)
+    ticks = run(pipeline, 120)
+    assert [a.title for a in ticks[-1].alerts] == [
+        "4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-3"
+    ]
+    assert len(post.told) == told
+
+
+def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
+    first = Pipeline(config=EAGER, sources=[Script(lambda i: spread(i, growing), devices=CARDS)])
+    (before,) = run(first, 260)[-1].alerts
+    post = Postbox()
+    again = Pipeline(
+        config=EAGER,
+        sources=[Script(lambda i: spread(i + 260, growing), devices=CARDS)],
+        courier=post,
+    )
+    again.intake.refill(
+        [
+            (track.subject, list(zip(*(column.tolist() for column in track.window.window()),
+                                     strict=True)))
+            for track in first.watcher.tracks.values()
+        ]
+    )  # fmt: skip
+    again.intake.adopt(msgspec.structs.replace(before, notices=1))
+    ticks = run(again, 100)
+    assert [(a.key, a.title) for a in ticks[-1].alerts] == [(before.key, before.title)]
+    assert post.told == []
+    assert [a for t in ticks for a in t.changes] == []
