@@ -618,7 +618,7 @@ int nvmlInitWithFlags(unsigned flags) { (void)flags; return init(__func__); }
 int nvmlInit_v2(void) { return init(__func__); }
 int nvmlShutdown(void) {
   BEGIN_SYSTEM(1);
-  if (waiting) count("shutdown_in_wait");
+  if (waiting && initialised == 1) count("shutdown_in_wait");
   if (--initialised == 0) memset(registered, 0, sizeof registered);
   LEAVE(OK);
 }

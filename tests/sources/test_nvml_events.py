@@ -1,0 +1,239 @@
+"""XIDs: told once, sorted by whose doing they are, and never in the way of letting go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sources.nvml_case import PRELUDE, UID
+
+if TYPE_CHECKING:
+    from tests.fakenvml import FakeNvml
+
+WATCH = (
+    PRELUDE
+    + """
+import time
+import pynvml
+from gpuwatchd.sources.nvml_events import EventWatch
+
+WAIT_MS = 100
+def begin():
+    s = source()
+    s.read()
+    watch = EventWatch(pynvml, lambda: now[0], wait_ms=WAIT_MS)
+    watch.watch(s._cards.values())
+    return s, watch
+def wait_for(watch, count, most_s=5.0):
+    found, until = [], time.monotonic() + most_s
+    while len(found) < count and time.monotonic() < until:
+        found += watch.happened()
+        time.sleep(0.02)
+    return found
+def short(events):
+    return [[e.kind, e.device_uid, e.code, e.hardware, e.text] for e in events]
+"""
+)
+
+
+def watch(fake: FakeNvml, script: str, *conf: str) -> Any:
+    fake.write(*conf)
+    return fake.run(WATCH + script)
+
+
+def test_an_xid_is_told_once_with_whose_doing_it_is(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        """
+s, w = begin()
+found = wait_for(w, 3)
+time.sleep(0.3)
+out(short([*found, *w.happened()]))
+""",
+        "gpu 0 total=24G",
+        "gpu 1 total=24G",
+        "event 0 type=8 data=79",
+        "event 1 type=8 data=31",
+        "event 1 type=8 data=4711",
+    )
+    assert got == [
+        ["xid", UID(0), 79, True, "XID 79: the GPU has fallen off the bus"],
+        ["xid", UID(1), 31, False, "XID 31: a program used memory that is not its own"],
+        ["xid", UID(1), 4711, None, "XID 4711"],
+    ]
+
+
+def test_an_event_that_comes_later_is_told_then(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        """
+s, w = begin()
+time.sleep(0.3)
+before = w.happened()
+put("gpu 0 total=24G", "event 0 type=8 data=48")
+out([len(before), *(e.code for e in wait_for(w, 1))])
+""",
+        "gpu 0 total=24G",
+    )
+    assert got == [0, 48]
+
+
+def test_the_same_again_is_told_once_in_a_minute(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        """
+s, w = begin()
+first = wait_for(w, 1)
+time.sleep(0.3)
+more = w.happened()
+now[0] += 61
+put("gpu 0 total=24G", *["event 0 type=8 data=31"] * 6)
+out([len(first), len(more), len(wait_for(w, 1))])
+""",
+        "gpu 0 total=24G",
+        *["event 0 type=8 data=31"] * 5,
+    )
+    assert got == [1, 0, 1]
+
+
+def test_a_double_bit_error_is_told_where_cards_report_it(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        "s, w = begin()\nout(short(wait_for(w, 1)))",
+        "gpu 0 total=24G ecc=1",
+        "event 0 type=2 data=0",
+    )
+    assert got == [["ecc", UID(0), None, True, "an uncorrected (double bit) memory error"]]
+
+
+def test_what_a_program_did_is_of_its_instance_what_breaks_of_the_card(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        "s, w = begin()\nout([[e.code, e.device_uid] for e in wait_for(w, 2)])",
+        "gpu 0 total=80G mig=1",
+        "mig 0 gi=1 total=20G uuid=MIG-a",
+        "mig 0 gi=2 total=20G uuid=MIG-b",
+        "event 0 type=8 data=31 gi=2 ci=0",
+        "event 0 type=8 data=79 gi=2 ci=0",
+    )
+    assert got == [[31, "MIG-b"], [79, UID(0)]]
+
+
+@pytest.mark.parametrize("code", [999, 15, 3, 10])
+def test_a_driver_that_refuses_at_once_keeps_nobody_busy(fake: FakeNvml, code: int) -> None:
+    (spent_ms,) = watch(
+        fake,
+        """
+s, w = begin()
+time.sleep(0.2)
+began = time.process_time()
+time.sleep(1.5)
+out(1000 * (time.process_time() - began))
+""",
+        "gpu 0 total=24G",
+        f"fail nvmlEventSetWait_v2 - {code}",
+    )
+    assert fake.stats()["nvmlEventSetWait_v2"] <= 20
+    assert spent_ms < 100
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "fail nvmlEventSetCreate - 3",
+        "fail nvmlDeviceGetSupportedEventTypes 0 3",
+        "fail nvmlDeviceRegisterEvents 0 4",
+        "fail nvmlEventSetWait_v2 - 13",
+    ],
+)
+def test_a_driver_without_events_is_no_trouble(fake: FakeNvml, rule: str) -> None:
+    got = watch(
+        fake,
+        """
+s, w = begin()
+time.sleep(0.3)
+out(len(w.happened()), w.let_go(3.0), len(s.read().readings))
+""",
+        "gpu 0 total=24G",
+        "event 0 type=8 data=79",
+        rule,
+    )
+    assert got == [0, True, 1]
+
+
+def test_one_card_without_events_hides_no_other(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        "s, w = begin()\nout([e.device_uid for e in wait_for(w, 1)])",
+        "gpu 0 total=24G",
+        "gpu 1 total=24G",
+        "fail nvmlDeviceRegisterEvents 0 999",
+        "event 1 type=8 data=79",
+    )
+    assert got == [UID(1)]
+
+
+def test_letting_go_waits_for_nobody_and_pulls_nothing_away(fake: FakeNvml) -> None:
+    closing_s, gone, initialised = watch(
+        fake,
+        """
+WAIT_MS = 1000
+s, w = begin()
+time.sleep(0.2)
+began = time.monotonic()
+w.stop()
+s.close()
+closing = time.monotonic() - began
+gone = w.let_go(3.0)
+try:
+    pynvml.nvmlDeviceGetCount()
+    initialised = True
+except pynvml.NVMLError:
+    initialised = False
+out(closing, gone, initialised)
+""",
+        "gpu 0 total=24G",
+    )
+    assert closing_s < 0.5
+    assert (gone, initialised) == (True, False)
+    calls = fake.stats()
+    assert calls["nvmlShutdown"] == calls["nvmlInitWithFlags"] == 2
+    # The reader's reference went while the thread waited; the thread's own came last.
+    assert calls["nvmlEventSetFree"] == 1
+    assert "shutdown_in_wait" not in calls
+
+
+def test_it_begins_again_after_a_new_start(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        """
+s, w = begin()
+first = wait_for(w, 1)
+w.let_go(3.0)
+put("gpu 0 total=24G", "event 0 type=8 data=31", "event 0 type=8 data=79")
+time.sleep(0.3)
+meanwhile = w.happened()
+w.watch(s._cards.values())
+out([[e.code for e in part] for part in (first, meanwhile, wait_for(w, 1))])
+""",
+        "gpu 0 total=24G",
+        "event 0 type=8 data=31",
+    )
+    assert got == [[31], [], [79]]
+
+
+def test_a_card_that_appears_later_is_waited_for(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        """
+s, w = begin()
+put("gpu 0 total=24G", "gpu 1 total=24G", "event 1 type=8 data=79")
+now[0] += 61
+s.read()
+w.watch(s._cards.values())
+out([e.device_uid for e in wait_for(w, 1)])
+""",
+        "gpu 0 total=24G",
+    )
+    assert got == [UID(1)]

@@ -1,0 +1,102 @@
+"""Where to look first: hardware, application, or neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuwatchd import hardware
+from gpuwatchd.model import DeviceReading, Event
+
+NOW_S = 1_700_000_000.0
+
+
+def event(ago_s: float = 60, **fields: Any) -> Event:
+    fields.setdefault("text", "XID 79: the GPU has fallen off the bus")
+    return Event(at_s=NOW_S - ago_s, kind="xid", device_uid="GPU-1", **fields)
+
+
+def reading(**fields: Any) -> DeviceReading:
+    plain: dict[str, Any] = {"used_bytes": 1, "free_bytes": 1, "total_bytes": 2, "uses": ()}
+    return DeviceReading(device_uid="GPU-1", **{**plain, **fields})
+
+
+def test_every_number_stands_in_one_list() -> None:
+    lists = [set(hardware._APPLICATION), set(hardware._HARDWARE), set(hardware._EITHER)]
+    assert sum(map(len, lists)) == len(set.union(*lists))
+    for number in (13, 31, 43, 45):
+        assert hardware.application_xid(number) is True
+    for number in (48, 63, 64, 74, 79, 94, 95, 119):
+        assert hardware.application_xid(number) is False
+
+
+def test_what_broke_comes_first_and_says_when() -> None:
+    seen = hardware.look([event(hardware=True, code=79)], reading(ecc_errors=0), now_s=NOW_S)
+    assert seen.word == "hardware"
+    assert seen.sentence.startswith(
+        "look at the hardware first: XID 79: the GPU has fallen off the bus, at "
+    )
+    assert seen.event is not None
+    assert seen.event.code == 79
+
+
+def test_hardware_outweighs_a_later_error_of_a_program() -> None:
+    events = [event(90, hardware=True, text="XID 48"), event(10, hardware=False, text="XID 43")]
+    assert hardware.look(events, reading(), now_s=NOW_S).word == "hardware"
+    seen = hardware.look(events[1:], reading(), now_s=NOW_S)
+    assert seen.word == "application"
+    assert seen.sentence.startswith("the application's doing: XID 43, at ")
+
+
+def test_the_newest_of_several_is_told() -> None:
+    events = [event(10, hardware=True, text="new"), event(90, hardware=True, text="old")]
+    assert "new" in hardware.look(events, reading(), now_s=NOW_S).sentence
+
+
+@pytest.mark.parametrize(
+    ("fields", "word", "part"),
+    [
+        ({"state": "lost"}, "hardware", "the GPU does not answer"),
+        ({"state": "hung"}, "hardware", "does not return"),
+        ({"state": "no-permission"}, "unreadable", "no permission"),
+        ({"state": "asleep"}, "unreadable", "asleep"),
+        ({"ecc_errors": 2}, "hardware", "2 uncorrected memory errors since"),
+        ({"ecc_errors": 1}, "hardware", "1 uncorrected memory error since"),
+        ({"ecc_errors": 0}, "clean", "not the hardware: no error was reported"),
+        ({"ecc_errors": None}, "clean", "as far as it tells"),
+        ({"retired_pages": 3, "ecc_errors": 0}, "clean", "3 parts of its memory retired"),
+    ],
+)
+def test_without_events_the_reading_speaks(fields: dict[str, Any], word: str, part: str) -> None:
+    seen = hardware.look([], reading(**fields), now_s=NOW_S)
+    assert seen.word == word
+    assert part in seen.sentence
+
+
+def test_nothing_to_look_at_is_not_clean() -> None:
+    assert hardware.look([], None, now_s=NOW_S).word == "unreadable"
+
+
+def test_what_happened_days_ago_does_not_count() -> None:
+    old = event(2 * hardware.RECENT_S, hardware=True)
+    assert hardware.look([old], reading(), now_s=NOW_S).word == "clean"
+    assert hardware.look([old], reading(), now_s=NOW_S, since_s=0).word == "hardware"
+
+
+def test_an_event_of_neither_kind_blames_nobody() -> None:
+    assert hardware.look([event(hardware=None)], reading(), now_s=NOW_S).word == "clean"
+
+
+@pytest.mark.parametrize(("ago_s", "said"), [(3000, True), (4100, True), (4300, False)])
+def test_a_finding_is_told_what_broke_in_its_window(ago_s: float, *, said: bool) -> None:
+    told = hardware.advice(
+        [event(ago_s, hardware=True)], onset_at_s=NOW_S - 3600, judged_at_s=NOW_S
+    )
+    assert bool(told) is said
+    assert all(line.startswith("look at the hardware first: ") for line in told)
+
+
+def test_a_finding_is_not_told_of_a_programs_own_error() -> None:
+    events = [event(hardware=False), event(hardware=None)]
+    assert hardware.advice(events, onset_at_s=None, judged_at_s=NOW_S) == ()
