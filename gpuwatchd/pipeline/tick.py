@@ -267,7 +267,8 @@ class Pipeline:
         seen = self.intake.devices.get(alert.subject.device_uid)
         if seen is None:
             return alert
-        return blaming.blamed(alert, seen, self.intake.infos, self.watcher.tracks)
+        told = blaming.blamed(alert, seen, self.intake.infos, self.watcher.tracks)
+        return self.happenings.advised(told, seen.device, self.watcher.tracks)
 
     def _announce(self, label: str, changed: list[Alert], now_s: float) -> list[Decision]:
         tracks = self.intake.tracks(label)

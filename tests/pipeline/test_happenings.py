@@ -1,0 +1,122 @@
+"""Events of devices: kept a while, and said beside an alert that they explain."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from gpuwatchd.model import Alert, Device, Event, Finding, Sample, Subject
+from gpuwatchd.pipeline.happenings import MOST_PER_DEVICE, Happenings
+
+NOW_S = 1_700_000_000.0
+
+
+def event(ago_s: float, *, hardware: bool | None = True, uid: str = "GPU-1") -> Event:
+    text = "XID 79: the GPU has fallen off the bus" if hardware else "XID 31"
+    return Event(at_s=NOW_S - ago_s, kind="xid", device_uid=uid, text=text, hardware=hardware)
+
+
+def sample(*events: Event) -> Sample:
+    return Sample(taken_at_s=NOW_S, taken_mono_s=1.0, boot_id="b", readings=(), events=events)
+
+
+def device(uid: str = "GPU-1", parent_uid: str | None = None) -> Device:
+    return Device(
+        uid=uid,
+        vendor="nvidia",
+        index=0,
+        name="A100",
+        memory_total_bytes=None,
+        parent_uid=parent_uid,
+    )
+
+
+def alert() -> Alert:
+    subject = Subject(device_uid="GPU-1")
+    finding = Finding(
+        id="f",
+        subject=subject,
+        judged_at_s=NOW_S,
+        pattern="gradual",
+        tier="alert",
+        severity="warning",
+        confidence=0.9,
+        rate_bytes_per_s=1.0,
+        eta=None,
+        onset_at_s=NOW_S - 3600,
+        advice=("restart it",),
+    )
+    return Alert(
+        key="k",
+        kind="leak",
+        subject=subject,
+        state="firing",
+        severity="warning",
+        finding=finding,
+        opened_at_s=NOW_S,
+        changed_at_s=NOW_S,
+    )
+
+
+class Book:
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str | None]] = []
+
+    def event(self, kind: str, text: str, uid: str | None) -> None:
+        self.rows.append((kind, text, uid))
+
+
+def told(happenings: Happenings, where: Device, tracks: dict[str, Any] | None = None) -> Any:
+    return happenings.advised(alert(), where, tracks or {}).finding.advice
+
+
+def test_each_event_is_written_down_once_and_remembered_in_order() -> None:
+    book: Any = Book()
+    happenings = Happenings(book)
+    happenings.take(sample(event(60), event(90, hardware=None)))
+    happenings.take(sample())
+    assert [row[2] for row in book.rows] == ["GPU-1", "GPU-1"]
+    assert [e.at_s for e in happenings.recent("GPU-1")] == [NOW_S - 90, NOW_S - 60]
+    assert happenings.recent("GPU-2") == ()
+
+
+def test_a_program_that_fails_each_minute_does_not_push_out_what_broke() -> None:
+    happenings = Happenings(None)
+    happenings.take(sample(event(9000)))
+    for minute in range(100):
+        happenings.take(sample(event(6000 - 60 * minute, hardware=False)))
+    recent = happenings.recent("GPU-1")
+    assert len(recent) <= MOST_PER_DEVICE
+    assert recent[0].hardware is True
+
+
+def test_what_broke_while_memory_grew_is_said_first() -> None:
+    happenings = Happenings(None)
+    happenings.take(sample(event(1800)))
+    lines = told(happenings, device())
+    assert lines[0].startswith("look at the hardware first: XID 79: the GPU has fallen off the bus")
+    assert lines[1:] == ("restart it",)
+
+
+def test_it_is_said_of_an_instance_when_its_card_broke() -> None:
+    happenings = Happenings(None)
+    happenings.take(sample(event(1800, uid="GPU-0")))
+    assert told(happenings, device()) == ("restart it",)
+    assert len(told(happenings, device(parent_uid="GPU-0"))) == 2
+
+
+def test_what_a_program_did_or_what_was_long_ago_is_not_said() -> None:
+    happenings = Happenings(None)
+    happenings.take(sample(event(1800, hardware=False), event(50_000)))
+    assert told(happenings, device()) == ("restart it",)
+
+
+def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
+    happenings = Happenings(None)
+    happenings.take(sample(event(1800)))
+    first = alert()
+    track = SimpleNamespace(alert=first)
+    tracks: Any = {first.subject.id: track}
+    second = happenings.advised(first, device(), tracks)
+    assert track.alert is second
+    assert happenings.advised(second, device(), tracks) is second
