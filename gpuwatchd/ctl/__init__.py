@@ -9,6 +9,7 @@ COMMANDS: dict[str, str] = {
     "status": "gpuwatchd.ctl.status:command",
     "watch": "gpuwatchd.ctl.watch:command",
     "predict": "gpuwatchd.ctl.predict:command",
+    "explain": "gpuwatchd.ctl.explain:command",
     "history": "gpuwatchd.ctl.history:command",
     "alerts": "gpuwatchd.ctl.alerts:command",
     "feedback": "gpuwatchd.ctl.feedback:command",

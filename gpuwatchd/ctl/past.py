@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
     from gpuwatchd.store.words import Word
 
-__all__ = ["FILE_NAME", "judged", "reader"]
+__all__ = ["FILE_NAME", "begun_s", "filled", "judged", "last_rows", "reader", "series_of"]
 
 _LOOK_BACK_S = (store.RAW_SPAN_S, store.MINUTE_SPAN_S, 5 * 365 * 86400.0)
 _ALIVE_S = 150.0
@@ -68,11 +68,11 @@ def judged(
     newest_s = 0.0
     try:
         with reader() as history:
-            begun_s = _begun_s(history)
+            since_s = begun_s(history)
             infos = {info.key: info for info in history.processes()}
             words = history.words()
             for device in history.devices():
-                rows = _last_rows(history, device, now_s, begun_s)
+                rows = last_rows(history, device, now_s, since_s)
                 age_s = now_s - rows[-1].at_s if rows else None
                 if age_s is None or (max_age_s is not None and age_s > max_age_s):
                     continue
@@ -130,20 +130,23 @@ class Known:
         return found, KnownRuns(runs=len(found) - own, word=said[-1] if said else None)
 
 
-def _begun_s(history: Reader) -> float:
+def begun_s(history: Reader) -> float:
     """Return since when the clock has run evenly: the last boot or the last step of the clock."""
     segments = history.segments()
-    begun_s = 0.0
+    since_s = 0.0
     for segment in segments:
         if segment.boot_id != segments[-1].boot_id:
             continue
-        if begun_s == 0.0 or segment.reason == "clock-step":
-            begun_s = segment.at_s
-    return begun_s
+        if since_s == 0.0 or segment.reason == "clock-step":
+            since_s = segment.at_s
+    return since_s
 
 
-def _last_rows(history: Reader, device: Device, now_s: float, begun_s: float) -> list[DeviceRow]:
-    """Return the last hours of a device, as fine as they are kept, ending with its last sample."""
+def last_rows(history: Reader, device: Device, now_s: float, from_s: float) -> list[DeviceRow]:
+    """Return the last hours of a device, as fine as they are kept, ending with its last sample.
+
+    Nothing from before ``from_s``: see :func:`begun_s`.
+    """
     for back_s in _LOOK_BACK_S:
         # Not a second longer: a longer span is read from coarser rows.
         coarse = history.device_rows(device.uid, now_s + _AHEAD_S - back_s, now_s + _AHEAD_S)
@@ -152,7 +155,7 @@ def _last_rows(history: Reader, device: Device, now_s: float, begun_s: float) ->
     else:
         return []
     end_s = coarse[-1].at_s + max(coarse[-1].width_s, 1.0)
-    since_s = max(begun_s, end_s - store.RAW_SPAN_S + 1.0)
+    since_s = max(from_s, end_s - store.RAW_SPAN_S + 1.0)
     fine = history.device_rows(device.uid, since_s, end_s)
     return [row for row in fine or coarse if row.used_last_bytes is not None]
 
@@ -176,12 +179,12 @@ def _live(
         if own[-1][0] < end_s - _ALIVE_S:
             continue
         info = known.infos.get(key) or ProcessInfo(key=key, name="?")
-        whole = _filled(own, [row.at_s for row in rows])
+        whole = filled(own, [row.at_s for row in rows])
         subject = Subject(device_uid=device.uid, process=key)
         runs, shown = known.of(info)
         begun_s = key.started_at_s
         series = msgspec.structs.replace(
-            _series(subject, whole, free, total, info.framework),
+            series_of(subject, whole, free, total, info.framework),
             history=runs,
             age_s=None if begun_s is None else whole[-1][0] - begun_s,
         )
@@ -194,7 +197,7 @@ def _live(
             )
         )
     whole = [(row.at_s, row.used_last_bytes or 0) for row in rows]
-    own_finding = _judge(_series(Subject(device_uid=device.uid), whole, free, total), settings)
+    own_finding = _judge(series_of(Subject(device_uid=device.uid), whole, free, total), settings)
     return LiveDevice(
         device=device,
         reading=DeviceReading(
@@ -212,7 +215,7 @@ def _live(
     )
 
 
-def _filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> list[tuple[float, int]]:
+def filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> list[tuple[float, int]]:
     """Return the points of a process at its device's ticks too.
 
     A process that does not change is written once a minute only; its value holds until its next
@@ -235,13 +238,14 @@ def _recent(points: Sequence[tuple[float, int]]) -> tuple[int, ...]:
     return tuple(value for _, value in points[::-1][::every][::-1])
 
 
-def _series(
+def series_of(
     subject: Subject,
     points: Sequence[tuple[float, int]],
     free_bytes: int | None,
     total_bytes: int | None,
     framework: str | None = None,
 ) -> Series:
+    """Return points (seconds, bytes) as detectors want them; the last is the present."""
     import numpy as np  # noqa: PLC0415 - half of what a start costs
 
     return Series(

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuwatchd import units
-from gpuwatchd.ctl import cards, device_facts, look, options, output, panel, process_facts, words
+from gpuwatchd.ctl import (
+    cards,
+    device_facts,
+    look,
+    options,
+    output,
+    panel,
+    process_facts,
+    subjects,
+    words,
+)
 from gpuwatchd.ctl.envelope import is_leak
-from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     From the daemon's live judgement; without one, judged again from the history.
     """
     flags = options.current()
-    view = _view(flags)
+    view = subjects.judged_view(flags)
     panel.narrow(view, pids)
     if flags.json:
         output.emit_json(panel.answer("predict", view))
@@ -47,31 +56,6 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
         for item in view.devices:
             _device(out, view, item, flags, whole=not pids)
     return 3 if exit_code and panel.leaks(view, whole=not pids) else 0
-
-
-def _view(flags: Globals) -> look.View:
-    """Return judged devices.
-
-    Raises
-    ------
-    GpuwatchdError
-        When there is neither a live state nor a history to judge.
-    """
-    state, _ = look.read_state()
-    if state is not None and state.devices:
-        return look.see(flags, want_trend=True)
-    from gpuwatchd.ctl import past  # noqa: PLC0415 - numpy and SQLite come with it
-
-    strange: list[tuple[str, str]] = []
-    view = past.judged(flags, strange)
-    if view is None:
-        look.see(flags)  # says it when there is no GPU at all
-        raise GpuwatchdError(
-            strange[0][1] if strange else "no history to predict from: nothing was watched yet",
-            hint="gpuwatchctl service install",
-        )
-    view.devices = tuple(item for item in view.devices if flags.wants(item.device))
-    return view
 
 
 def _subjects(

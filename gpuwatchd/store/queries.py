@@ -13,12 +13,13 @@ FROM gpu_raw WHERE ts_ms >= max(:since_ms, {from_ms}) AND ts_ms < :until_ms AND 
 BUCKETS = f"""SELECT ts_s * 1000 AS at_ms, {COLUMNS}
 FROM {{table}} WHERE gpu = :card AND ts_s >= max(:since_ms / 1000, {{from_s}})
   AND ts_s < min((:until_ms + 999) / 1000, {{to_s}})"""  # noqa: S608 - our own table names and whole numbers
-PROCESS_RAW = """SELECT r.ts_ms, p.pid, p.started_at_s, r.used_bytes, r.used_bytes
+PROCESS_RAW = """SELECT r.ts_ms, p.pid, p.started_at_s, r.used_bytes, r.used_bytes,
+  r.host_bytes
 FROM process_raw r JOIN process p ON p.id = r.process
 WHERE r.ts_ms >= :since_ms AND r.ts_ms < :until_ms AND r.gpu = :card ORDER BY p.id, r.ts_ms"""
 # CROSS JOIN fixes the order: processes of that time first, then the range of each.
 PROCESS_MINUTES = """SELECT m.ts_s * 1000, p.pid, p.started_at_s, m.used_max_bytes,
-  m.used_last_bytes
+  m.used_last_bytes, m.host_last_bytes
 FROM process p CROSS JOIN process_1m m
 WHERE p.last_ts_ms >= :since_ms AND p.first_ts_ms < :until_ms
   AND m.process = p.id AND m.gpu = :card

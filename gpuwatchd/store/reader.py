@@ -57,6 +57,8 @@ class ProcessRow(Value, frozen=True, kw_only=True):
     process: ProcessKey
     used_max_bytes: int | None
     used_last_bytes: int | None
+    host_last_bytes: int | None = None
+    """Anonymous memory and swap on the host."""
 
 
 class Event(Value, frozen=True, kw_only=True):
@@ -201,8 +203,9 @@ class Reader:
                 process=ProcessKey(pid=pid, started_at_s=started_at_s),
                 used_max_bytes=most,
                 used_last_bytes=last,
+                host_last_bytes=host,
             )
-            for at_ms, pid, started_at_s, most, last in found
+            for at_ms, pid, started_at_s, most, last, host in found
         ]
 
     def oldest_s(self, uid: str) -> float | None:

@@ -1,0 +1,71 @@
+"""``explain``: the whole reasoning of one verdict, in plain words with its numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuwatchd.ctl import envelope, options, output, words
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from gpuwatchd.ctl.next_steps import Step
+    from gpuwatchd.ctl.reasons import Case, Section
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [
+        *options.complete_gpu(ctx, param, incomplete),
+        *options.complete_pid(ctx, param, incomplete),
+        *options.complete_key(ctx, param, incomplete),
+    ]
+
+
+@click.command("explain", epilog=options.examples("explain", "explain 4711", "explain 0 --json"))
+@click.argument("target", required=False, metavar="[GPU|PID|ALERT]", shell_complete=_complete)
+def command(target: str | None) -> int:
+    """Tell the whole reasoning of one verdict, and what to do next.
+
+    Of the worst verdict, or of a GPU (index, UUID, glob), a pid, or the key of an alert. Of what
+    is calm it tells why it is no leak.
+    """
+    from gpuwatchd.ctl import reasoning  # noqa: PLC0415 - numpy and SQLite come with it
+
+    flags = options.current()
+    case, warnings = reasoning.case_of(flags, target)
+    sections = reasoning.sections(case)
+    steps = reasoning.steps(case)
+    if flags.json:
+        data = reasoning.as_json(case, sections, steps)
+        output.emit_json(envelope.answer("explain", data, view=case.view, warnings=warnings))
+    else:
+        out = output.Out(flags)
+        for _, sentence in [*case.view.warnings, *warnings]:
+            out.flow(output.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
+        _tell(out, case, sections, steps)
+    return 0
+
+
+def _tell(out: output.Out, case: Case, sections: list[Section], steps: list[Step]) -> None:
+    device = case.item.device
+    out.flow([(device.label, "bold"), (device.name, "bold"), words.verdict(case.finding)])
+    for section in sections:
+        if section.lines:
+            out.line((section.title, "bold"))
+        for line in section.lines:
+            out.flow(output.sentence(line), first="  ", rest="    ", gap=" ")
+    out.line(("What to do", "bold"))
+    for number, step in enumerate(steps, 1):
+        out.flow(output.sentence(step.text), first=f"  {number}. ", rest="     ", gap=" ")
+        if step.command:
+            # Not broken between words: it is there to be copied.
+            out.flow(
+                [(step.command, "cyan")]
+                if not out.terminal
+                else output.sentence(step.command, "cyan"),
+                first="     ",
+                rest="     ",
+                gap=" ",
+            )

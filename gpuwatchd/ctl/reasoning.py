@@ -1,0 +1,194 @@
+"""One explanation put together: the case, its sections, its steps, and the same as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd import text, units
+from gpuwatchd.ctl import (
+    circumstances,
+    consequences,
+    envelope,
+    evidence,
+    next_steps,
+    payload,
+    reasons,
+    subjects,
+)
+from gpuwatchd.ctl.reasons import Case, Section
+from gpuwatchd.verdict import WATCH_CONFIDENCE
+
+if TYPE_CHECKING:
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.next_steps import Step
+    from gpuwatchd.ctl.subjects import Meant
+    from gpuwatchd.model import Signal
+
+_LINE = 1024
+
+
+def case_of(flags: Globals, target: str | None) -> tuple[Case, list[tuple[str, str]]]:
+    """Return everything about the subject that is meant, and what is missing.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is nothing to explain, or nothing that fits.
+    """
+    loaded = flags.load_config()
+    view = subjects.judged_view(flags)
+    meant = subjects.pick(view, target)
+    over = meant.alert is not None and meant.alert.state == "resolved"
+    now_s = view.taken_at_s
+    if over and meant.finding is not None:
+        now_s = meant.finding.judged_at_s
+    found = evidence.gather(_wanted(meant, now_s), loaded.config.detection)
+    warnings = [("no-series", found)] if isinstance(found, str) else []
+    return Case(
+        view=view,
+        item=meant.item,
+        process=meant.process,
+        subject=meant.subject,
+        finding=meant.finding,
+        alert=meant.alert,
+        evidence=found,
+        config=loaded.config,
+        now_s=now_s,
+        word=meant.word,
+    ), warnings
+
+
+def _wanted(meant: Meant, until_s: float) -> evidence.Wanted:
+    finding = meant.finding
+    others = sum(
+        one.finding.rate_bytes_per_s or 0.0
+        for one in meant.item.processes or ()
+        if one.finding is not None
+        and envelope.is_leak(one.finding)
+        and one.info.key != meant.subject.process
+    )
+    return evidence.Wanted(
+        subject=meant.subject,
+        device=meant.item.device,
+        info=None if meant.process is None else meant.process.info,
+        until_s=until_s,
+        limit_bytes=None if finding is None else finding.limit_bytes,
+        others_bytes_per_s=others if meant.subject.process is not None else 0.0,
+    )
+
+
+def sections(case: Case) -> list[Section]:
+    """Return the explanation, part by part; parts without anything to say are empty."""
+    pattern = case.finding.pattern if case.finding is not None else "no verdict"
+    return [
+        Section("What is judged", tuple(reasons.judged(case))),
+        Section("What was looked at", tuple(reasons.looked(case))),
+        Section("What the detectors say", tuple(reasons.detectors(case))),
+        Section(f"Why {pattern}", tuple(reasons.pattern(case))),
+        Section("How sure", tuple(reasons.sure(case))),
+        Section("When it is full", tuple(consequences.full(case))),
+        Section("Who", tuple(consequences.who(case))),
+        Section("What is known of the program", tuple(consequences.known(case))),
+        Section("Framework", tuple(consequences.framework(case))),
+        Section("Hardware", tuple(circumstances.hardware(case))),
+        Section("Who was told", tuple(consequences.told(case))),
+        Section("What would change it", tuple(consequences.change(case))),
+    ]
+
+
+def steps(case: Case) -> list[Step]:
+    """Return what to do next, in order."""
+    return next_steps.steps(case, hardware_first=circumstances.first(case))
+
+
+def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any]:
+    """Return the explanation with its numbers."""
+    section = case.config.detection
+    return {
+        "device": payload.device_json(case.item.device),
+        "process": None if case.process is None else payload.process_json(case.process),
+        "unattributed": case.subject.unattributed,
+        "on_host": case.subject.host,
+        "held_bytes": case.held_bytes,
+        "verdict": payload.verdict_json(case.finding),
+        "blame": payload.blame_json(() if case.finding is None else case.finding.blame),
+        "ledger": payload.ledger_json(case.item.ledger),
+        "looked_at": _looked(case),
+        "signals": [_signal(one) for one in _signals(case)],
+        "levels": {
+            "watch_confidence": min(WATCH_CONFIDENCE, section.confidence_threshold),
+            "alert_confidence": section.confidence_threshold,
+            "minimum_samples": section.minimum_samples,
+            "minimum_duration_s": float(section.minimum_duration),
+            "eta_horizon_s": float(section.eta_horizon),
+        },
+        "alert": None
+        if case.alert is None
+        else {
+            "key": text.clean(case.alert.key),
+            "state": case.alert.state,
+            "confirmations": case.alert.confirmations,
+            "alert_confirmations": case.alert.alert_confirmations,
+            "notices": case.alert.notices,
+            "held_back": text.clean(case.alert.held_back),
+        },
+        "hardware": {
+            "look_first": circumstances.first(case),
+            "events": [payload.event_json(event) for event in case.item.events],
+        },
+        "sections": [
+            {
+                "title": part.title,
+                "lines": [text.clean(line, limit=_LINE) for line in part.lines],
+            }
+            for part in parts
+            if part.lines
+        ],
+        "next_steps": [
+            {
+                "text": text.clean(step.text, limit=_LINE),
+                "command": text.clean(step.command, limit=_LINE) or None,
+            }
+            for step in todo
+        ],
+    }
+
+
+def _looked(case: Case) -> dict[str, Any] | None:
+    found = case.measured
+    if found is None:
+        return None
+    view, grown = found.view, found.growth
+    best = None if grown is None else grown.best
+    return {
+        "samples": view.samples,
+        "span_s": view.span_s,
+        "interval_s": envelope.finite(view.interval_s),
+        "until_at": units.instant(view.now_s),
+        "noise_bytes": round(view.noise_bytes),
+        "minimum_growth_bytes": round(found.least_bytes),
+        "growth_bytes": None if grown is None else round(float(grown.found.growth[best])),
+        "growth_age_s": None if grown is None else float(grown.found.age_s[best]),
+        "growth_events": None if grown is None else float(grown.found.events[best]),
+        "confidence": None if grown is None else grown.confidence,
+    }
+
+
+def _signals(case: Case) -> list[Signal]:
+    told = list(case.finding.signals) if case.finding is not None else []
+    names = {one.detector for one in told}
+    found = case.measured
+    asked = [one for _, one in (found.signals if found is not None else ()) if one is not None]
+    return [*told, *(one for one in asked if one.detector not in names)]
+
+
+def _signal(one: Signal) -> dict[str, Any]:
+    return {
+        "detector": one.detector,
+        "pattern": one.pattern,
+        "rate_bytes_per_s": envelope.finite(one.rate_bytes_per_s),
+        "confidence": envelope.finite(one.confidence),
+        "since_at": units.instant(one.since_s),
+        "n": one.n,
+        "facts": {name: envelope.finite(value) for name, value in one.facts.items()},
+    }
