@@ -79,8 +79,8 @@ def timed(work: Callable[[], object]) -> float:
 def spread(file: Path, cores: int) -> tuple[float, float]:
     """Return the seconds that a directory of two logs per core takes, and those of CPU time."""
     files = [str(file)] * (LOGS_A_CORE * parallel.usable_cores())
-    work = parallel.Spread(_one, lambda job: job[0], cores=cores)
-    jobs = [(name, LogOptions(), Config()) for name in files]
+    work = parallel.Spread(_one, lambda job: job[0][0], cores=cores)
+    jobs = [((name,), LogOptions(), Config()) for name in files]
     begun, used = time.perf_counter(), os.times()
     with parallel.Bar(shown=False) as bar:
         work.over(jobs, bar, weights=[1.0] * len(jobs))
