@@ -252,6 +252,8 @@ class Holdings:
         if now is not None and now.state in _STUCK:
             above = self._glance(now.parent_pid)
             parent = None if above is None else f"{above.name}[{now.parent_pid}]"
+            if info.parents and info.parents[0].endswith(f"[{now.parent_pid}]"):
+                parent = info.parents[0]
         state = now.state if now is not None else info.state if info.state != "D" else None
         return Held(
             info=info,

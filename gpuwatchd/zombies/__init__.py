@@ -6,6 +6,7 @@ of themselves, and what did not change for long enough.
 """
 
 from gpuwatchd.zombies.facts import DAEMONS, ORDER, Board, Held, Limits, Server
+from gpuwatchd.zombies.glimpse import glimpse
 from gpuwatchd.zombies.vigil import Vigil
 
-__all__ = ["DAEMONS", "ORDER", "Board", "Held", "Limits", "Server", "Vigil"]
+__all__ = ["DAEMONS", "ORDER", "Board", "Held", "Limits", "Server", "Vigil", "glimpse"]

@@ -132,7 +132,7 @@ def _ghost(board: Board, limits: Limits) -> Sign | None:
     if board.contained and board.util_pct != 0:
         return None  # others, whom nobody lists in here, may be at work
     words = f"{units.size(unowned)} is used that no listed process owns, where the driver"
-    words += f" takes {units.size(usual)} for itself; "
+    words += f" may take {units.size(usual)}; "
     plural = "process is" if len(uses) == 1 else "processes are"
     words += f"{len(uses)} {plural} listed" if uses else "no process is listed"
     words += f", with {units.size(ledger.owned_bytes)}" if uses else ""
