@@ -48,8 +48,8 @@ SHAPES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "sawtooth": lambda t: 4 * GIB + (t % 240) / 240 * 6 * GIB,
     "plateau": lambda t: 4 * GIB + 20 * GIB * (1 - np.exp(-t / 300)),
     "stable": lambda t: 4 * GIB + 0 * t,
-    "spike": lambda t: 4 * GIB + (t > 3300) * 9.0 * GIB,
-    "preallocated": lambda t: GIB + (t > 600) * 66.0 * GIB,
+    "spike": lambda t: np.where(t > 3300, 13.0 * GIB, 4.0 * GIB),
+    "preallocated": lambda t: np.where(t > 600, 67.0 * GIB, 1.0 * GIB),
 }
 SHAPES_SAY = {
     "gradual": ("a straight rise of", "not a warm-up that ends", "not a sawtooth", "not one jump"),
