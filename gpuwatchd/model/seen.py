@@ -140,6 +140,8 @@ class DeviceReading(Value, frozen=True, kw_only=True):
     free_bytes: int | None
     total_bytes: int | None
     reserved_bytes: int | None = None
+    resident_bytes: int | None = None
+    """What of the used memory is in the machine's memory now, where that is told apart (Apple)."""
     util_pct: float | None = None
     memory_util_pct: float | None = None
     temp_c: float | None = None

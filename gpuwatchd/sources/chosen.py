@@ -52,8 +52,8 @@ def choices(
     Examples
     --------
     >>> from gpuwatchd.config import SourcesSection
-    >>> choices(SourcesSection(enabled=("simulate:quiet",)))
-    [Choice(word='simulate:quiet', optional=False)]
+    >>> choices(SourcesSection(), platform="darwin")
+    [Choice(word='metal', optional=True)]
     """
     named = set(section.enabled)
     found: dict[str, Choice] = {}

@@ -56,6 +56,8 @@ def test_auto_is_what_the_system_can_have(tmp_path: Path) -> None:
     linux = chosen.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
     assert [choice.word for choice in linux] == ["nvml", "drm"]
     assert all(choice.optional for choice in linux)
+    mac = chosen.choices(SourcesSection(), platform="darwin")
+    assert [choice.word for choice in mac] == ["metal"]
 
 
 def test_a_driver_is_missed_where_its_card_is(tmp_path: Path) -> None:
