@@ -4,63 +4,75 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd import units
+from gpuwatchd import hardware, units
 from gpuwatchd.ctl import device_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.ctl.reasons import Case
+    from gpuwatchd.hardware import Look
     from gpuwatchd.model import Event
 
-BEFORE_S = 600.0
-"""What happened this long before the growth began may be its reason."""
+_MOST = 6
 
 
 def events(case: Case) -> list[Event]:
-    """Return what happened to the device since shortly before the growth began."""
+    """Return what happened to the device, or to the card of a MIG instance, lately.
+
+    Since shortly before the growth began; without a growth, of the last day.
+    """
+    parent = case.item.device.parent_uid
+    mine = {case.item.device.uid, parent}
+    found = [
+        event
+        for item in case.view.devices
+        if item.device.uid in mine
+        for event in item.events
+        if event.at_s >= _since_s(case)
+    ]
+    return sorted(found, key=lambda event: event.at_s)
+
+
+def _since_s(case: Case) -> float:
     onset_s = case.finding.onset_at_s if case.finding is not None else None
-    since_s = onset_s - BEFORE_S if onset_s is not None else 0.0
-    return [event for event in case.item.events if event.at_s >= since_s]
+    recent_s = case.now_s - hardware.RECENT_S
+    return recent_s if onset_s is None else min(onset_s - hardware.BEFORE_S, case.now_s)
+
+
+def look(case: Case) -> Look:
+    """Return where to look first."""
+    return hardware.look(events(case), case.item.reading, now_s=case.now_s, since_s=_since_s(case))
 
 
 def first(case: Case) -> bool:
     """Say whether the hardware or its driver is to be looked at before the program."""
-    reading = case.item.reading
-    broken = reading is not None and reading.state in {"lost", "hung", "reset-required"}
-    return broken or any(event.hardware for event in events(case))
+    return look(case).word == "hardware"
 
 
-def hardware(case: Case) -> Iterator[str]:
+def told(case: Case) -> Iterator[str]:
     """Yield what is known of the hardware."""
-    reading = case.item.reading
+    found = look(case)
+    yield f"clean, {found.sentence}" if found.word == "clean" else found.sentence
     means = device_facts.memory_means(case.item.device)
     if means:
         yield means
+    for event in events(case)[-_MOST:]:
+        if event is not found.event:
+            yield f"{units.clock(event.at_s, now_s=case.now_s)} {event.text}"
+    reading = case.item.reading
     if reading is None:
-        yield "not readable"
         return
-    if reading.state != "ok":
-        yield ", ".join(
-            part if isinstance(part, str) else part[0]
-            for part in device_facts.state(case.item, now_s=case.now_s)
-            if (part if isinstance(part, str) else part[0])
-        )
-    for event in events(case):
-        look = {True: ": look at the hardware first", False: ": the application's doing"}
-        said = look.get(event.hardware, "") if event.hardware is not None else ""
-        yield f"{units.clock(event.at_s, now_s=case.now_s)} {event.text}{said}"
-    known = [
-        ("ECC errors", reading.ecc_errors),
+    if reading.throttle:
+        yield f"clocks are held down: {', '.join(reading.throttle)}"
+    counts = (
+        ("memory errors since the driver was loaded", reading.ecc_errors),
         ("retired pages", reading.retired_pages),
-        ("reasons that hold the clocks down",
-         None if reading.throttle is None else len(reading.throttle)),
-    ]  # fmt: skip
-    bad = [f"{name}: {value}" for name, value in known if value]
-    unknown = [name for name, value in known if value is None]
-    if bad:
-        yield ", ".join(bad)
-    elif not first(case) and len(unknown) < len(known):
-        yield "clean: no error is counted and nothing has happened to it since the growth began"
+        ("why clocks are held down", None if reading.throttle is None else 0),
+    )
+    known = [f"{name}: {value}" for name, value in counts[:2] if value is not None]
+    if known:
+        yield ", ".join(known)
+    unknown = [name for name, value in counts if value is None]
     if unknown:
         yield f"not readable here: {', '.join(unknown)}"

@@ -90,7 +90,7 @@ def sections(case: Case) -> list[Section]:
         Section("Who", tuple(consequences.who(case))),
         Section("What is known of the program", tuple(consequences.known(case))),
         Section("Framework", tuple(consequences.framework(case))),
-        Section("Hardware", tuple(circumstances.hardware(case))),
+        Section("Hardware", tuple(circumstances.told(case))),
         Section("Who was told", tuple(consequences.told(case))),
         Section("What would change it", tuple(consequences.change(case))),
     ]
@@ -103,7 +103,7 @@ def steps(case: Case) -> list[Step]:
 
 def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any]:
     """Return the explanation with its numbers."""
-    section = case.config.detection
+    section, found = case.config.detection, circumstances.look(case)
     return {
         "device": payload.device_json(case.item.device),
         "process": None if case.process is None else payload.process_json(case.process),
@@ -133,8 +133,10 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
             "held_back": text.clean(case.alert.held_back),
         },
         "hardware": {
-            "look_first": circumstances.first(case),
-            "events": [payload.event_json(event) for event in case.item.events],
+            "word": found.word,
+            "sentence": text.clean(found.sentence, limit=_LINE),
+            "look_first": found.word == "hardware",
+            "events": [payload.event_json(event) for event in circumstances.events(case)],
         },
         "sections": [
             {

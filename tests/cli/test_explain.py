@@ -318,7 +318,7 @@ def test_the_hardware_comes_first_when_it_speaks(capsys: pytest.CaptureFixture[s
     first, second = world.state().devices
     world.write(devices=(msgspec.structs.replace(first, events=(event,)), second))
     told = _told(capsys)
-    assert "XID 79: off the bus: look at the hardware first" in told
+    assert "look at the hardware first: XID 79: off the bus" in told
     assert "1. rule the hardware out first" in told
     assert _asked(capsys)["data"]["hardware"]["look_first"] is True
     assert first.reading is not None
@@ -326,8 +326,9 @@ def test_the_hardware_comes_first_when_it_speaks(capsys: pytest.CaptureFixture[s
         first.reading, ecc_errors=0, retired_pages=0, throttle=()
     )  # fmt: skip
     world.write(devices=(msgspec.structs.replace(first, reading=sound), second))
+    assert _asked(capsys)["data"]["hardware"]["word"] == "clean"
     told = _told(capsys)
-    assert "clean: no error is counted" in told
+    assert "clean, not the hardware: no error was reported" in told
     assert "rule the hardware out" not in told
     assert "not readable here" not in told
 
