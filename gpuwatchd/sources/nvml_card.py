@@ -45,6 +45,7 @@ _WORDS: Final[dict[DeviceState, str]] = {
     "unsupported": "the driver does not support reading the GPU",
     "hung": "the GPU hangs",
     "reset-required": "the GPU has to be reset",
+    "released": "the GPU was let go",
 }
 
 
@@ -69,6 +70,7 @@ class Card:
 
     __slots__ = (
         "carried",
+        "code",
         "desk",
         "device",
         "handle",
@@ -76,6 +78,7 @@ class Card:
         "is_placeholder",
         "memory_api",
         "refused",
+        "said",
         "state",
         "uid",
         "versions",
@@ -86,6 +89,10 @@ class Card:
         self.device = device
         self.handle: Any = None
         self.state: DeviceState = "ok"
+        self.code: int | None = None
+        """NVML's code of what ended the last read."""
+        self.said = ""
+        """The driver's words for it."""
         self.is_parent = False
         self.is_placeholder = False
         self.memory_api: str | None = None
@@ -127,24 +134,36 @@ class Card:
         return _WORDS[self.state]
 
 
+UNKNOWN_INDEX: Final = 1 << 16
+
+
 def order(card: Card, cards: dict[str, Card]) -> tuple[int, int, int]:
     """Return the key that sorts cards by index, each followed by its MIG instances."""
     parent = cards.get(card.device.parent_uid or "")
-    index = card.device.index or 0
+    index = UNKNOWN_INDEX if card.device.index is None else card.device.index
     return (parent.device.index or 0, 1, index) if parent else (index, 0, 0)
 
 
-def placeholder(index: int, code: int) -> Card:
-    """Return what stands for a card whose UUID could not be asked for."""
-    uid = f"nvml-index-{index}"
+def placeholder(place: int | str, state: DeviceState) -> Card:
+    """Return what stands for a card whose UUID could not be asked for.
+
+    Parameters
+    ----------
+    place
+        Its index, or its PCI address where that is all we know.
+    state
+        Why it could not be asked.
+    """
+    known = isinstance(place, int)
     device = Device(
-        uid=uid,
+        uid=f"nvml-index-{place}" if known else f"nvml-{place}",
         vendor="nvidia",
-        index=index,
-        name=f"NVIDIA GPU {index} (not accessible)",
+        index=place if isinstance(place, int) else None,
+        name=f"NVIDIA GPU {place} (not accessible)" if known else f"NVIDIA GPU {place}",
         memory_total_bytes=None,
         source="nvml",
+        pci_bus=None if isinstance(place, int) else place,
     )
-    card = Card(uid, device)
-    card.is_placeholder, card.state = True, state_of(code)
+    card = Card(device.uid, device)
+    card.is_placeholder, card.state = True, state
     return card

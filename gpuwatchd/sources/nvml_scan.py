@@ -27,8 +27,10 @@ from gpuwatchd.sources.nvml_system import pci_address
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+
+    from gpuwatchd.model import DeviceState
 
 
 class Found(NamedTuple):
@@ -54,8 +56,8 @@ class Look(NamedTuple):
     """What one look at the driver found."""
 
     cards: tuple[Found, ...]
-    blocked: tuple[tuple[int, int], ...]
-    """(index, NVML code) of the cards that did not tell who they are."""
+    blocked: tuple[tuple[int | str, int], ...]
+    """(index or PCI address, NVML code) of the cards that did not tell who they are."""
     again: dict[str, Any]
     """UUID -> handle of known cards that were found under no index."""
     skipped: frozenset[str]
@@ -75,7 +77,12 @@ class Scanner:
         self._api = api
         self._error: type[Exception] = api.NVMLError
 
-    def look(self, known: Mapping[str, int | None], skip: AbstractSet[str] = frozenset()) -> Look:
+    def look(
+        self,
+        known: Mapping[str, int | None],
+        skip: AbstractSet[str] = frozenset(),
+        buses: Sequence[str] | None = None,
+    ) -> Look:
         """Ask for every card.
 
         Parameters
@@ -83,7 +90,10 @@ class Scanner:
         known
             UUID -> index of the cards known so far, without MIG instances and stand-ins.
         skip
-            UUIDs of cards that must not be asked now: a call to them has not returned.
+            UUIDs of cards that must not be asked now: a call to them has not returned, or they
+            sleep.
+        buses
+            Ask for the cards at these PCI addresses only: asking by index wakes every card.
 
         Raises
         ------
@@ -91,25 +101,35 @@ class Scanner:
             When NVML itself is gone.
         """
         cards: list[Found] = []
-        blocked: list[tuple[int, int]] = []
+        blocked: list[tuple[int | str, int]] = []
         indexes = {known[uid] for uid in skip if uid in known}
-        for index in range(self._api.nvmlDeviceGetCount()):
-            if index in indexes:
+        places: Sequence[int | str]
+        places = buses if buses is not None else range(self._api.nvmlDeviceGetCount())
+        for place in places:
+            if place in indexes:
                 continue
             try:
-                handle = self._api.nvmlDeviceGetHandleByIndex(index)
+                handle, index = self._at(place)
                 uid = clean(self._api.nvmlDeviceGetUUID(handle))
             except (self._error, UnicodeError) as error:
                 if code_of(error) in GLOBAL_CODES:
                     raise
-                blocked.append((index, code_of(error)))
+                blocked.append((place, code_of(error)))
                 continue
-            cards.append(self._card(handle, uid, index, is_new=uid not in known))
+            if uid not in skip:
+                cards.append(self._card(handle, uid, index, is_new=uid not in known))
         again: dict[str, Any] = {}
         for uid in known.keys() - {card.uid for card in cards} - skip:
             with contextlib.suppress(self._error):
                 again[uid] = self._api.nvmlDeviceGetHandleByUUID(uid)
         return Look(tuple(cards), tuple(blocked), again, frozenset(skip))
+
+    def _at(self, place: int | str) -> tuple[Any, int]:
+        if isinstance(place, int):
+            return self._api.nvmlDeviceGetHandleByIndex(place), place
+        # As NVML itself writes it: a domain of eight digits.
+        handle = self._api.nvmlDeviceGetHandleByPciBusId(f"0000{place.upper()}".encode())
+        return handle, self._api.nvmlDeviceGetIndex(handle)
 
     def _card(self, handle: Any, uid: str, index: int, *, is_new: bool) -> Found:
         name, bus = "", None
@@ -146,6 +166,17 @@ class Scanner:
         return None
 
 
+def beside(cards: Mapping[str, Card], buses: Iterable[str], state: DeviceState) -> dict[str, Card]:
+    """Return the table of cards with a stand-in for each PCI address that no card has."""
+    taken = {card.device.pci_bus for card in cards.values()}
+    found = dict(cards)
+    for bus in buses:
+        if bus not in taken:
+            card = placeholder(bus, state)
+            found[card.uid] = card
+    return dict(sorted(found.items(), key=lambda item: order(item[1], found)))
+
+
 def known_cards(cards: Mapping[str, Card]) -> dict[str, int | None]:
     """Return UUID -> index of what :meth:`Scanner.look` has to know."""
     return {
@@ -176,12 +207,13 @@ def merge(cards: Mapping[str, Card], look: Look) -> dict[str, Card]:
         found[uid] = card
         if uid in look.skipped or (parent is not None and parent in look.skipped):
             continue
-        index = card.device.index
-        code = states.pop(index, GPU_IS_LOST) if index is not None else GPU_IS_LOST
+        code = states.pop(card.device.pci_bus or "", GPU_IS_LOST)
+        if card.device.index is not None:
+            code = states.pop(card.device.index, code)
         card.handle = look.again.get(uid)
         card.state = "ok" if card.handle is not None else state_of(code)
-    for index, code in states.items():
-        card = placeholder(index, code)
+    for place, code in states.items():
+        card = placeholder(place, state_of(code))
         found[card.uid] = card
     return dict(sorted(found.items(), key=lambda item: order(item[1], found)))
 

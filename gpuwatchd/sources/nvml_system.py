@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from gpuwatchd.model import ProcessUse
 
 _VERSION: Final = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
+_LIBRARY: Final = "libnvidia-ml"
 _NVIDIA: Final = "0x10de"
 _DISPLAY_CLASS: Final = "0x03"
 
@@ -64,10 +66,60 @@ def kernel_module_version(proc: Path, sys: Path) -> str | None:
     return found.group() if found else None
 
 
-def library_replaced(proc: Path) -> bool:
-    """Say whether the library that this process has mapped is no longer the file on the disk."""
-    maps = read_text(proc / "self/maps")
-    return any("libnvidia-ml" in line and "(deleted)" in line for line in maps.splitlines())
+class Library:
+    """The file of the NVIDIA library that this process has loaded.
+
+    Parameters
+    ----------
+    proc
+        Where /proc is.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._file: str | None = None
+        self._was: tuple[int, ...] | None = None
+
+    def note(self) -> None:
+        """Remember which file is loaded, once; called right after it was loaded."""
+        if self._file is not None:
+            return
+        for line in read_text(self._proc / "self/maps").splitlines():
+            if _LIBRARY in line:
+                path = line[line.index("/") :].removesuffix(" (deleted)")
+                self._file = os.path.join(os.path.dirname(path), f"{_LIBRARY}.so.1")  # noqa: PTH118, PTH120
+                self._was = _identity(self._file)
+                return
+
+    def replaced_by(self) -> str | None:
+        """Return the version of the file that lies there now, None while it is the loaded one.
+
+        The version is "" where the file's name does not tell it. A file that is missing, as in the
+        middle of an upgrade, has not been replaced yet.
+        """
+        if self._file is None:
+            return None
+        now = _identity(self._file)
+        if now is None or now == self._was:
+            return None
+        found = _VERSION.search(os.path.basename(os.path.realpath(self._file)))  # noqa: PTH119
+        return found.group() if found else ""
+
+
+def _identity(file: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(file)  # noqa: PTH116 - asked in every read while the versions do not fit
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def in_container(proc: Path) -> bool:
+    """Say whether this looks like the inside of a container."""
+    root = proc.parent
+    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
+        return True
+    return "container" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def pci_address(bus: str | bytes) -> str | None:
@@ -83,7 +135,7 @@ def pci_address(bus: str | bytes) -> str | None:
     return f"{domain[-4:]}:{rest}" if mark else None
 
 
-def _nvidia_cards(sys: Path) -> list[Path]:
+def nvidia_cards(sys: Path) -> list[Path]:
     """Return the sysfs folders of the NVIDIA display controllers."""
     folder = sys / "bus/pci/devices"
     if not folder.is_dir():
@@ -94,27 +146,3 @@ def _nvidia_cards(sys: Path) -> list[Path]:
         if read_text(card / "vendor") == _NVIDIA
         and read_text(card / "class").startswith(_DISPLAY_CLASS)
     ]
-
-
-def all_asleep(sys: Path) -> bool:
-    """Say whether every NVIDIA card is suspended: asking NVML anything would wake it."""
-    cards = _nvidia_cards(sys)
-    return bool(cards) and all(
-        read_text(card / "power/runtime_status") == "suspended" for card in cards
-    )
-
-
-def may_sleep(proc: Path, sys: Path) -> bool:
-    """Say whether every NVIDIA card suspends itself when nobody holds it (a laptop's)."""
-    cards = _nvidia_cards(sys)
-    return bool(cards) and all(
-        "enabled" in _d3_status(proc / "driver/nvidia/gpus" / card.name / "power") for card in cards
-    )
-
-
-def _d3_status(file: Path) -> str:
-    for line in read_text(file).splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "Runtime D3 status":
-            return value.strip().lower()
-    return ""

@@ -21,6 +21,7 @@ from gpuwatchd.sources.nvml import NvmlSource
 now = [1000.0]
 def source(**settings):
     settings.setdefault("sys_root", "/nowhere")
+    settings.setdefault("events", False)
     return NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], **settings)
 def put(*lines):
     conf = Path(os.environ["FAKE_NVML_CONF"])

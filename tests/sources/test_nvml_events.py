@@ -23,7 +23,7 @@ def begin():
     s = source()
     s.read()
     watch = EventWatch(pynvml, lambda: now[0], wait_ms=WAIT_MS)
-    watch.watch(s._cards.values())
+    watch.watch(s._life.cards.values())
     return s, watch
 def wait_for(watch, count, most_s=5.0):
     found, until = [], time.monotonic() + most_s
@@ -214,7 +214,7 @@ w.let_go(3.0)
 put("gpu 0 total=24G", "event 0 type=8 data=31", "event 0 type=8 data=79")
 time.sleep(0.3)
 meanwhile = w.happened()
-w.watch(s._cards.values())
+w.watch(s._life.cards.values())
 out([[e.code for e in part] for part in (first, meanwhile, wait_for(w, 1))])
 """,
         "gpu 0 total=24G",
@@ -231,7 +231,7 @@ s, w = begin()
 put("gpu 0 total=24G", "gpu 1 total=24G", "event 1 type=8 data=79")
 now[0] += 61
 s.read()
-w.watch(s._cards.values())
+w.watch(s._life.cards.values())
 out([e.device_uid for e in wait_for(w, 1)])
 """,
         "gpu 0 total=24G",

@@ -1,0 +1,148 @@
+"""The driver as a whole: starting and ending NVML, and saying what is wrong with it.
+
+Each of these calls may take seconds or hang, so each runs in a lane of its own and returns what it
+found instead of changing anything. Nothing here imports pynvml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gpuwatchd.model import Availability
+from gpuwatchd.sources.nvml_card import UNKNOWN_ERROR, code_of
+from gpuwatchd.sources.nvml_scan import Scanner
+from gpuwatchd.sources.nvml_system import Library, in_container, kernel_module_version
+from gpuwatchd.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from gpuwatchd.sources.nvml_reader import Reader
+    from gpuwatchd.sources.nvml_scan import Look
+
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 9, 12, 18
+NO_ATTACH: Final = 2
+"""Flag of nvmlInitWithFlags: touch only the cards that are asked for."""
+
+
+class Opened(NamedTuple):
+    """What a start (or a look for new cards) came to."""
+
+    is_open: bool
+    look: Look | None = None
+    code: int = 0
+    """NVML's code of what it refused; 0 when it refused nothing."""
+    library: str | None = None
+    """Version of the loaded library, asked for where it does not fit."""
+
+
+class Driver:
+    """Calls that concern no single card.
+
+    Parameters
+    ----------
+    api
+        The pynvml module.
+    reader
+        Learns of the library as soon as it is loaded.
+    proc, sys
+        Where /proc and /sys are.
+    """
+
+    def __init__(self, api: Any, reader: Reader, proc: Path, sys: Path) -> None:
+        self._api = api
+        self._error: type[Exception] = api.NVMLError
+        self._reader = reader
+        self._proc = proc
+        self._sys = sys
+        self._scanner = Scanner(api)
+        self._library = Library(proc)
+        self.needs_restart = False
+        """True when the library file was replaced: only a new process can load the new one."""
+
+    def open(
+        self,
+        known: Mapping[str, int | None],
+        skip: AbstractSet[str],
+        buses: Sequence[str] | None,
+    ) -> Opened:
+        """Start NVML and look for cards; ``buses`` as in :meth:`Scanner.look`. Never raises."""
+        try:
+            if buses is None:
+                self._api.nvmlInit()
+            else:
+                self._api.nvmlInitWithFlags(NO_ATTACH)
+        except self._error as error:
+            code = code_of(error)
+            library = self._library_version() if code == VERSION_MISMATCH else None
+            return Opened(is_open=False, code=code, library=library)
+        finally:
+            self._library.note()
+        self._reader.attach()
+        return self.scan(known, skip, buses)
+
+    def scan(
+        self,
+        known: Mapping[str, int | None],
+        skip: AbstractSet[str],
+        buses: Sequence[str] | None,
+    ) -> Opened:
+        """Look for cards. Never raises."""
+        try:
+            return Opened(is_open=True, look=self._scanner.look(known, skip, buses))
+        except self._error as error:
+            return Opened(is_open=True, code=code_of(error) or UNKNOWN_ERROR)
+
+    def close(self) -> None:
+        """End NVML."""
+        # A library that calls itself uninitialised is as good as shut down.
+        with contextlib.suppress(self._error):
+            self._api.nvmlShutdown()
+
+    def _library_version(self) -> str | None:
+        try:
+            version = clean(self._api.nvmlSystemGetNVMLVersion())
+        except self._error:
+            return None
+        # "12.550.54.15" is CUDA's major version, then the driver's.
+        return version.partition(".")[2] if version.count(".") >= 2 else version
+
+    def module_version(self) -> str | None:
+        """Return the version of the loaded kernel module."""
+        return kernel_module_version(self._proc, self._sys)
+
+    def look_for_library(self) -> bool:
+        """Note and say whether a library that fits lies ready for a new process."""
+        if not self.needs_restart:
+            fresh = self._library.replaced_by()
+            module = self.module_version()
+            # Half-way through an upgrade the file is new and the module is not: wait for both.
+            self.needs_restart = fresh is not None and fresh in {"", module}
+        return self.needs_restart
+
+    def explain(self, code: int, library: str | None = None) -> Availability:
+        """Return one sentence and one hint for what NVML refused to start with."""
+        if code == LIBRARY_NOT_FOUND:
+            reason = "libnvidia-ml.so.1 was not found: no NVIDIA driver is installed here"
+            hint = "install the NVIDIA driver; in a container, start it with --gpus all"
+        elif code == DRIVER_NOT_LOADED:
+            reason = "the NVIDIA driver is installed but not loaded"
+            hint = "sudo modprobe nvidia, or reboot after an installation"
+        elif code == VERSION_MISMATCH:
+            module = self.module_version() or "of unknown version"
+            library = library or "of unknown version"
+            reason = f"NVIDIA library {library} does not fit the loaded kernel module {module}"
+            if self.look_for_library():
+                hint = "the daemon starts anew with the new library; else restart it"
+            else:
+                hint = "reboot, or reload the module"
+        else:
+            reason = f"NVML did not answer: {self._reader.text(code)}"
+            hint = "nvidia-smi says more"
+            if in_container(self._proc):
+                # A reload of systemd on the host takes the GPUs away from a running container.
+                hint = "restart the container: the host may have taken its GPUs away"
+        return Availability(ok=False, reason=reason, hint=hint)

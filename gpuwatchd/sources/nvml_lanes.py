@@ -1,0 +1,156 @@
+"""One lane per GPU: a call that does not return holds up its own GPU and nothing else.
+
+While all is well one thread walks every lane of a round, so that nothing is handed over per GPU.
+When a round takes longer than a short patience, another thread takes over the lanes that nobody
+has begun; the thread that is stuck serves its own lane until the driver lets it go. A lane whose
+call has not returned is never entered again, so a hung GPU costs one sleeping thread and no CPU.
+Nothing here knows what a GPU is.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PATIENCE_S = 0.1
+"""After this a round that is not over gets one more thread, at most one per lane."""
+
+
+class Round:
+    """Work on several lanes, and the answers so far.
+
+    Attributes
+    ----------
+    answers
+        Lane -> what its work returned, or the exception that ended it.
+    """
+
+    __slots__ = ("answers", "done", "left", "over", "total")
+
+    def __init__(self, jobs: Mapping[str, Callable[[], Any]]) -> None:
+        self.left = deque(jobs.items())
+        self.total = len(jobs)
+        self.answers: dict[str, Any] = {}
+        self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.over = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until every lane has answered; return whether they have."""
+        if len(self.answers) == self.total:
+            return True
+        try:
+            self.done.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return len(self.answers) == self.total
+        return True
+
+
+class Lanes:
+    """The threads, and which lanes they are in."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._closed = False
+        self.busy: dict[str, float] = {}
+        """Lane -> when the work began (``time.monotonic``) that has not returned."""
+
+    def busy_s(self, lane: str) -> float | None:
+        """Return for how long a lane has not returned; None when it is free."""
+        since_s = self.busy.get(lane)
+        return None if since_s is None else time.monotonic() - since_s
+
+    def begin(self, lane: str, work: Callable[[], Any]) -> Round:
+        """Start work on one lane and return at once; the answer counts however late it comes."""
+        task = Round({lane: work})
+        # Entered here, so that nobody sees the lane free before its thread runs.
+        self.busy[lane] = time.monotonic()
+        self._send(task)
+        return task
+
+    def run(self, jobs: Mapping[str, Callable[[], Any]], deadline_s: float) -> dict[str, Any]:
+        """Return lane -> answer of the lanes that answered in time; a later answer is dropped.
+
+        Parameters
+        ----------
+        jobs
+            Lane -> work; no lane may be busy.
+        deadline_s
+            A lane that has been worked on for longer than this is left behind. With n lanes the
+            call returns within this and n times the patience.
+        """
+        if not jobs:
+            return {}
+        turn = Round(jobs)
+        self._send(turn)
+        patience_s = min(PATIENCE_S, deadline_s / (2 * turn.total))
+        until_s = time.monotonic() + deadline_s
+        wait_s = patience_s
+        while not turn.wait(wait_s):
+            now_s = time.monotonic()
+            if turn.left:
+                self._send(turn)
+                until_s, wait_s = now_s + deadline_s, patience_s
+            elif now_s < until_s:
+                wait_s = until_s - now_s
+            else:
+                break
+        turn.over = True
+        return dict(turn.answers)
+
+    def wait_for_others(self, lane: str) -> None:
+        """Wait until no lane but this one is busy; to be called from within it."""
+        while any(other != lane for other in tuple(self.busy)):
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        """End the threads that wait; one that is stuck ends when the driver lets it go."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, 0
+        for _ in range(idle):
+            self._asked.put(None)
+
+    def _send(self, turn: Round) -> None:
+        with self._lock:
+            waiting = self._idle > 0
+            if waiting:
+                self._idle -= 1
+        if waiting:
+            self._asked.put(turn)
+        else:
+            threading.Thread(target=self._serve, args=(turn,), name="nvml", daemon=True).start()
+
+    def _serve(self, turn: Round | None) -> None:
+        while turn is not None:
+            self._walk(turn)
+            del turn  # a round that is over must not live on with its answers
+            with self._lock:
+                # One thread that waits is enough: those that stood in for a stuck one end.
+                if self._closed or self._idle:
+                    return
+                self._idle += 1
+            turn = self._asked.get()
+
+    def _walk(self, turn: Round) -> None:
+        while not turn.over:
+            try:
+                lane, work = turn.left.popleft()
+            except IndexError:
+                return
+            self.busy[lane] = time.monotonic()
+            try:
+                answer = work()
+            except Exception as error:  # noqa: BLE001 - whoever asked looks at it
+                answer = error
+            turn.answers[lane] = answer
+            del self.busy[lane]
+            if len(turn.answers) == turn.total:
+                turn.done.put(None)

@@ -1,0 +1,284 @@
+"""The NVML source while calls do not return: the others are read, nothing is asked twice.
+
+A hung driver is a delay of the stand-in; the deadline is short, so that a case takes no longer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sources.nvml_case import UID, play
+
+if TYPE_CHECKING:
+    from tests.fakenvml import FakeNvml
+
+FOUR = tuple(f"gpu {index} total=24G" for index in range(4))
+
+SCENE = """
+import threading, time
+s = source(deadline_s=0.3)
+def took():
+    began = time.monotonic()
+    sample = s.read()
+    return time.monotonic() - began, sample
+def states(sample):
+    return [r.state for r in sample.readings]
+"""
+
+
+def test_a_hung_card_delays_no_other(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    first_s, first, later_s, later, fault, threads = play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo* 1 3000000")
+first_s, sample = took()
+first = states(sample)
+threads = threading.active_count()
+later_s, later = 0.0, []
+for _ in range(20):
+    t, sample = took()
+    later_s, later = max(later_s, t), states(sample)
+    now[0] += 5
+out(first_s, first, later_s, later, plain(sample.faults), threading.active_count() - threads)
+os._exit(0)
+""",
+    )
+    assert first == later == ["ok", "hung", "ok", "ok"]
+    assert 0.3 <= first_s < 1.5
+    assert later_s < 0.1, "a card that is known to hang is not waited for again"
+    assert [item["where"] for item in fault] == ["nvml/1"]
+    assert fault[0]["why"].startswith("no answer for ")
+    assert threads == 0
+
+
+def test_nothing_is_asked_of_a_hung_card_and_its_late_answer_is_dropped(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    hung, back, meanwhile = play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo_v2 2 900000")
+hung = [states(s.read())[2]]
+put(*{FOUR!r})
+while s._lanes.busy:
+    hung.append(states(s.read())[2])
+    time.sleep(0.02)
+back = states(s.read())
+out(sorted(set(hung)), back, len(hung) - 1)
+s.close()
+""",
+    )
+    assert hung == ["hung"]
+    assert back == ["ok"] * 4
+    calls = fake.stats()
+    # Three reads of four cards, one of them the call that hung; in between only the other three.
+    assert calls["nvmlDeviceGetMemoryInfo_v2"] == 3 * 4 + 3 * meanwhile
+
+
+def test_all_cards_hung_at_once_cost_one_deadline(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    first_s, first, later_s = play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo* * 3000000")
+first_s, sample = took()
+later_s, _ = took()
+out(first_s, states(sample), later_s)
+os._exit(0)
+""",
+    )
+    assert first == ["hung"] * 4
+    assert first_s < 1.5
+    assert later_s < 0.1
+
+
+def test_hung_lost_and_back_are_told_once(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    events = play(
+        fake,
+        SCENE
+        + f"""
+told = []
+def turn(count=3, step=5):
+    for _ in range(count):
+        told.extend([e.kind, e.device_uid] for e in s.read().events)
+        now[0] += step
+turn()
+put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo_v2 1 500000")
+turn(1)
+put(*{FOUR!r}, "fail nvmlDevice* 3 15")
+turn()
+while s._lanes.busy:
+    time.sleep(0.02)
+turn()
+put(*{FOUR!r})
+now[0] += 60
+turn(6)
+out(*told)
+s.close()
+""",
+    )
+    assert events == [
+        ["gpu-hung", UID(1)],
+        ["gpu-lost", UID(3)],
+        ["gpu-back", UID(1)],
+        ["gpu-back", UID(3)],
+    ]
+
+
+def test_a_card_that_comes_and_goes_is_one_incident(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    kinds = play(
+        fake,
+        SCENE
+        + f"""
+kinds = []
+for n in range(30):
+    put(*{FOUR!r}, *(["fail nvmlDeviceGetMemoryInfo_v2 0 16"] if n % 2 else []))
+    now[0] += 6
+    kinds += [e.kind for e in s.read().events]
+    now[0] += 61
+    put(*{FOUR!r})
+    now[0] -= 61
+out(*kinds)
+s.close()
+""",
+    )
+    assert kinds == ["reset-required"]
+
+
+def test_a_card_that_never_answered_is_not_told_as_lost(fake: FakeNvml) -> None:
+    fake.write(*FOUR, "fail nvmlDeviceGetMemoryInfo_v2 0 15")
+    kinds = play(
+        fake,
+        SCENE + "out(*[e.kind for _ in range(5) for e in s.read().events])\ns.close()",
+    )
+    assert kinds == []
+
+
+# ---- the driver as a whole -------------------------------------------------------------------
+
+
+def test_a_look_for_cards_that_hangs_holds_up_no_reading(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    slowest_s, words, faults = play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+put(*{FOUR!r}, "delay nvmlDeviceGetHandleByIndex_v2 2 3000000")
+now[0] += 61
+words, slowest = set(), 0.0
+first_s, sample = took()
+for _ in range(10):
+    t, sample = took()
+    words.update(states(sample))
+    slowest = max(slowest, t)
+    now[0] += 61
+    time.sleep(0.03)
+out(slowest, sorted(words), [f.why for f in sample.faults])
+os._exit(0)
+""",
+    )
+    assert slowest_s < 0.2
+    assert words == ["ok"]
+    assert any("look for new GPUs has not ended" in why for why in faults)
+
+
+def test_a_start_that_hangs_is_waited_for_and_not_repeated(fake: FakeNvml) -> None:
+    fake.write(*FOUR, "delay nvmlInitWithFlags * 1500000")
+    whys, states = play(
+        fake,
+        """
+import time
+import gpuwatchd.sources.nvml as module
+module.START_S = 0.2
+s = source()
+whys = []
+while True:
+    try:
+        sample = s.read()
+        break
+    except SourceUnavailable as error:
+        whys.append(str(error))
+        now[0] += 60
+out(whys, [r.state for r in sample.readings])
+s.close()
+""",
+    )
+    assert len(whys) > 3
+    assert all(why.startswith("the NVIDIA driver has not answered for ") for why in whys[1:])
+    assert states == ["ok"] * 4
+    assert fake.stats()["nvmlInitWithFlags"] == 1
+
+
+@pytest.mark.parametrize("call", ["nvmlShutdown * 5000000", "nvmlDeviceGetMemoryInfo_v2 1 5000000"])
+def test_closing_does_not_wait_for_a_driver_that_hangs(fake: FakeNvml, call: str) -> None:
+    fake.write(*FOUR)
+    (took_s,) = play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+put(*{FOUR!r}, "delay {call}")
+s.read()
+began = time.monotonic()
+s.close()
+out(time.monotonic() - began)
+os._exit(0)
+""",
+    )
+    assert took_s < 1.5
+
+
+def test_while_a_card_hangs_the_driver_is_not_ended_for_another(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo_v2 1 1200000", "fail nvmlDevice* 3 15")
+s.read()
+for _ in range(5):
+    now[0] += 30
+    assert states(s.read()) == ["ok", "hung", "ok", "lost"]
+put(*{FOUR!r})
+while s._lanes.busy:
+    time.sleep(0.05)
+now[0] += 300
+assert states(s.read()) == ["ok"] * 4
+s.close()
+out()
+""",
+    )
+    calls = fake.stats()
+    assert calls["nvmlInitWithFlags"] == 2
+    assert calls["nvmlShutdown"] == 2
+
+
+def test_mig_instances_share_the_lane_of_their_card(fake: FakeNvml) -> None:
+    lines = ("gpu 0 total=80G mig=1", "mig 0 gi=1 total=20G", "mig 0 gi=2 total=20G", "gpu 1")
+    fake.write(*lines)
+    states, threads = play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+before = threading.active_count()
+put(*{lines!r}, "delay nvmlDeviceGetMemoryInfo_v2 0:1 3000000")
+s.read()
+out(states(s.read()), threading.active_count() - before)
+os._exit(0)
+""",
+    )
+    assert states == ["hung", "hung", "hung", "ok"]
+    assert threads <= 1

@@ -1,0 +1,96 @@
+"""Lanes by themselves: no driver, only work that takes time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from gpuwatchd.sources.nvml_lanes import Lanes
+
+
+def until(what: object, seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not callable(what) or not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_answers_come_by_lane_and_errors_are_answers() -> None:
+    lanes = Lanes()
+    answers = lanes.run({"a": lambda: 1, "b": lambda: 1 // 0, "c": lambda: "x"}, 1.0)
+    assert (answers["a"], answers["c"]) == (1, "x")
+    assert isinstance(answers["b"], ZeroDivisionError)
+    assert lanes.busy == {}
+    lanes.close()
+
+
+def test_one_thread_does_it_all_while_nothing_hangs() -> None:
+    lanes = Lanes()
+    names = {threading.get_ident()}
+    for _ in range(50):
+        names.update(lanes.run({str(n): threading.get_ident for n in range(8)}, 1.0).values())
+    assert len(names) == 2
+    lanes.close()
+
+
+@pytest.mark.parametrize("stuck", [1, 3])
+def test_a_stuck_lane_is_left_behind_and_its_late_answer_dropped(stuck: int) -> None:
+    lanes, gate = Lanes(), threading.Event()
+    jobs = {str(n): (gate.wait if n < stuck else (lambda: "ok")) for n in range(8)}
+    began = time.monotonic()
+    answers = lanes.run(jobs, 0.2)
+    assert time.monotonic() - began < 2.0
+    assert sorted(answers) == [str(n) for n in range(stuck, 8)]
+    assert sorted(lanes.busy) == [str(n) for n in range(stuck)]
+    assert (lanes.busy_s("0") or 0.0) >= 0.2
+    free = {lane: work for lane, work in jobs.items() if lane not in lanes.busy}
+    assert sorted(lanes.run(free, 0.2)) == sorted(free)
+    gate.set()
+    until(lambda: not lanes.busy)
+    assert lanes.busy_s("0") is None
+    assert lanes.run({"0": lambda: "again"}, 1.0) == {"0": "again"}
+    lanes.close()
+
+
+def test_threads_that_stood_in_end() -> None:
+    lanes, gate = Lanes(), threading.Event()
+    before = set(threading.enumerate())
+
+    def mine() -> int:
+        return len(set(threading.enumerate()) - before)
+
+    lanes.run({str(n): gate.wait for n in range(6)}, 0.1)
+    assert mine() == 6
+    gate.set()
+    until(lambda: mine() <= 1)
+    lanes.close()
+    until(lambda: mine() == 0)
+    assert lanes.busy == {}
+
+
+def test_an_answer_that_is_waited_for_counts_however_late() -> None:
+    lanes, gate = Lanes(), threading.Event()
+    task = lanes.begin("driver", gate.wait)
+    assert not task.wait(0.05)
+    assert "driver" in lanes.busy
+    gate.set()
+    assert task.wait(5.0)
+    assert task.answers == {"driver": True}
+    until(lambda: not lanes.busy)
+    lanes.close()
+
+
+def test_waiting_for_others_ends_when_they_do() -> None:
+    lanes, gate = Lanes(), threading.Event()
+    lanes.begin("card", gate.wait)
+    task = lanes.begin("driver", lambda: lanes.wait_for_others("driver"))
+    assert not task.wait(0.1)
+    gate.set()
+    assert task.wait(5.0)
+    lanes.close()
+
+
+def test_no_work_is_no_wait() -> None:
+    assert Lanes().run({}, 60.0) == {}
