@@ -11,6 +11,7 @@ plain files of the same shape.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import time
 from pathlib import Path
@@ -192,7 +193,7 @@ class DrmSource:
         self, card: _Card, held: Holders | None, faults: list[Fault], *, mono_s: float, slow: bool
     ) -> DeviceReading:
         found = card.found
-        if not found.folder.is_dir():
+        if not os.path.isdir(found.folder):  # noqa: PTH112 - once per card and look
             return self._blank(card, "lost", "the kernel does not list it any more", faults)
         if held is None:
             card.state = "asleep"
@@ -208,7 +209,7 @@ class DrmSource:
             faults.append(_fault(card, "memory", "its memory figures are no numbers"))
         if slow:
             card.gauges = self._gauges(card, mono_s)
-        busy = drm_sysfs.number(found.folder / "gpu_busy_percent")
+        busy = drm_sysfs.number(f"{found.folder}/gpu_busy_percent")
         util = None if busy is None else min(100.0, float(busy))
         if found.vendor == "intel" and held.reason is None:
             util = held.busy_pct

@@ -8,17 +8,23 @@ tests use text of the documented shape.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_UNITS: Final = {"": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+_UNITS: Final = {"": 1, "ns": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_KINDS: Final = (
+    "engine-capacity-", "engine-", "total-cycles-", "cycles-", "resident-", "memory-",
+)  # fmt: skip
+"""Beginnings of the keys that are followed by a name; the longer one first."""
+_LINE: Final = re.compile(
+    rf"^drm-({'|'.join(_KINDS)}|)([\w.-]+):[ \t]*(\S+)(?:[ \t]+(\w+))?[ \t]*$",
+    re.MULTILINE | re.ASCII,
+)
+_MOST_DIGITS: Final = 19
+"""Of a number that the kernel may write here; with more it is none of ours."""
 _OWN_MEMORY: Final = re.compile(r"vram\d*|local\d*")
 """Regions that lie on the card: amdgpu "vram", xe "vram0", i915 "local0"."""
 _HOST_MEMORY: Final = re.compile(r"gtt|system\d*|stolen(-system\d*)?")
 """Regions that lie in the host's memory. Any other region is kept and counted nowhere."""
-_BIGGEST: Final = 1 << 60
 
 
 class Client(NamedTuple):
@@ -67,66 +73,29 @@ def parse(text: str) -> Client | None:
     >>> parse("pos:\t0\nflags:\t02\n") is None
     True
     """
-    fields = _fields(text)
-    driver = fields.get("drm-driver", "").lower()
+    values: dict[str, dict[str, int]] = {kind: {} for kind in _KINDS}
+    plain: dict[str, str] = {}
+    for kind, name, value, unit in _LINE.findall(text):
+        if not kind:
+            plain[name] = value
+            continue
+        factor = _UNITS.get(unit)
+        if factor is not None and value.isdecimal() and len(value) <= _MOST_DIGITS:
+            values[kind][name] = int(value) * factor
+    driver = plain.get("driver", "").lower()
     if not driver:
         return None
-    older = _amounts(fields, "drm-memory-")
-    engines = {
-        name: number
-        for name, number in _numbers(fields, "drm-engine-").items()
-        if not name.startswith("capacity-")
-    }
-    cycles = _numbers(fields, "drm-cycles-")
+    engines, client_id = values["engine-"], plain.get("client-id", "")
+    is_number = client_id.isdecimal() and len(client_id) <= _MOST_DIGITS
     return Client(
         driver=driver,
-        pdev=fields.get("drm-pdev", "").lower() or None,
-        client_id=_number(fields.get("drm-client-id", "")),
-        resident=older | _amounts(fields, "drm-resident-"),
-        engines=engines or cycles,
-        ticks={} if engines else _numbers(fields, "drm-total-cycles-"),
-        capacity={
-            name: number
-            for name, number in _numbers(fields, "drm-engine-capacity-").items()
-            if number > 0
-        },
+        pdev=plain.get("pdev", "").lower() or None,
+        client_id=int(client_id) if is_number else None,
+        resident=values["memory-"] | values["resident-"],
+        engines=engines or values["cycles-"],
+        ticks={} if engines else values["total-cycles-"],
+        capacity={name: number for name, number in values["engine-capacity-"].items() if number},
     )
-
-
-def _fields(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        if line.startswith("drm-"):
-            key, mark, value = line.partition(":")
-            if mark:
-                found[key.strip()] = value.strip()
-    return found
-
-
-def _number(text: str) -> int | None:
-    word = text.split(" ", 1)[0]
-    # Twenty digits hold every 64-bit number; what is longer is none of the kernel's.
-    return int(word) if word.isascii() and word.isdecimal() and len(word) <= 20 else None
-
-
-def _numbers(fields: Mapping[str, str], prefix: str) -> dict[str, int]:
-    return {
-        key[len(prefix) :]: number
-        for key, value in fields.items()
-        if key.startswith(prefix) and (number := _number(value)) is not None
-    }
-
-
-def _amounts(fields: Mapping[str, str], prefix: str) -> dict[str, int]:
-    found = {}
-    for key, value in fields.items():
-        if not key.startswith(prefix):
-            continue
-        number, (_, _, unit) = _number(value), value.partition(" ")
-        factor = _UNITS.get(unit.strip().lower())
-        if number is not None and factor is not None and number * factor < _BIGGEST:
-            found[key[len(prefix) :]] = number * factor
-    return found
 
 
 class Busy:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.model import ProcessKey, ProcessUse
 from gpuwatchd.sources.drm_fdinfo import Busy, Client, parse
-from gpuwatchd.sources.drm_sysfs import compute_devices, number, word
+from gpuwatchd.sources.drm_sysfs import compute_devices, number, read_text, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +89,8 @@ class Processes:
         self._compute: frozenset[int] = frozenset()
         """Those that have /dev/kfd open."""
         self._kfd_pids: frozenset[int] = frozenset()
+        self._parsed: dict[tuple[int, int], tuple[str, Client | None]] = {}
+        """(pid, descriptor) -> what it said last, and what that means."""
         self._unreadable = 0
         self._gpu_ids: dict[str, str] = {}
         self._busy = Busy()
@@ -154,9 +156,14 @@ class Processes:
             kept = []
             for descriptor in descriptors:
                 text = self._fdinfo(pid, descriptor)
-                client = parse(text) if text is not None else None
-                if text is not None:
-                    kept.append(descriptor)
+                if text is None:
+                    self._parsed.pop((pid, descriptor), None)
+                    continue
+                kept.append(descriptor)
+                before, client = self._parsed.get((pid, descriptor), ("", None))
+                if text != before:  # whoever is idle says the same again
+                    client = parse(text)
+                    self._parsed[pid, descriptor] = (text, client)
                 if client is not None:
                     yield pid, descriptor, client
             if len(kept) != len(descriptors):
@@ -164,8 +171,7 @@ class Processes:
 
     def _fdinfo(self, pid: int, descriptor: int) -> str | None:
         try:
-            with (self._proc / str(pid) / "fdinfo" / str(descriptor)).open("rb") as file:
-                return file.read(_FDINFO_BYTES).decode("utf-8", "replace")
+            return read_text(f"{self._proc}/{pid}/fdinfo/{descriptor}", _FDINFO_BYTES)
         except OSError:
             return None
 
@@ -181,6 +187,8 @@ class Processes:
             if descriptors:
                 found[pid] = descriptors
         self._open, self._compute = found, frozenset(compute)
+        there = {(pid, descriptor) for pid, known in found.items() for descriptor in known}
+        self._parsed = {at: said for at, said in self._parsed.items() if at in there}
         self._gpu_ids = compute_devices(self._sys)
 
     def _cards_of(self, pid: int, compute: set[int]) -> tuple[int, ...]:

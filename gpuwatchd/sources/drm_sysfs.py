@@ -7,6 +7,7 @@ the kernel's documentation of amdgpu, i915 and xe.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -58,7 +59,22 @@ class Found(NamedTuple):
     """It has no memory to speak of and works in the host's."""
 
 
-def read_word(path: Path) -> str:
+def read_text(path: str | Path, limit_bytes: int = _VALUE_BYTES) -> str:
+    """Return a small file's text; many are read per look, so without any file object.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, limit_bytes).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def read_word(path: str | Path) -> str:
     """Return a small file's text without surrounding blanks.
 
     Raises
@@ -66,11 +82,10 @@ def read_word(path: Path) -> str:
     OSError
         When it cannot be read.
     """
-    with path.open("rb") as file:
-        return file.read(_VALUE_BYTES).decode("utf-8", "replace").strip()
+    return read_text(path).strip()
 
 
-def word(path: Path) -> str:
+def word(path: str | Path) -> str:
     """Return a small file's text, "" when it cannot be read."""
     try:
         return read_word(path)
@@ -78,7 +93,7 @@ def word(path: Path) -> str:
         return ""
 
 
-def number(path: Path) -> int | None:
+def number(path: str | Path) -> int | None:
     """Return the whole number in a file; None when there is none."""
     return whole_number(word(path))
 
@@ -117,7 +132,7 @@ def driver_of(folder: Path) -> str:
 
 def is_suspended(folder: Path) -> bool:
     """Say whether the card sleeps; this file never wakes it."""
-    return word(folder / "power/runtime_status") == "suspended"
+    return word(f"{folder}/power/runtime_status") == "suspended"
 
 
 def identify(number_: int, folder: Path, sys: Path, *, integrated: bool) -> Found | None:
@@ -211,12 +226,12 @@ def amd_memory(card: Found, available_bytes: int | None) -> Memory:
     OSError
         When the card does not answer at all.
     """
-    used = whole_number(read_word(card.folder / "mem_info_vram_used"))
-    total = number(card.folder / "mem_info_vram_total")
+    used = whole_number(read_word(f"{card.folder}/mem_info_vram_used"))
+    total = number(f"{card.folder}/mem_info_vram_total")
     if not card.unified:
         return Memory(used, _rest(total, used), total)
-    more = number(card.folder / "mem_info_gtt_used")
-    most = number(card.folder / "mem_info_gtt_total")
+    more = number(f"{card.folder}/mem_info_gtt_used")
+    most = number(f"{card.folder}/mem_info_gtt_total")
     host = _rest(most, more)
     if host is not None and available_bytes is not None:
         host = min(host, available_bytes)

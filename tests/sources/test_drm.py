@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +26,7 @@ from tests.sources.drm_case import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -38,20 +38,20 @@ def tree(tmp_path: Path) -> Tree:
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Refuse to open a file or a folder, even to root."""
     forbidden: set[str] = set()
-    scandir, opened = os.scandir, Path.open
+    scandir, opened = os.scandir, os.open
 
     def checked_scandir(path: str | Path) -> object:
         if str(path) in forbidden:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)
 
-    def checked_open(path: Path, *arguments: Any, **named: Any) -> Any:
+    def checked_open(path: str | Path, *arguments: Any, **named: Any) -> Any:
         if str(path) in forbidden:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, *arguments, **named)
 
     monkeypatch.setattr("os.scandir", checked_scandir)
-    monkeypatch.setattr(Path, "open", checked_open)
+    monkeypatch.setattr("os.open", checked_open)
     return lambda path: forbidden.add(str(path))
 
 
