@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "watch": "gpuwatchd.ctl.watch:command",
     "predict": "gpuwatchd.ctl.predict:command",
     "explain": "gpuwatchd.ctl.explain:command",
+    "zombies": "gpuwatchd.ctl.zombies:command",
     "history": "gpuwatchd.ctl.history:command",
     "alerts": "gpuwatchd.ctl.alerts:command",
     "feedback": "gpuwatchd.ctl.feedback:command",

@@ -114,11 +114,12 @@ class Holdings:
             reading = seen.reading
             if reading is not None and reading.util_pct is not None:
                 util[uid] = max(reading.util_pct, util.get(uid, 0.0))
-        self._ticks += 1
         last_s = self._looked_s
         recent = last_s is not None and 0.0 <= now_s - last_s < AT_LEAST_EVERY_S
-        if recent and self._ticks % EVERY_TICKS:
+        self._ticks += 1
+        if recent and self._ticks < EVERY_TICKS:
             return
+        self._ticks = 0
         self._looked_s = now_s
         self._examine(now_s)
         util.clear()

@@ -26,8 +26,8 @@ EXIT_CODES = [
     ("0", "done; for `analyze`: nothing at or above `--fail-on`"),
     ("1", "failed: no GPU readable, no data for the period, delivery failed"),
     ("2", "usage, also the bare command without a verb"),
-    ("3", ("findings: `analyze` always; `status` and `predict` with `--exit-code`; `doctor` with"
-          " warnings only; `service status` not running")),
+    ("3", ("findings: `analyze` always; `status`, `predict` and `zombies` with `--exit-code`;"
+          " `doctor` with warnings only; `service status` not running")),
     ("5", "bad input: a log that cannot be read or has no memory column, a configuration error"),
     ("130", "interrupted (Ctrl-C)"),
     ("141", "the reader closed the pipe"),

@@ -1,0 +1,342 @@
+"""Memory held without work, as the daemon sees it: the pace, who is asked, whom nobody asks."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd.config import Config
+from gpuwatchd.config.sections import CostSection, Seconds, ZombiesSection
+from gpuwatchd.host.glance import Glance
+from gpuwatchd.model import (
+    Device,
+    DeviceReading,
+    Holding,
+    Ledger,
+    ProcessInfo,
+    ProcessKey,
+    ProcessUse,
+)
+from gpuwatchd.pipeline import holdings as module
+from gpuwatchd.pipeline.holdings import EVERY_TICKS, GLANCES, Holdings
+from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GIB = 2**30
+BOOTED_S = 1_000.0
+
+
+def key(pid: int, started_s: float | None = 50.0) -> ProcessKey:
+    return ProcessKey(pid=pid, started_at_s=None if started_s is None else BOOTED_S + started_s)
+
+
+def info(pid: int, **changes: Any) -> ProcessInfo:
+    values: dict[str, Any] = {
+        "key": key(pid), "name": "python", "user": "alice", "argv": ("python", "train.py"),
+        "parent_pid": 40,
+    }  # fmt: skip
+    return ProcessInfo(**{**values, **changes})
+
+
+class Machine:
+    """Devices with processes, a host, and what the kernel says of each pid."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        monkeypatch.setattr(module, "booted_at_s", lambda: BOOTED_S)
+        self.devices: dict[str, Any] = {}
+        self.infos: dict[ProcessKey, ProcessInfo] = {}
+        self.kernel: dict[int, Glance] = {}
+        self.dead: set[int] = set()
+        self.asked: list[int] = []
+        self.told: list[int] = []
+        self.buried: dict[int, ProcessInfo] = {}
+        self.now_s = 10_000.0
+        self.readings: tuple[Any, ...] = ()
+        host = SimpleNamespace(
+            is_contained=settings.pop("contained", False),
+            gone=self.buried.get,
+            states=self.told.extend,
+        )
+        serving = SimpleNamespace(readings=(), past=lambda _: (), members=lambda _: ())
+        self.holdings = Holdings(
+            Config(**{"zombies": ZombiesSection(), **settings}),
+            self,  # type: ignore[arg-type]
+            serving,  # type: ignore[arg-type]
+            host,  # type: ignore[arg-type]
+            look=self._look,
+            is_absent=self.dead.__contains__,
+        )
+
+    def _look(self, pid: int) -> Glance | None:
+        self.asked.append(pid)
+        return self.kernel.get(pid)
+
+    def card(
+        self,
+        uses: Iterable[ProcessInfo] | None,
+        *,
+        gib: float = 9.0,
+        util: float | None = 80.0,
+        source: str = "nvml",
+        uid: str = "GPU-1",
+        ledger: Ledger | None = None,
+    ) -> None:
+        """Put these processes on a device."""
+        listed = None
+        if uses is not None:
+            listed = tuple(ProcessUse(key=one.key, used_bytes=int(gib * GIB)) for one in uses)
+            self.infos |= {one.key: one for one in uses}
+        reading = DeviceReading(
+            device_uid=uid, used_bytes=60 * GIB, free_bytes=20 * GIB, total_bytes=80 * GIB,
+            util_pct=util, uses=listed,
+        )  # fmt: skip
+        device = Device(
+            uid=uid, vendor="nvidia", index=0, name="A100", memory_total_bytes=80 * GIB,
+            source=source,
+        )  # fmt: skip
+        self.devices[uid] = SimpleNamespace(device=device, reading=reading, ledger=ledger)
+
+    def run(
+        self,
+        pid: int,
+        state: str = "S",
+        *,
+        parent: int = 40,
+        started_s: float = 50.0,
+        cpu_s: float = 1.0,
+    ) -> None:
+        self.kernel[pid] = Glance("python", state, parent, started_s, cpu_s)
+
+    def ticks(self, count: int, *, every_s: float = 5.0) -> tuple[Holding, ...]:
+        for _ in range(count):
+            self.holdings.look(self.now_s)
+            self.now_s += every_s
+        return self.holdings.found
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+THREE_LOOKS = 2 * EVERY_TICKS + 1
+
+
+def test_most_ticks_ask_nobody(machine: Machine) -> None:
+    machine.card([info(7)])
+    machine.run(7)
+    machine.ticks(6 * EVERY_TICKS)
+    assert len(machine.asked) == 6
+
+
+def test_a_slow_pace_looks_at_least_every_half_minute(machine: Machine) -> None:
+    machine.card([info(7)])
+    machine.run(7)
+    machine.ticks(5, every_s=60.0)
+    assert len(machine.asked) == 5
+
+
+def test_many_processes_are_asked_in_turn(machine: Machine) -> None:
+    people = [info(pid) for pid in range(100, 140)]
+    machine.card(people)
+    for one in people:
+        machine.run(one.key.pid)
+    machine.ticks(1)
+    assert machine.asked == list(range(100, 100 + GLANCES))
+    machine.ticks(4 * EVERY_TICKS)
+    assert sorted(machine.asked) == list(range(100, 140))
+
+
+def test_a_pid_that_is_gone_is_named_from_what_was_known(machine: Machine) -> None:
+    gone = ProcessInfo(key=key(7, None), name="gone")
+    machine.card([gone])
+    machine.dead.add(7)
+    machine.buried[7] = info(7)
+    (found,) = machine.ticks(THREE_LOOKS)
+    assert (found.kind, found.since_s) == ("gone", 10_000.0)
+    assert found.process is not None
+    assert (found.process.label, found.process.state) == ("python train.py", "gone")
+    assert found.gib_hours == pytest.approx(9.0 * 60 / 3600)
+    assert found.cost_usd is None
+
+
+def test_who_it_was_is_known_after_a_restart_and_since_when(machine: Machine) -> None:
+    machine.holdings.resume(
+        LiveState(
+            pid=1, version="1", started_at_s=0.0, taken_at_s=9_990.0, interval_s=5.0,
+            devices=(
+                LiveDevice(
+                    device=Device(
+                        uid="GPU-1", vendor="nvidia", index=0, name="A", memory_total_bytes=None
+                    ),
+                    reading=None,
+                    processes=(LiveProcess(info=info(7), used_bytes=1),),
+                ),
+            ),
+            holdings=(
+                Holding(kind="gone", device_uid="GPU-1", process=info(7), since_s=4_000.0),
+            ),
+        )
+    )  # fmt: skip
+    machine.card([ProcessInfo(key=key(7, None), name="gone")])
+    machine.dead.add(7)
+    (found,) = machine.ticks(THREE_LOOKS)
+    assert found.since_s == 4_000.0
+    assert found.process is not None
+    assert found.process.user == "alice"
+
+
+def test_without_an_earlier_state_nothing_is_taken_up(machine: Machine) -> None:
+    machine.holdings.resume(None)
+    assert machine.ticks(THREE_LOOKS) == ()
+
+
+def test_a_nameless_pid_that_exists_is_not_gone(machine: Machine) -> None:
+    machine.card([ProcessInfo(key=key(7, None), name="pid 7 (hidden by system policy)")])
+    assert machine.ticks(THREE_LOOKS) == ()
+
+
+def test_a_zombie_is_told_with_its_parent_and_to_the_host(machine: Machine) -> None:
+    machine.card([info(7, state="Z", parents=("python launch.py[40]",))])
+    machine.run(7, "Z")
+    machine.run(40)
+    (found,) = machine.ticks(THREE_LOOKS)
+    assert found.kind == "defunct"
+    assert "parent python launch.py[40] has not collected it" in found.evidence
+    assert 7 in machine.told
+
+
+def test_waiting_in_the_driver_is_seen_at_every_look_once_suspected(machine: Machine) -> None:
+    people = [info(pid) for pid in range(100, 140)]
+    machine.card(people)
+    for one in people:
+        machine.run(one.key.pid)
+    machine.run(103, "D")
+    (found,) = machine.ticks(6 * EVERY_TICKS)
+    assert (found.kind, found.process and found.process.key.pid) == ("driver-wait", 103)
+    machine.run(103, "S")
+    assert machine.ticks(EVERY_TICKS) == ()
+
+
+def test_a_pid_that_is_another_process_by_now_is_not_believed(machine: Machine) -> None:
+    machine.card([info(7)])
+    machine.run(7, "D", started_s=9_000.0)
+    assert machine.ticks(10 * EVERY_TICKS) == ()
+
+
+@pytest.mark.parametrize("source", ["replay", "simulate"])
+def test_recorded_pids_are_never_looked_up_here(machine: Machine, source: str) -> None:
+    machine.card([info(7), ProcessInfo(key=key(8, None), name="x")], source=source)
+    machine.run(7, "Z")
+    machine.dead.add(8)
+    assert machine.ticks(THREE_LOOKS) == ()
+    assert machine.asked == []
+
+
+def test_in_a_container_nobody_is_looked_up(machine: Machine) -> None:
+    machine.card([ProcessInfo(key=key(7, None), name="?", foreign=True)], util=None)
+    machine.dead.add(7)
+    assert machine.ticks(THREE_LOOKS) == ()
+    assert machine.asked == []
+
+
+IDLE = ZombiesSection(idle_after=Seconds(120))
+
+
+def test_idle_for_long_with_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE, cost=CostSection(usd_per_gpu_hour=8.0))
+    machine.card([info(7)], util=0.0, gib=20.0)
+    machine.run(7)
+    (found,) = machine.ticks(4 * EVERY_TICKS + 1)
+    assert found.kind == "idle"
+    assert found.gib_hours == pytest.approx(20.0 * 120 / 3600)
+    assert found.cost_usd == pytest.approx(0.25 * 120 / 3600 * 8.0)
+
+
+def test_work_between_two_looks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    machine.run(7)
+    for turn in range(10 * EVERY_TICKS):
+        machine.card([info(7)], util=4.0 if turn % EVERY_TICKS == 3 else 0.0)
+        assert machine.ticks(1) == ()
+
+
+def test_where_the_use_is_unknown_the_cpu_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    people = [info(7), info(8)]
+    machine.card(people, util=None)
+    for turn in range(8 * EVERY_TICKS):
+        machine.run(7, cpu_s=1.0)
+        machine.run(8, cpu_s=1.0 + turn)
+        machine.ticks(1)
+    assert [one.process and one.process.key.pid for one in machine.holdings.found] == [7]
+
+
+def test_a_parent_that_has_ended_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    machine.card([info(7)], util=0.0)
+    machine.run(7)
+    machine.ticks(EVERY_TICKS)
+    machine.run(7, parent=1)
+    (found,) = machine.ticks(5 * EVERY_TICKS)
+    assert "whoever started it has ended" in found.evidence
+    assert 7 in machine.told
+
+
+def test_a_child_of_init_is_an_orphan_only_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    machine.card(
+        [
+            info(7, parent_pid=1, unit="trainer.service"),
+            info(8, parent_pid=1, unit="session-3.scope"),
+        ],
+        util=0.0,
+    )
+    machine.run(7, parent=1)
+    machine.run(8, parent=1)
+    found = machine.ticks(5 * EVERY_TICKS)
+    said = {one.process.key.pid: "has ended" in one.evidence for one in found if one.process}
+    assert said == {7: False, 8: True}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"framework": "display"},
+        {"framework": "browser"},
+        {"name": "nvidia-cuda-mps-server"},
+        {"name": "nvidia-persistenced"},
+        {"key": key(os.getpid())},
+    ],
+)
+def test_some_are_never_listed(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    one = info(7, **changes)
+    machine.card([one], util=0.0)
+    machine.run(one.key.pid)
+    assert machine.ticks(9 * EVERY_TICKS) == ()
+
+
+def test_an_unknown_list_resets_and_what_nobody_owns_needs_a_ledger(machine: Machine) -> None:
+    ledger = Ledger(state="whole", total_bytes=80 * GIB, owned_bytes=0, unattributed_bytes=9 * GIB)
+    machine.card([], ledger=ledger)
+    (found,) = machine.ticks(THREE_LOOKS)
+    assert (found.kind, found.held_bytes) == ("ghost", 9 * GIB)
+    machine.card(None, ledger=ledger)
+    assert machine.ticks(EVERY_TICKS) == ()
+    machine.card([], ledger=ledger)
+    assert machine.ticks(2 * EVERY_TICKS) == ()
+    (again,) = machine.ticks(EVERY_TICKS)
+    assert again.since_s == found.since_s
+
+
+def test_in_a_container_memory_of_others_is_no_ghost(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, contained=True)
+    ledger = Ledger(state="whole", total_bytes=80 * GIB, owned_bytes=0, unattributed_bytes=9 * GIB)
+    machine.card([], ledger=ledger)
+    assert machine.ticks(9 * EVERY_TICKS) == ()
