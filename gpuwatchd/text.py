@@ -7,10 +7,11 @@ where a source or the host builds its record, so that nothing unclean exists fur
 from __future__ import annotations
 
 import re
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MAX_CHARS = 256
 MASK = "****"
@@ -23,21 +24,48 @@ _FORBIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
-_SECRET_NAME = re.compile(
-    r"(?i)(?:token|passw(?:or)?d|passphrase|secret|credential|api[-_]?key|auth|key|\bpass\b|pwd)"
+_TELLING = (
+    r"(?:token|passw(?:or)?d|passphrase|secret|credential|key|auth|signature"
+    r"|(?<![a-z])pass(?![a-z])|pwd|cookie)"
 )
-_SECRET_PAIR = re.compile(
-    r"(?i)((?:token|passw(?:or)?d|passphrase|secret|api[-_]?key|credentials?)[\"']?\s*:\s*[\"']?)"
-    r"[^\s\"',}]+"
+_SECRET_NAME = re.compile(_TELLING, re.IGNORECASE)
+# What counts tokens or makes them is no secret, and hiding it would hide what a program does.
+_NO_SECRET = re.compile(
+    r"tokeniz\w*|(?:max|min|num|new|total|batched|input|output|prompt|context)[-_a-z]*tokens?\b"
+    r"|key(?:points?|frames?|board|words?)|authors?\b|monkey",
+    re.IGNORECASE,
 )
-_BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[^\s\"']+")
+_BARE_NAME = re.compile(r"(?:token|passw(?:or)?d|passphrase|secret|api[-_]?key)", re.IGNORECASE)
+_ASSIGNED = re.compile(r"(-{0,2}[\w.+-]+)=(.*)", re.DOTALL)
+_PAIR_NAME = re.compile(rf"{_TELLING}[\w.-]{{0,64}}\\?[\"']?\s*[:=]\s*", re.IGNORECASE)
+_NAME_BEFORE = re.compile(r"[\w.-]*\Z")
+_PAIR_VALUE = re.compile(r"\\\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|\S+")
+_QUERY_VALUE = re.compile(r"[^\s&#]+")
+"""Name and value within something longer: an object, a query, a header, a connection string."""
+_HEADER = re.compile(
+    r"\b((?:proxy-)?authorization|(?:set-)?cookie)([\"']?\s*[:=]\s*[\"']?)[^\"']+", re.IGNORECASE
+)
+_BEARER = re.compile(r"\b((?:bearer|basic)\s+)[^\s\"']+", re.IGNORECASE)
+_USER_FLAG = re.compile(r"(-u|--user|--proxy-user)=(.*)", re.DOTALL)
 _USER_FLAGS = frozenset({"-u", "--user", "--proxy-user"})
-_URL_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@]+@")
+# The last @ ends the login, which may hold one; a port with a path after it is no login.
+_URL_LOGIN = re.compile(
+    r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)(?:[^/\s]*@|[^\s:/@]*:(?!\d+/)\S*@)", re.IGNORECASE
+)
+_BARE_LOGIN = re.compile(r"(?<![\w.+-])([\w.+-]+:)[^\s/]+(@(?!sha256:)[\w.-]+(?:[:/].*)?)")
 _KNOWN_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
-    r"|sk-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{12,}|eyJ[\w-]{10,}\.[\w-]+\.?[\w-]*)"
+    r"(?<![A-Za-z0-9])(?:(?:hf|gsk|npm|r8|dckr_pat|pypi|nvapi)[_-][\w-]{16,}"
+    r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk[-_][\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|A(?:KI|SI)A[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
+    r"|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?)"
 )
 _LONG_WORD = re.compile(r"[A-Za-z0-9_+=-]{32,}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{32,}={0,2}")
+# A string holds words: what is in quotes stays one.
+_WORDS = re.compile(r"(?:[^\s\"']|\"[^\"]*\"?|'[^']*'?)+")
+_MAX_DEPTH = 4
+_MASKED_CHARS = 4096
+"""Of a word so much is looked at: what is cut first may have lost the shape of a secret."""
 
 
 def clean(text: str | bytes, *, limit: int = MAX_CHARS) -> str:
@@ -65,59 +93,113 @@ def clean(text: str | bytes, *, limit: int = MAX_CHARS) -> str:
 
 
 def _looks_random(word: str) -> bool:
-    if any(mark in word for mark in "/.:") or not _LONG_WORD.fullmatch(word):
+    if any(mark in word for mark in ".:"):
         return False
-    kinds = (
+    if "/" in word or "+" in word:
+        # A path of that length has words in it; in random letters every other is of another kind.
+        kinds = ["a" if c.islower() else "A" if c.isupper() else "0" for c in word]
+        changes = sum(one != other for one, other in pairwise(kinds))
+        return bool(_BASE64.fullmatch(word)) and changes > 0.45 * len(word)
+    if not _LONG_WORD.fullmatch(word):
+        return False
+    count = (
         any(c.islower() for c in word)
         + any(c.isupper() for c in word)
         + any(c.isdigit() for c in word)
     )
     hexadecimal = all(c in "0123456789abcdefABCDEF" for c in word)
-    return hexadecimal or kinds == 3
+    return hexadecimal or count == 3
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(_NO_SECRET.sub("", name)) is not None
+
+
+def _mask_pairs(text: str) -> str:
+    parts: list[str] = []
+    begin = 0
+    while found := _PAIR_NAME.search(text, begin):
+        parts.append(text[begin : found.end()])
+        begin = found.end()
+        name = _NAME_BEFORE.search(text, max(0, found.start() - 32), found.start())
+        start = name.start() if name else found.start()
+        in_query = text[start - 1 : start] in {"?", "&"}
+        value = (_QUERY_VALUE if in_query else _PAIR_VALUE).match(text, begin)
+        if value and _is_secret(text[start : found.end()]):
+            parts.append(MASK)
+            begin = value.end()
+    return "".join((*parts, text[begin:]))
 
 
 def _mask_word(word: str) -> str:
-    name, mark, value = word.partition("=")
-    if mark and _SECRET_NAME.search(name):
+    """Mask what is in one word, which has no blanks outside quotes."""
+    assigned = _ASSIGNED.fullmatch(word)
+    name, value = (assigned[1], assigned[2]) if assigned else ("", word)
+    if assigned and (_is_secret(name) or _looks_random(value)):
         return f"{name}={MASK}"
+    if login := _USER_FLAG.fullmatch(word):
+        return f"{login[1]}={login[2].partition(':')[0]}:{MASK}" if ":" in login[2] else word
     word = _URL_LOGIN.sub(rf"\1{MASK}@", word)
-    word = _KNOWN_TOKEN.sub(MASK, word)
-    if mark and _looks_random(value):
-        return f"{name}={MASK}"
+    word = _mask_pairs(_HEADER.sub(rf"\1\2{MASK}", word))
+    word = _KNOWN_TOKEN.sub(MASK, _BARE_LOGIN.sub(rf"\1{MASK}\2", word))
     return MASK if _looks_random(word) else word
+
+
+def _mask_string(text: str, depth: int) -> str:
+    """Mask a string of several words: code, a shell's command, a title, an object."""
+    assigned = _ASSIGNED.match(text)
+    if assigned and _is_secret(assigned[1]):
+        return f"{assigned[1]}={MASK}"
+    text = _BEARER.sub(rf"\1{MASK}", _HEADER.sub(rf"\1\2{MASK}", text))
+    words = _WORDS.findall(_mask_pairs(text))
+    if depth >= _MAX_DEPTH:
+        return MASK
+    return " ".join(_mask_words(words, depth + 1))
+
+
+def _mask_words(words: Iterable[str], depth: int) -> Iterator[str]:
+    before = ""
+    for word in words:
+        hide = _hides_next(before) and not word.startswith("--")
+        login = before in _USER_FLAGS and ":" in word
+        before = "" if hide else word
+        if hide:
+            yield MASK
+        elif login:  # as curl takes it
+            yield f"{word.partition(':')[0]}:{MASK}"
+        elif " " not in word:
+            yield _mask_word(word)
+        elif word[0] in "\"'" and word[-1] == word[0]:
+            yield f"{word[0]}{_mask_string(word[1:-1], depth)}{word[0]}"
+        else:
+            yield _mask_string(word, depth)
+
+
+def _hides_next(word: str) -> bool:
+    if word.startswith("-"):
+        return "=" not in word and _is_secret(word)
+    return _BARE_NAME.fullmatch(word) is not None
 
 
 def mask_argv(argv: Iterable[str], *, limit: int = 24) -> tuple[str, ...]:
     """Return a command line without its secrets, each word cleaned, at most ``limit`` words.
 
-    Masked are: values of options or variables whose name speaks of a token, key, password or
-    secret (with ``=``, ``:`` or as the next word), logins in URLs and after ``-u``, tokens of
-    well-known shapes, and long random-looking words.
+    Masked are: values of options or variables whose name speaks of a token, key, password, secret
+    or signature (with ``=``, ``:`` or as the next word, in an object or a query too), logins in
+    URLs, connection strings and after ``-u``, headers that authorize, tokens of well-known shapes,
+    and long random-looking words. What follows a ``-p`` may be a port as well as a password, and
+    a secret that looks like any word and stands alone cannot be told from one: both stay.
 
     Examples
     --------
     >>> mask_argv(["train.py", "--api-key", "abc", "--hf-token=x", "postgres://u:p@db/x"])
     ('train.py', '--api-key', '****', '--hf-token=****', 'postgres://****@db/x')
+    >>> mask_argv(["vllm", "--tokenizer", "gpt2", "--max-tokens=8", "--env=HF_TOKEN=x"])
+    ('vllm', '--tokenizer', 'gpt2', '--max-tokens=8', '--env=HF_TOKEN=****')
     """
-    words: list[str] = []
-    hide_next = False
-    before = ""
-    for position, raw in enumerate(argv):
-        if position >= limit:
-            words.append("...")
-            break
-        word = _BEARER.sub(rf"\1{MASK}", _SECRET_PAIR.sub(rf"\1{MASK}", clean(raw)))
-        if before in _USER_FLAGS and ":" in word:  # as curl takes a login
-            word = f"{word.partition(':')[0]}:{MASK}"
-        before = word
-        if hide_next and not word.startswith("--"):
-            words.append(MASK)
-            hide_next = False
-            continue
-        hide_next = word.startswith("-") and "=" not in word and bool(_SECRET_NAME.search(word))
-        # One long string without NULs (setproctitle) still holds "--token abc" pairs.
-        words.append(" ".join(mask_argv(word.split(" "))) if " " in word else _mask_word(word))
-    return tuple(words)
+    words = [clean(raw, limit=_MASKED_CHARS) for raw in islice(argv, limit + 1)]
+    masked = [word[:MAX_CHARS] for word in _mask_words(words[:limit], 0)]
+    return (*masked, "...") if len(words) > limit else tuple(masked)
 
 
 def for_pango(text: str) -> str:

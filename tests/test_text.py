@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +126,163 @@ def test_secrets_in_headers_objects_and_logins_are_masked(argv: list[str]) -> No
     masked = " ".join(text.mask_argv(argv))
     assert "PLANTED" not in masked
     assert text.MASK in masked
+
+
+# Secrets as people choose them: any visible signs, blanks inside; and as programs make them.
+CHOSEN = st.text(
+    alphabet=st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\"'\\"),
+    min_size=6,
+    max_size=40,
+).filter(lambda word: word[0] not in "-*=:@[{(,;&<")
+PHRASES = st.lists(CHOSEN, min_size=2, max_size=3).map(" ".join)
+LETTERS = st.text(alphabet="abcdefXYZ0123456789", min_size=6, max_size=30)
+NAMES = st.sampled_from(
+    [
+        *("api-key", "api_key", "token", "hf-token", "password", "passwd", "secret", "wandb-key"),
+        *("aws_secret_access_key", "HF_TOKEN", "DB_PASS", "client-secret", "credentials", "auth"),
+    ]
+)
+AROUND = st.lists(
+    st.sampled_from(["--lr", "0.1", "train.py", "-v", "x=y", "/a/b", "{}", "k: v"]), max_size=8
+)
+
+
+def shown(argv: list[str]) -> str:
+    return " ".join(text.mask_argv(argv))
+
+
+def assert_hidden(secret: str, argv: list[str]) -> None:
+    """Nothing of a secret is left that would not be there anyway."""
+    left = shown(argv)
+    assert text.MASK in left
+    assert secret not in left
+    without = shown([word.replace(secret, "QQQQQQ") for word in argv])
+    for start in range(len(secret) - 3):
+        piece = secret[start : start + 4]
+        assert piece not in left or piece in without or piece in text.MASK * 2
+
+
+@given(NAMES, CHOSEN | PHRASES, AROUND, AROUND)
+def test_the_value_of_a_telling_option_never_survives(
+    name: str, secret: str, before: list[str], after: list[str]
+) -> None:
+    assert_hidden(secret, [*before, f"--{name}", secret, *after])
+    assert_hidden(secret, [*before, f"--{name}={secret}", *after])
+    assert_hidden(secret, [*before, f"{name}={secret}", *after])
+    assert_hidden(secret, [*before, f"-D{name}={secret}", *after])
+
+
+@given(NAMES, CHOSEN, AROUND)
+def test_nor_does_it_within_something_longer(name: str, secret: str, around: list[str]) -> None:
+    for word in (
+        f"--env={name}={secret}",
+        f"--header=X-{name}: {secret}",
+        f"python serve.py --{name} {secret} --port 80",
+        f"python serve.py --{name}={secret} --port 80",
+        f"bash -c '{name}={secret} python train.py'",
+    ):
+        assert_hidden(secret, [*around, word, *around])
+
+
+@given(NAMES, LETTERS)
+def test_nor_in_a_query(name: str, secret: str) -> None:
+    assert shown([f"https://h/x?a=1&{name}={secret}&b=2"]) == f"https://h/x?a=1&{name}=****&b=2"
+
+
+@given(NAMES, CHOSEN | PHRASES, st.integers(0, 10**6))
+def test_nor_in_an_object(name: str, secret: str, number: int) -> None:
+    inside = {"max_tokens": number, "user": "u", name: secret, "z": [1]}
+    assert_hidden(secret, ["serve", "--config", json.dumps(inside)])
+    assert_hidden(secret, ["serve", json.dumps(inside, separators=(",", ":"))])
+    assert_hidden(secret, ["serve", f"--config={json.dumps({'a': {name: secret}})}"])
+    assert_hidden(secret, ["serve", json.dumps({"inner": json.dumps({name: secret})})])
+    assert_hidden(secret, ["serve", f"{{'{name}': '{secret}'}}"])
+
+
+LOGINS = st.text(alphabet="abcXYZ0123456789!$%^*_+.,;~@", min_size=6, max_size=20)
+
+
+@given(LOGINS, st.sampled_from(["https", "postgresql+psycopg2", "redis", "mongodb", "amqp"]))
+def test_nor_in_a_login(secret: str, scheme: str) -> None:
+    masked = shown([f"{scheme}://user:{secret}@host:5432/db?x=1"])
+    assert masked == f"{scheme}://****@host:5432/db?x=1"
+    assert_hidden(secret, [f"user:{secret}@host:5432/db"])
+    assert_hidden(secret, ["-u", f"user:{secret}"])
+    assert_hidden(secret, [f"--user=user:{secret}"])
+    assert_hidden(secret, [f"host=h user=u password={secret} dbname=d"])
+
+
+@given(CHOSEN, st.sampled_from(["Bearer", "Basic", "Token", "ApiKey"]))
+def test_nor_in_a_header(secret: str, scheme: str) -> None:
+    assert_hidden(secret, ["curl", "-H", f"Authorization: {scheme} {secret}", "https://h"])
+    assert_hidden(secret, [f"curl -H 'Authorization: {scheme} {secret}' https://h"])
+    assert_hidden(secret, ["curl", "-H", f"Cookie: session={secret}"])
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "gsk_" + "a1B2" * 8,
+        "nvapi-" + "a1B2" * 8,
+        "AIza" + "a1B2" * 9,
+        "ASIA" + "A1B2" * 4,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "wJ7rXUt/FEMIq8K7MD+bPxRfi9YEXz2Lk4Qp7vTn",
+    ],
+)
+@pytest.mark.parametrize("shape", ["{}", "--x={}", "a {} b", "--url=https://h/{}"])
+def test_tokens_of_programs_are_known_anywhere(token: str, shape: str) -> None:
+    if "/" in token and "://" in shape:
+        return  # such a one is part of a path
+    assert token not in shown(["run.py", shape.format(token)])
+
+
+def test_a_secret_that_is_cut_is_masked_first() -> None:
+    word = '{"pad": "' + "x" * 240 + '", "password": "planted secret"}'
+    assert "plant" not in shown([word])
+    assert all(len(word) <= text.MAX_CHARS for word in text.mask_argv([word]))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("vllm", "serve", "meta-llama/Llama-3.1-8B", "--tokenizer", "x/y", "--max-num-tokens=9"),
+        ("serve", "--max-num-batched-tokens", "8192", "--keypoints", "17"),
+        ("docker", "run", "ubuntu:22.04@sha256:" + "ab" * 32, "s3://bucket/a@v1"),
+        ("x", "http://localhost:8000/models/a@main", "user@host:path", "cuda:0", "a=b@c"),
+        ("llama-server", "--model", "/root/.ollama/models/blobs/sha256-" + "0a" * 32),
+        ("python", "-p", "8000", '{"lr": 0.1, "max_tokens": 5}'),
+        ("ray::IDLE",),
+    ],
+)
+def test_what_is_no_secret_stays(argv: tuple[str, ...]) -> None:
+    assert text.mask_argv(argv) == argv
+
+
+def test_a_passphrase_that_nothing_announces_is_not_guessed() -> None:
+    assert text.mask_argv(["mysql", "-p", "hunter2"]) == ("mysql", "-p", "hunter2")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "a" * 9999,
+        "key" * 3000,
+        "a://x:" * 1500,
+        "'\"" * 3000,
+        "x " * 5000,
+        '\\"' * 3000,
+        "key=" * 999,
+    ],
+)
+def test_a_hostile_word_is_no_burden(word: str) -> None:
+    begun_s = time.process_time()
+    text.mask_argv([word])
+    assert time.process_time() - begun_s < 0.5
+
+
+@given(st.lists(st.text(max_size=60), max_size=30))
+def test_masking_takes_anything_and_is_bounded(argv: list[str]) -> None:
+    masked = text.mask_argv(argv)
+    assert len(masked) <= 25
+    assert all(text.clean(word) == word for word in masked)
