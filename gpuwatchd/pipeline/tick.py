@@ -6,19 +6,20 @@ import logging
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuwatchd import __version__
-from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
 from gpuwatchd.pipeline import blaming, handover
-from gpuwatchd.pipeline.clock import Clock, resumed
+from gpuwatchd.pipeline.clock import Clock
+from gpuwatchd.pipeline.guard import Guard
 from gpuwatchd.pipeline.happenings import Happenings
 from gpuwatchd.pipeline.herald import Herald
 from gpuwatchd.pipeline.holdings import Holdings
 from gpuwatchd.pipeline.intake import Intake
+from gpuwatchd.pipeline.keeping import Keeping
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
 from gpuwatchd.pipeline.serving import Serving, on_gpu
@@ -34,14 +35,11 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config
     from gpuwatchd.host import Host
-    from gpuwatchd.model import Device
     from gpuwatchd.ports import Source
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
 
-T = TypeVar("T")
-_LOG_AGAIN_S = 60.0
 _RSS_EVERY_TICKS = 12
 _LAST_MESSAGES_S = 1.5
 """How long the end waits for messages that are being sent."""
@@ -108,6 +106,8 @@ class Pipeline:
         self.config = config
         self.watcher = Watcher(config)
         self.intake = Intake(self.watcher, host)
+        self._guard = Guard(mono)
+        self._keeping = None if history is None else Keeping(history, self.intake)
         self._absences = absences
         self.workers = {
             label: SourceWorker(
@@ -138,7 +138,6 @@ class Pipeline:
         self._ticks = 0
         self._rss_bytes: int | None = None
         self._clock = Clock()
-        self._failed: dict[str, tuple[str, float]] = {}
         self._faults: tuple[Fault, ...] = ()
         self._sparks = Sparks()
 
@@ -153,19 +152,12 @@ class Pipeline:
 
     def resume(self) -> None:
         """Take up what the history knows: recent points, open alerts, undelivered messages."""
-        self._guard("history", self._resume)
+        if self._keeping is not None:
+            keeping = self._keeping
+            self._guard("history", lambda: keeping.resume(self.post, self._wall()))
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             self._guard("holdings", lambda: self.holdings.resume(live.read(directory)))
-
-    def _resume(self) -> None:
-        if self.history is None:
-            return
-        span_s = self.config.detection.analysis_window_hours * 3600.0
-        self.intake.refill(self.history.recent_series(self._wall() - span_s))
-        for alert in self.history.open_alerts():
-            self.intake.adopt(resumed(alert, self.watcher.rules, self._wall()))
-        self.post.later(self.history.pending_deliveries())
 
     def tick(self) -> Tick:
         """Do the whole job once. Never raises: what fails is a fault, logged and shown."""
@@ -238,8 +230,9 @@ class Pipeline:
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
         self._guard("events", lambda: self.happenings.take(sample))
-        if self.history is not None:
-            self._guard("history", lambda: self._record(sample, devices, step_s))
+        if self._keeping is not None:
+            keeping = self._keeping
+            self._guard("history", lambda: keeping.record(sample, devices, step_s))
         return now_s, ended or []
 
     def _obey(self, label: str, now_s: float) -> list[Alert]:
@@ -276,50 +269,15 @@ class Pipeline:
             self._guard("policy", lambda: self.herald.announce(label, tracks, changed, now_s)) or []
         )
 
-    def _record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:
-        if self.history is None:
-            return
-        if step_s is not None:
-            self.history.segment("clock-step", wall_step_s=step_s)
-        resolved = msgspec.structs.replace(
-            sample,
-            readings=tuple(
-                seen.reading
-                for device in devices
-                if (seen := self.intake.devices.get(device.uid)) is not None
-                and seen.reading is not None
-                and any(r.device_uid == device.uid for r in sample.readings)
-            ),
-        )
-        self.history.record(resolved, devices, self.intake.infos)
-
     def _flush(self) -> None:
         if self.history is not None:
             self.history.flush_due(self._wall())
-
-    def _guard(self, where: str, work: Callable[[], T]) -> T | None:
-        """Run one part; what it raises is told once a minute, and the tick goes on."""
-        try:
-            result = work()
-        except Exception as error:
-            why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
-            at_s = self._mono()
-            if self._failed.get(where, ("", -_LOG_AGAIN_S))[1] <= at_s - _LOG_AGAIN_S:
-                known = isinstance(error, GpuwatchdError)
-                log.log(
-                    logging.ERROR, "failed part=%s error=%r", where, str(error), exc_info=not known
-                )
-                self._failed[where] = (why, at_s)
-            return None
-        if self._failed:
-            self._failed.pop(where, None)
-        return result
 
     def problems(self) -> tuple[str, ...]:
         """Return what is missing or broken now, one sentence each."""
         reasons = [worker.why_absent for worker in self.workers.values()]
         found = self._absences(reasons) if self._absences else [why for why in reasons if why]
-        found += [why for why, _ in self._failed.values()]
+        found += self._guard.whys
         found += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
         if self.history is not None:
             found += self.history.problems

@@ -1,8 +1,8 @@
 """Raw samples in memory, until they are written: what a tick costs is decided here.
 
-A device is noted at every tick; a process only when its memory changed or a new minute began, so
-that every minute it lives has a row. The buffer is bounded: when nothing can be written for long,
-the oldest rows go first.
+A device is noted at every tick; a process only when its memory (on the device or on the host)
+changed or a new minute began, so that every minute it lives has a row. The buffer is bounded: when
+nothing can be written for long, the oldest rows go first.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class _Track:
     key: ProcessKey
     info: ProcessInfo | None
     used_bytes: int | None
+    host_bytes: int | None
     minute: int
     first_ms: int
     last_ms: int
@@ -50,9 +51,9 @@ class _Card:
 
 
 _DeviceRow = tuple[
-    int, _Card, int | None, int | None, int | None, int | None, int | None, int | None
+    int, _Card, int | None, int | None, int | None, int | None, int | None, int | None, int | None
 ]
-_ProcessRow = tuple[int, _Track, _Card, int | None]
+_ProcessRow = tuple[int, _Track, _Card, int | None, int | None, int | None]
 
 
 def _whole(value: float | None, factor: int = 1) -> int | None:
@@ -86,6 +87,7 @@ class Intake:
         sample: Sample,
         devices: Sequence[Device],
         processes: Mapping[ProcessKey, ProcessInfo],
+        unattributed: Mapping[str, int] | None = None,
     ) -> None:
         """Take in one sample. In the tick: 8 devices with 8 processes each in some 50 µs."""
         ts_ms = round(sample.taken_at_s * 1000)
@@ -95,13 +97,16 @@ class Intake:
                 self._cards[device.uid] = _Card(device, ts_ms, ts_ms)
             elif card.device is not device:
                 card.device = device
+        known = unattributed or {}
         for reading in sample.readings:
-            self._note_device(ts_ms, reading, sample.boot_id, processes)
+            rest = known.get(reading.device_uid)
+            self._note_device(ts_ms, reading, rest, sample.boot_id, processes)
 
     def _note_device(
         self,
         ts_ms: int,
         reading: DeviceReading,
+        rest: int | None,
         boot_id: str,
         processes: Mapping[ProcessKey, ProcessInfo],
     ) -> None:
@@ -124,26 +129,28 @@ class Intake:
                     _whole(reading.temp_c),
                     _whole(reading.power_w, 1000),
                     _whole(reading.clock_mhz),
+                    rest,
                 )
             )
         minute = ts_ms // _MINUTE_MS
         tracks = card.tracks
         for use in reading.uses or ():
-            key, used = use.key, use.used_bytes
+            key, used, host = use.key, use.used_bytes, use.host_bytes
             track = tracks.get(key)
             if track is None:
                 info = processes.get(key)
-                track = _Track(boot_id, key, info, used, minute, ts_ms, ts_ms)
+                track = _Track(boot_id, key, info, used, host, minute, ts_ms, ts_ms)
                 tracks[key] = track
             else:
                 track.last_ms = ts_ms
-                if track.used_bytes == used and track.minute == minute:
+                if track.used_bytes == used and track.minute == minute and track.host_bytes == host:
                     continue
-                track.used_bytes, track.minute = used, minute
+                track.used_bytes, track.host_bytes, track.minute = used, host, minute
                 track.info = processes.get(key) or track.info
             if len(self._process_rows) == PROCESS_ROWS:
                 self.lost += 1
-            self._process_rows.append((ts_ms, track, card, _whole(used)))
+            row = (ts_ms, track, card, _whole(used), _whole(use.sm_pct), _whole(host))
+            self._process_rows.append(row)
 
     def write(self, connection: sqlite3.Connection) -> int:
         """Write what waits, inside the caller's transaction; return how many rows were refused.
@@ -161,7 +168,7 @@ class Intake:
         for track in tracks:
             tracks[track] = _save_process(connection, track)
         devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
-        uses = [(row[0], tracks[row[1]], cards[row[2]], row[3]) for row in self._process_rows]
+        uses = [(row[0], tracks[row[1]], cards[row[2]], *row[3:]) for row in self._process_rows]
         return _insert(connection, _INSERT_DEVICE, devices) + _insert(
             connection, _INSERT_PROCESS, uses
         )
@@ -209,10 +216,11 @@ def _save_process(connection: sqlite3.Connection, track: _Track) -> int:
 
 _INSERT_DEVICE = (
     "INSERT OR REPLACE INTO gpu_raw(ts_ms, gpu, used_bytes, util_percent, mem_util_percent,"
-    " temp_c, power_mw, clock_mhz) VALUES(?,?,?,?,?,?,?,?)"
+    " temp_c, power_mw, clock_mhz, unattributed_bytes) VALUES(?,?,?,?,?,?,?,?,?)"
 )
 _INSERT_PROCESS = (
-    "INSERT OR REPLACE INTO process_raw(ts_ms, process, gpu, used_bytes) VALUES(?,?,?,?)"
+    "INSERT OR REPLACE INTO process_raw(ts_ms, process, gpu, used_bytes, sm_percent, host_bytes)"
+    " VALUES(?,?,?,?,?,?)"
 )
 
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.model import ProcessKey, Profile, Value
-from gpuwatchd.store import rows
+from gpuwatchd.store import norms, rows
 from gpuwatchd.store.words import load_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.store.norms import Norm
     from gpuwatchd.store.words import Word
 
 KEPT_LAUNCHES = 5
@@ -70,12 +71,23 @@ class Shelf:
         self._connection = connection
         self._failed = failed
         self._waiting: dict[tuple[Any, ...], Run] = {}
+        self._norms: dict[str, Norm] = {}
+        self._learned_ms = 0
         self._seen: tuple[int, int] | None = None
 
     @property
     def waiting(self) -> bool:
-        """Whether a run is not yet written."""
-        return bool(self._waiting)
+        """Whether anything is not yet written."""
+        return bool(self._waiting or self._norms)
+
+    def norms(self) -> dict[str, Norm]:
+        """Return what is normal for each device; empty where that fails."""
+        return {**(self._ask(norms.load) or {}), **self._norms}
+
+    def learn(self, uid: str, norm: Norm, at_s: float) -> None:
+        """Note what is normal for a device; it is written with the next flush."""
+        self._norms[uid] = norm
+        self._learned_ms = rows.to_ms(at_s) or 0
 
     def keep(self, run: Run) -> None:
         """Note a run; it is written with the next flush, over what was known of the same run."""
@@ -163,11 +175,12 @@ class Shelf:
                 refused += 1
         for key in {run.key for run in self._waiting.values()}:
             trim(connection, key)
-        return refused
+        return refused + norms.save(connection, self._norms, self._learned_ms)
 
     def written(self) -> None:
         """Forget what waited, after the commit."""
         self._waiting.clear()
+        self._norms.clear()
 
     def _ask(self, question: Callable[[sqlite3.Connection], Any]) -> Any:
         connection = self._connection()

@@ -31,14 +31,18 @@ def series(
     span = (max(begun_ms, round(since_s * 1000)), round(now_s * 1000))
     for card, uid in connection.execute("SELECT id, uuid FROM gpu ORDER BY id").fetchall():
         rows = connection.execute(
-            "SELECT ts_ms, used_bytes FROM gpu_raw WHERE ts_ms BETWEEN ? AND ? AND gpu = ?"
-            " ORDER BY ts_ms",
+            "SELECT ts_ms, used_bytes, unattributed_bytes FROM gpu_raw"
+            " WHERE ts_ms BETWEEN ? AND ? AND gpu = ? ORDER BY ts_ms",
             (*span, card),
         ).fetchall()
-        points = [(ts_ms / 1000, used) for ts_ms, used in rows if used is not None]
+        points = [(ts_ms / 1000, used) for ts_ms, used, _ in rows if used is not None]
         if points:
             yield Subject(device_uid=uid), points
-        ticks = [ts_ms for ts_ms, _ in rows]
+        # Where processes share memory, what nobody owns is not known.
+        points = [(row[0] / 1000, row[2]) for row in rows if row[2] is not None and row[2] >= 0]
+        if points:
+            yield Subject(device_uid=uid, unattributed=True), points
+        ticks = [row[0] for row in rows]
         yield from _process_series(connection, boot_id, (card, uid), span, ticks)
 
 
@@ -61,16 +65,33 @@ def _process_series(
 ) -> Iterator[tuple[Subject, Points]]:
     card, uid = device
     rows = connection.execute(
-        "SELECT r.process, p.pid, p.started_at_s, p.last_ts_ms, r.ts_ms, r.used_bytes"
+        "SELECT r.process, p.pid, p.started_at_s, p.last_ts_ms, r.ts_ms, r.used_bytes,"
+        " r.host_bytes"
         " FROM process_raw r JOIN process p ON p.id = r.process AND p.boot_id = ?"
         " WHERE r.ts_ms BETWEEN ? AND ? AND r.gpu = ? ORDER BY r.process, r.ts_ms",
         (boot_id, *span, card),
     )
-    for (_, pid, started_at_s, last_ms), own in groupby(rows, key=lambda row: row[:4]):
+    for (_, pid, started_at_s, last_ms), group in groupby(rows, key=lambda row: row[:4]):
+        own = list(group)
+        key = ProcessKey(pid=pid, started_at_s=started_at_s)
         points = _filled([(row[4], row[5]) for row in own], ticks, last_ms)
         if points:
-            key = ProcessKey(pid=pid, started_at_s=started_at_s)
             yield Subject(device_uid=uid, process=key), points
+        points = _changes([(row[4], row[6]) for row in own])
+        if points:
+            yield Subject(device_uid=uid, process=key, host=True), points
+
+
+def _changes(rows: list[tuple[int, int | None]]) -> Points:
+    """Return when a figure that each row repeats was looked at: it changed, or a minute passed."""
+    points: Points = []
+    for ts_ms, held in rows:
+        at_s = ts_ms / 1000
+        if held is not None and (
+            not points or held != points[-1][1] or at_s - points[-1][0] >= _MINUTE_MS / 1000
+        ):
+            points.append((at_s, held))
+    return points
 
 
 def _filled(rows: list[tuple[int, int | None]], ticks: list[int], last_ms: int) -> Points:

@@ -105,7 +105,16 @@ CREATE VIEW known_programs AS SELECT key, label, count(*) AS runs,
   FROM profile WHERE feedback IS NULL GROUP BY key
 """
 
-STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
+# What nobody owns on a device: over time (negative where processes share memory, so that they hold
+# more than is used), and while the device is idle. Words may be on alerts about host memory.
+_VERSION_3 = """
+ALTER TABLE gpu_raw ADD COLUMN unattributed_bytes INTEGER;
+ALTER TABLE feedback ADD COLUMN host INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE baseline(gpu_uuid TEXT PRIMARY KEY, least_bytes INTEGER NOT NULL,
+  boot_id TEXT NOT NULL, learned_ts_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID
+"""
+
+STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)
 

@@ -50,6 +50,7 @@ def load_words(
                 device_uid=row[3],
                 process=None if row[4] is None else ProcessKey(pid=row[4], started_at_s=row[5]),
                 unattributed=bool(row[6]),
+                host=bool(row[13]),
             ),
             title=row[7],
             word=row[8],
@@ -60,7 +61,7 @@ def load_words(
         )
         for row in connection.execute(
             "SELECT id, alert_key, opened_ts_ms, gpu_uuid, pid, started_at_s, unattributed, title,"  # noqa: S608
-            f" word, why, who, given_ts_ms, undone_ts_ms FROM feedback WHERE {where}"
+            f" word, why, who, given_ts_ms, undone_ts_ms, host FROM feedback WHERE {where}"
             " ORDER BY given_ts_ms, id",
             values,
         )
@@ -83,7 +84,8 @@ def say(directory: Path, word: Word) -> Word:
         _take_back(connection, word.alert_key, word.given_at_s)
         row: int = connection.execute(
             "INSERT INTO feedback(alert_key, opened_ts_ms, gpu_uuid, pid, started_at_s,"
-            " unattributed, title, word, why, who, given_ts_ms) VALUES(?,?,?,?,?,?,?,?,?,?,?)"
+            " unattributed, title, word, why, who, given_ts_ms, host)"
+            " VALUES(?,?,?,?,?,?,?,?,?,?,?,?)"
             " RETURNING id",
             (
                 word.alert_key,
@@ -97,6 +99,7 @@ def say(directory: Path, word: Word) -> Word:
                 word.why,
                 word.who,
                 rows.to_ms(word.given_at_s),
+                int(word.subject.host),
             ),
         ).fetchone()[0]
         return row

@@ -64,8 +64,7 @@ class History:
         self._identity: tuple[int, int] | None = None
         self._peephole: int | None = None
         self._last_flush_s: float | None = None
-        self._retry_mono_s = -1e18
-        self._reopen_mono_s = -1e18
+        self._retry_mono_s = self._reopen_mono_s = -1e18
 
     @classmethod
     def open(
@@ -113,14 +112,15 @@ class History:
         sample: Sample,
         devices: Sequence[Device],
         processes: Mapping[ProcessKey, ProcessInfo],
+        unattributed: Mapping[str, int] | None = None,
     ) -> None:
-        """Take in one sample, for the next flush. Costs some 50 µs, never raises."""
+        """Take in one sample, and what nobody owns of its devices. Some 50 µs, never raises."""
         self._own()
         if sample.boot_id not in self._boots:
             self._begin(sample)
         if self._mode == "newer":
             return
-        self._intake.note(sample, devices, processes)
+        self._intake.note(sample, devices, processes, unattributed)
         if self._intake.lost:
             self._health.lost(self._intake.lost)
 
@@ -185,9 +185,7 @@ class History:
         self._own()
         return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
 
-    def recent_series(
-        self, since_s: float
-    ) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
+    def recent_series(self, since_s: float) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
         """Yield (subject, [(t_s, used_bytes), ...]) of the present boot.
 
         One series at a time is in memory. Ends early where the file cannot be read on.

@@ -56,10 +56,10 @@ def test_every_value_of_a_reading_has_its_column_and_unit(tmp_path: Path) -> Non
         "power_w": 299.9995,
         "clock_mhz": 1410.0,
     }
-    history.record(sample(T0, 5 * 2**30, **reading), CARDS, {})
+    history.record(sample(T0, 5 * 2**30, **reading), CARDS, {}, {"GPU-0": 700})
     history.close()
     assert rows(tmp_path, "SELECT * FROM gpu_raw") == [
-        (int(T0 * 1000), 1, 5 * 2**30, 50, 12, 61, 300_000, 1410)
+        (int(T0 * 1000), 1, 5 * 2**30, 50, 12, 61, 300_000, 1410, 700)
     ]
 
 
