@@ -83,6 +83,8 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     total_bytes: float | None = None
     """Memory of the whole device; scale for "large"."""
     framework: str | None = None
+    role: str | None = None
+    """Part that its process plays ("notebook kernel"): for the advice alone."""
     util_pct: float | None = None
     """Mean GPU utilisation over the last minutes, where known."""
     others_bytes_per_s: float = 0.0

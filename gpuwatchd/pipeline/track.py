@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from gpuwatchd import frameworks
 from gpuwatchd.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.pipeline.endings import FULL_SHARE
@@ -151,6 +152,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         whole = self.subject.process is None and not self.subject.unattributed
         newest = float(values[-1]) if values.size else None
         begun_s = None if self.subject.process is None else self.subject.process.started_at_s
+        info = self.info
+        framework = info.framework if self.subject.host and info is not None else self.framework
         return Series(
             subject=self.subject,
             t_s=t_s,
@@ -158,7 +161,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             limit_bytes=self.room.limit(newest, whole=whole),
             others_bytes_per_s=0.0 if whole else self.room.others(self.subject),
             total_bytes=self.room.total_bytes,
-            framework=self.framework,
+            framework=framework,
+            role=None if info is None else frameworks.role(info.argv, info.name),
             util_pct=self.room.util_pct,
             history=self.history,
             age_s=None if begun_s is None or not values.size else float(t_s[-1]) - begun_s,

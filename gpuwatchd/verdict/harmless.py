@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from gpuwatchd import robust, units
 from gpuwatchd.detect.cycle import Cycle
 from gpuwatchd.detect.plateau import Plateau
 from gpuwatchd.detect.spike import GROWING, TOO_EARLY, Spike
-from gpuwatchd.frameworks import PREALLOCATES
+from gpuwatchd.frameworks import PREALLOCATES, advice
 from gpuwatchd.model import Finding
 from gpuwatchd.robust import MIB
 from gpuwatchd.screen import POOL_SHARE
@@ -163,7 +164,7 @@ def _calm_since(view: View, least: float) -> float | None:
 
 def _preallocated(series: Series, view: View, spike: Signal | None, level: float) -> Finding | None:
     total = series.total_bytes or series.limit_bytes
-    if not total:
+    if not total or series.subject.host:
         return None
     recent = view.mean[np.searchsorted(view.t_s, -120.0) :]
     flat = float(recent.max() - recent.min()) <= max(0.01 * total, 64.0 * MIB)
@@ -184,7 +185,9 @@ def _preallocated(series: Series, view: View, spike: Signal | None, level: float
         "a leak inside it is invisible here"
     )
     signals = (spike,) if spike is not None else ()
-    return finding(series, view, "preallocated", reason=text, signals=signals)
+    told = advice.lines("pool", series.framework, series.role)
+    found = finding(series, view, "preallocated", reason=text, signals=signals)
+    return msgspec.structs.replace(found, advice=told)
 
 
 def _plateau(series: Series, view: View, plateau: Signal) -> Finding:

@@ -9,14 +9,16 @@ import numpy as np
 
 from gpuwatchd import robust, units
 from gpuwatchd.forecast import BINS
+from gpuwatchd.frameworks import advice
 from gpuwatchd.model import Finding
+from gpuwatchd.screen import POOL_SHARE
 from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT
 from gpuwatchd.verdict.naming import line, name, p_value_since
 from gpuwatchd.verdict.timing import Prospect, ending, prospect_of
 
 if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
-    from gpuwatchd.model import EtaRange, Series, Severity, Tier
+    from gpuwatchd.model import EtaRange, Pattern, Series, Severity, Tier
     from gpuwatchd.robust import View
     from gpuwatchd.verdict.growth import Growth
     from gpuwatchd.verdict.naming import Named
@@ -88,6 +90,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         levels_off_bytes=prospect.levels_off_bytes,
         samples=view.samples,
         signals=named.signals,
+        advice=_advice(series, view, named.pattern),
     )
 
 
@@ -120,7 +123,22 @@ def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Findin
         levels_off_bytes=level,
         samples=view.samples,
         signals=named.signals,
+        advice=_advice(series, view, "plateau"),
     )
+
+
+def _advice(series: Series, view: View, pattern: Pattern) -> tuple[str, ...]:
+    """Return what to check: usual causes, none of them known."""
+    total = series.total_bytes or series.limit_bytes
+    topic = advice.topic_of(
+        pattern,
+        series.framework,
+        leaks=True,
+        host=series.subject.host,
+        unattributed=series.subject.unattributed,
+        pool_full=total is not None and float(view.mean[-1]) >= POOL_SHARE * total,
+    )
+    return () if topic is None else advice.lines(topic, series.framework, series.role)
 
 
 def _tier(view: View, settings: DetectionSection, growth: Growth, named: Named) -> Tier:

@@ -1,0 +1,163 @@
+"""What to check: every entry can be reached, is in the manual, and promises nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+import pytest
+
+from gpuwatchd import verdict
+from gpuwatchd.config import DetectionSection
+from gpuwatchd.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, advice
+from gpuwatchd.frameworks.advice import ADVICE, MOST, TOPICS, Topic, lines, table, topic_of
+from gpuwatchd.frameworks.table import EITHER_XLA
+from gpuwatchd.model import Pattern, ProcessKey, Series, Subject
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Finding
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "frameworks.md"
+GIB = 1024.0**3
+KEY = ProcessKey(pid=4711, started_at_s=1.0)
+NAMES = {app.name for app in APPS} | {name for name, _ in LIBRARIES} | {EITHER_XLA}
+
+
+def judged(used: object, framework: str | None, **changes: object) -> Finding:
+    """Judge an hour of this memory."""
+    t = np.arange(0.0, 3600.0, 5.0)
+    values = np.broadcast_to(np.asarray(used, dtype=float), t.shape).copy()
+    facts: dict[str, object] = {
+        "subject": Subject(device_uid="G", process=KEY),
+        "limit_bytes": 80 * GIB,
+        "total_bytes": 80 * GIB,
+        **changes,
+    }
+    series = Series(t_s=t, used_bytes=values, framework=framework, **facts)  # type: ignore[arg-type]
+    return verdict.judge(series, DetectionSection())
+
+
+STEADY = np.arange(720) * 5e6
+HIGH = 70 * GIB + np.arange(720) * 5e6
+
+
+def test_every_entry_is_of_a_framework_that_is_recognised() -> None:
+    assert {name for name, _ in ADVICE} - {"any"} <= NAMES
+    assert {topic for _, topic in ADVICE} == set(get_args(Topic)) == TOPICS.keys()
+    for topic in TOPICS:
+        assert ("any", topic) in ADVICE
+
+
+def test_every_entry_can_be_reached() -> None:
+    reached: set[tuple[str, str]] = set()
+    patterns: tuple[Pattern, ...] = get_args(Pattern)
+    for name in sorted(NAMES | {"any"}):
+        framework = None if name == "any" else name
+        for pattern in patterns:
+            for flags in ({}, {"host": True}, {"unattributed": True}, {"pool_full": True}):
+                topic = topic_of(pattern, framework, leaks=True, **flags)
+                if topic is not None and (framework or "any", topic) in ADVICE:
+                    reached.add((framework or "any", topic))
+    # Pools have lines of their own, and so the general ones are for programs that nobody knows.
+    assert ADVICE.keys() - reached == {("any", "above-pool"), ("any", "notebook")}
+    assert lines("above-pool", EITHER_XLA) == ADVICE["any", "above-pool"]
+    assert lines("gradual", None, "notebook kernel")[0] == ADVICE["any", "notebook"][0]
+
+
+def test_every_line_is_in_the_manual() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for framework, how, told in table():
+        row = f"| {framework} | {how} | {' '.join(told)} |"
+        assert row in page, f"docs/explanation/frameworks.md lacks the row\n{row}"
+
+
+def test_lines_are_short_few_and_claim_nothing() -> None:
+    for (framework, topic), told in ADVICE.items():
+        assert 1 <= len(told) <= MOST, (framework, topic)
+        for line in told:
+            assert len(line) <= 200, line
+            assert line.endswith("."), line
+            assert not re.search(r"\b(the cause is|caused by|because of a bug)\b", line), line
+
+
+def test_giving_back_a_cache_is_never_called_a_cure() -> None:
+    for told in ADVICE.values():
+        for line in told:
+            if "empty_cache" in line or "free_all_blocks" in line:
+                assert "cures no leak" in line
+    fragmented = [entry for entry, told in ADVICE.items() if "expandable_segments" in str(told)]
+    assert fragmented == [("PyTorch", "slowing")]
+
+
+def test_a_graph_is_cured_by_what_is_kept_not_by_a_rebinding() -> None:
+    told = " ".join(lines("gradual", "PyTorch"))
+    assert "total += loss" in told
+    assert "loss = loss.detach()" not in told
+    assert "loss.item()" in told
+
+
+@pytest.mark.parametrize(
+    ("used", "framework", "changes", "entry"),
+    [
+        (STEADY, "PyTorch", {}, ("PyTorch", "gradual")),
+        (STEADY, None, {}, ("any", "gradual")),
+        (STEADY, "vLLM", {}, ("any", "gradual")),
+        (HIGH, "vLLM", {}, ("vLLM", "above-pool")),
+        (HIGH, "JAX", {}, ("JAX", "above-pool")),
+        (60 * GIB, "vLLM", {}, ("vLLM", "pool")),
+        (60 * GIB, "TensorFlow", {}, ("TensorFlow", "pool")),
+        (
+            STEADY, "PyTorch", {"subject": Subject(device_uid="G", process=KEY, host=True)},
+            ("PyTorch", "host"),
+        ),
+        (
+            STEADY, None, {"subject": Subject(device_uid="G", unattributed=True)},
+            ("any", "unattributed"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_judgement_says_what_to_check(
+    used: object, framework: str | None, changes: dict[str, object], entry: tuple[str, Topic]
+) -> None:
+    assert judged(used, framework, **changes).advice == ADVICE[entry]
+
+
+def test_a_notebook_is_told_to_restart_its_kernel() -> None:
+    told = judged(STEADY, "PyTorch", role="notebook kernel").advice
+    assert "restart the kernel" in told[0]
+    assert "do not kill it" in told[0]
+    assert told[1:] == ADVICE["PyTorch", "gradual"][:2]
+
+
+def test_what_is_harmless_needs_no_advice() -> None:
+    assert judged(4 * GIB, "PyTorch").advice == ()
+    assert judged(4 * GIB, "vLLM").advice == ()
+
+
+def test_a_preallocated_pool_is_called_what_it_is() -> None:
+    found = judged(60 * GIB, "SGLang")
+    assert found.pattern == "preallocated"
+    assert found.tier == "none"
+    assert "memory is a preallocated pool" in found.reason
+    assert found.reason.endswith("flat by design; a leak inside it is invisible here")
+    assert "What is watched here" in " ".join(found.advice)
+
+
+def test_host_memory_is_no_preallocated_pool() -> None:
+    subject = Subject(device_uid="G", process=KEY, host=True)
+    assert judged(60 * GIB, "vLLM", subject=subject).pattern == "stable"
+
+
+def test_growth_beyond_the_pool_is_a_leak_for_every_framework_that_has_one() -> None:
+    for framework in sorted(PREALLOCATES):
+        found = judged(HIGH, framework)
+        assert found.tier == "alert", framework
+        assert topic_of(found.pattern, framework, leaks=True, pool_full=True) == "above-pool"
+
+
+def test_what_draws_gets_no_advice_for_a_cache_that_fills() -> None:
+    for name in GRAPHICS:
+        assert topic_of("plateau", name, leaks=True) is None
+    assert advice.topic_of("gradual", "display", leaks=False) is None
