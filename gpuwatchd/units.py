@@ -237,7 +237,7 @@ def instant(at_s: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def clock(at_s: float, *, now_s: float | None = None) -> str:
+def clock(at_s: float, *, now_s: float | None = None, seconds: bool = False) -> str:
     """Return an instant in local time for people; with the date when it is not today.
 
     Parameters
@@ -246,7 +246,10 @@ def clock(at_s: float, *, now_s: float | None = None) -> str:
         The instant, epoch seconds.
     now_s
         What "today" is, epoch seconds; without it the date is always shown.
+    seconds
+        Whether to show them.
     """
+    time_of_day = "%H:%M:%S" if seconds else "%H:%M"
     try:
         moment = datetime.fromtimestamp(at_s).astimezone()
     except (OverflowError, OSError, ValueError):
@@ -254,8 +257,8 @@ def clock(at_s: float, *, now_s: float | None = None) -> str:
     if now_s is not None:
         today = datetime.fromtimestamp(now_s).astimezone()
         if moment.date() == today.date():
-            return moment.strftime("%H:%M")
-    return moment.strftime("%Y-%m-%d %H:%M")
+            return moment.strftime(time_of_day)
+    return moment.strftime(f"%Y-%m-%d {time_of_day}")
 
 
 def parse_instant(text: str, *, now_s: float) -> float:

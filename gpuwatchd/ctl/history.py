@@ -1,16 +1,15 @@
-"""``history``: memory over time, as a table, CSV or NDJSON."""
+"""``history``: memory over time and what happened, as a table, CSV or NDJSON."""
 
 from __future__ import annotations
 
-import csv
-import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, options, output
+from gpuwatchd.ctl import envelope, history_tables, options, output
+from gpuwatchd.ctl.history_tables import Found, Record
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -18,21 +17,17 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Device, ProcessInfo
-    from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
+    from gpuwatchd.store.reader import DeviceRow, Event, ProcessRow, Reader, Segment
 
 _DAY_S = 86400.0
-_TABLE_ROWS = 48
 _NICE_S = (60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 604800)
-_DEVICE_COLUMNS = (
-    "at", "gpu", "uid", "width_s", "samples", "used_min_bytes", "used_mean_bytes",
-    "used_max_bytes", "used_last_bytes", "util_pct", "temp_max_c", "energy_j",
-)  # fmt: skip
-_PROCESS_COLUMNS = (
-    "at", "gpu", "uid", "width_s", "pid", "started_at", "name", "user",
-    "used_max_bytes", "used_last_bytes",
-)  # fmt: skip
 _FORMATS = ["table", "csv", "ndjson"]
-Record = dict[str, Any]
+_TIME_SAYS = {
+    "start": "the daemon began to record",
+    "boot": "the machine was started",
+    "clock-step": "the clock was set",
+    "gap": "nothing was recorded before",
+}
 
 
 @click.command(
@@ -46,6 +41,8 @@ Record = dict[str, Any]
     "--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True,
     help="How to write it.",
 )  # fmt: skip
+@click.option("--events", is_flag=True, help="What happened, instead of memory.")
+@options.wide_option
 @click.option("--sql", is_flag=True, help="Print the query instead of its result.")
 def command(  # noqa: PLR0917 - one argument per flag
     since: float | None,
@@ -53,9 +50,13 @@ def command(  # noqa: PLR0917 - one argument per flag
     bucket: float | None,
     pids: tuple[int, ...],
     form: str,
+    events: bool,  # noqa: FBT001
     sql: bool,  # noqa: FBT001
 ) -> int:
-    """Show memory over time; TIME is 2h (ago), today, yesterday or 2026-11-21T08:00."""
+    """Show memory over time; TIME is 2h (ago), today, yesterday or 2026-11-21T08:00.
+
+    Marks in the table say what happened to the device; --events lists it alone.
+    """
     flags = options.current()
     until_s = until if until is not None else time.time() + 1.0
     since_s = since if since is not None else until_s - _DAY_S
@@ -70,26 +71,72 @@ def command(  # noqa: PLR0917 - one argument per flag
         if sql:
             return _sql(flags, history, devices, (since_s, until_s, bucket), pids)
         found = [
-            (device, _records(history, device, (since_s, until_s, bucket), pids))
+            Found(
+                device,
+                [] if events else _records(history, device, (since_s, until_s, bucket), pids),
+                _events(history, device, since_s, until_s),
+                _infos(history, since_s, pids),
+            )
             for device in devices
         ]
-    if not any(records for _, records in found):
+    if not any(one.events if events else one.records for one in found):
         span = f"{units.clock(since_s)} and {units.clock(until_s)}"
-        raise GpuwatchdError(f"nothing is recorded between {span}", hint="gpuwatchctl status")
+        what = "no event" if events else "nothing"
+        raise GpuwatchdError(f"{what} is recorded between {span}", hint="gpuwatchctl status")
     if flags.json:
         data = [
-            {"device": envelope.device_json(device), "rows": records} for device, records in found
+            {
+                "device": envelope.device_json(one.device),
+                "rows": one.records,
+                "events": one.events,
+            }
+            for one in found
         ]
         output.emit_json(envelope.answer("history", data, source="database"))
-    elif form == "table":
-        _tables(output.Out(flags), found, pids)
+    elif form != "table":
+        history_tables.stream(form, found, events=events, of_processes=bool(pids))
+    elif events:
+        history_tables.events(output.Out(flags), found)
     else:
-        _stream(form, found, _PROCESS_COLUMNS if pids else _DEVICE_COLUMNS)
+        history_tables.show(output.Out(flags), found, of_processes=bool(pids), wide=flags.wide)
     return 0
 
 
+def _infos(history: Reader, since_s: float, pids: Sequence[int]) -> list[ProcessInfo]:
+    """Return who the chosen processes are."""
+    return [info for info in history.processes(since_s) if info.key.pid in pids] if pids else []
+
+
+def _events(history: Reader, device: Device, since_s: float, until_s: float) -> list[Record]:
+    """Return what happened to a device, to its card, and to time itself, oldest first."""
+    mine = {device.uid, device.parent_uid, None}
+    happened = [_event(event) for event in history.events(since_s) if event.device_uid in mine]
+    happened += [_segment(one) for one in history.segments(since_s)]
+    end = units.instant(until_s) or ""
+    return sorted((one for one in happened if one["at"] < end), key=lambda one: one["at"])
+
+
+def _event(event: Event) -> Record:
+    return {
+        "at": units.instant(event.at_s),
+        "kind": text.clean(event.kind),
+        "text": text.clean(event.detail),
+    }
+
+
+def _segment(one: Segment) -> Record:
+    said = _TIME_SAYS.get(one.reason, one.reason)
+    if one.wall_step_s is not None:
+        said += f" by {one.wall_step_s:+.0f} s"
+    if one.gap_s is not None:
+        said += f", {units.duration(one.gap_s)} are missing"
+    return {"at": units.instant(one.at_s), "kind": text.clean(one.reason), "text": said}
+
+
 def _nice_bucket(span_s: float) -> float:
-    return next((float(s) for s in _NICE_S if span_s / s <= _TABLE_ROWS), float(_NICE_S[-1]))
+    return next(
+        (float(s) for s in _NICE_S if span_s / s <= history_tables.MOST_ROWS), float(_NICE_S[-1])
+    )
 
 
 def _records(
@@ -121,9 +168,13 @@ def _joined(rows: Sequence[ProcessRow], bucket_s: float | None) -> list[ProcessR
         amounts = [
             r.used_max_bytes for r in (known, row) if r is not None and r.used_max_bytes is not None
         ]
+        host = row.host_last_bytes
+        if host is None and known is not None:
+            host = known.host_last_bytes
         joined[row.process, start_s] = msgspec.structs.replace(
-            row, at_s=start_s, width_s=bucket_s, used_max_bytes=max(amounts, default=None)
-        )
+            row, at_s=start_s, width_s=bucket_s, used_max_bytes=max(amounts, default=None),
+            host_last_bytes=host,
+        )  # fmt: skip
     return list(joined.values())
 
 
@@ -156,85 +207,8 @@ def _process_record(device: Device, row: ProcessRow, info: ProcessInfo | None) -
         "user": text.clean(info.user) if info is not None and info.user else None,
         "used_max_bytes": row.used_max_bytes,
         "used_last_bytes": row.used_last_bytes,
+        "host_last_bytes": row.host_last_bytes,
     }
-
-
-def _stream(
-    form: str, found: Sequence[tuple[Device, list[Record]]], columns: Sequence[str]
-) -> None:
-    records = (record for _, records in found for record in records)
-    if form == "ndjson":
-        for record in records:
-            output.emit_json(record)
-        return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    for record in records:
-        cells = ("" if record[name] is None else record[name] for name in columns)
-        writer.writerow([text.for_csv(c) if isinstance(c, str) else c for c in cells])
-
-
-def _tables(
-    out: output.Out, found: Sequence[tuple[Device, list[Record]]], pids: Sequence[int]
-) -> None:
-    for device, records in found:
-        if not records:
-            continue
-        values = [record["used_last_bytes"] for record in records]
-        known = [value for value in values if value is not None]
-        marks = ""
-        if not pids and known:
-            low, high = float(min(known)), float(max(known))
-            marks = units.spark(values[-_TABLE_ROWS:], low=low, high=high, ascii_only=out.ascii)
-        out.flow([(f"{device.label}  {device.name}", "bold"), (marks, "cyan")], rest="  ")
-        if pids:
-            out.table(
-                ["time", "process", "used", "highest"],
-                (_process_cells(record) for record in records),
-                right=frozenset({2, 3}),
-            )
-        else:
-            out.table(
-                ["time", "used", "lowest", "highest", "change", "util"],
-                _device_cells(records),
-                right=frozenset({1, 2, 3, 4, 5}),
-            )
-
-
-def _local(record: Record) -> str:
-    at_s = units.parse_instant(record["at"], now_s=0.0)
-    return units.clock(at_s)
-
-
-def _device_cells(records: Sequence[Record]) -> list[list[str]]:
-    rows: list[list[str]] = []
-    before: int | None = None
-    for record in records:
-        last = record["used_last_bytes"]
-        change = last - before if last is not None and before is not None else None
-        util = record["util_pct"]
-        rows.append(
-            [
-                _local(record),
-                units.size(record["used_mean_bytes"]),
-                units.size(record["used_min_bytes"]),
-                units.size(record["used_max_bytes"]),
-                "" if change is None else f"{'+' if change > 0 else ''}{units.size(change)}",
-                "?" if util is None else f"{util:.0f}%",
-            ]
-        )
-        before = last if last is not None else before
-    return rows
-
-
-def _process_cells(record: Record) -> list[str]:
-    owner = f" of {record['user']}" if record["user"] else ""
-    return [
-        _local(record),
-        f"{record['name'] or '?'}[{record['pid']}]{owner}",
-        units.size(record["used_last_bytes"]),
-        units.size(record["used_max_bytes"]),
-    ]
 
 
 def _sql(

@@ -1,0 +1,167 @@
+"""``history``: what happened beside the memory, host memory, who a process was, seconds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import Seconds, StoreSection
+from gpuwatchd.ctl import main
+from gpuwatchd.ctl.output import width_of
+from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import world
+
+GIB = making.GIB
+STEP_S, POINTS = 5.0, 240
+OWNER = ProcessInfo(
+    key=ProcessKey(pid=4711, started_at_s=1000.0), name="python", argv=("python", "train.py"),
+    user="alice", framework="PyTorch", framework_sure=True, job="slurm 42.0", rank=3,
+    container="docker " + "ab" * 32, unit="ollama.service",
+)  # fmt: skip
+
+
+class Clock:
+    """What the history takes for now."""
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+def _record(events: dict[float, tuple[str, str, str | None]], *, host: bool = True) -> float:
+    """Write 20 minutes of one process and what happened so many seconds before their end."""
+    end_s = time.time() // 60 * 60 - 30.0
+    clock = Clock(end_s - POINTS * STEP_S)
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(
+        config.state_dir(), settings, clock=clock, monotonic=lambda: 1e6, boot_id="b"
+    )
+    for k in range(POINTS):
+        clock.at_s = at_s = end_s - (POINTS - 1 - k) * STEP_S
+        use = ProcessUse(
+            key=OWNER.key, used_bytes=4 * GIB + k * 4096, host_bytes=2 * GIB if host else None
+        )
+        reading = DeviceReading(
+            device_uid=making.CARD.uid, used_bytes=5 * GIB + k * 4096, free_bytes=None,
+            total_bytes=80 * GIB, util_pct=90.0, uses=(use,),
+        )  # fmt: skip
+        sample = Sample(
+            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b", readings=(reading,)
+        )
+        history.record(sample, (making.CARD,), {OWNER.key: OWNER})
+        for before_s, (kind, said, uid) in events.items():
+            if at_s <= end_s - before_s < at_s + STEP_S:
+                history.event(kind, said, uid)
+    history.flush(end_s)
+    history.close()
+    return end_s
+
+
+def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["history", "--since", "1h", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def _data(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    answer: dict[str, Any] = json.loads(_shown(capsys, *arguments, "--json"))
+    found: list[dict[str, Any]] = answer["data"]
+    return found
+
+
+HAPPENED = {
+    600.0: ("xid", "XID 79: the GPU has fallen off the bus", making.CARD.uid),
+    590.0: ("gpu-lost", "does not answer", making.CARD.uid),
+    300.0: ("driver-changed", "the driver was replaced", None),
+    100.0: ("xid", "of another GPU", "GPU-9"),
+}
+
+
+def test_events_are_listed_in_time_order(capsys: pytest.CaptureFixture[str]) -> None:
+    _record(HAPPENED)
+    (one,) = _data(capsys, "--events")
+    kinds = [event["kind"] for event in one["events"]]
+    assert kinds == ["start", "xid", "gpu-lost", "driver-changed"]
+    assert one["rows"] == []
+    shown = _shown(capsys, "--events")
+    assert re.search(r"\d\d:\d\d:\d\d  xid XID 79: the GPU has fallen off the bus", shown)
+    assert "of another GPU" not in shown
+    assert max(map(width_of, shown.splitlines())) <= 80
+    rows = list(csv.DictReader(io.StringIO(_shown(capsys, "--events", "--format", "csv"))))
+    assert [row["kind"] for row in rows] == kinds
+    lines = _shown(capsys, "--events", "--format", "ndjson").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [e["text"] for e in one["events"]]
+
+
+def test_events_are_marks_beside_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    _record(HAPPENED)
+    shown = _shown(capsys, "--bucket", "1m")
+    (marked,) = [row for row in shown.splitlines() if "gpu-lost" in row]
+    assert "xid, gpu-lost" in marked
+    assert "5.0 GiB" in marked
+    assert sum("driver-changed" in row for row in shown.splitlines()) == 1
+    assert max(map(width_of, shown.splitlines())) <= 100
+    assert "fallen off the bus" not in shown
+    wide = _shown(capsys, "--bucket", "5m", "--wide")
+    assert "does not answer" in wide
+    (one,) = _data(capsys)
+    assert len(one["rows"]) == POINTS
+    assert [event["kind"] for event in one["events"]][1:] == ["xid", "gpu-lost", "driver-changed"]
+
+
+def test_without_an_event_there_is_no_empty_column(capsys: pytest.CaptureFixture[str]) -> None:
+    _record({})
+    assert "what happened" not in _shown(capsys, "--since", "10m", "--bucket", "1m")
+    assert main(["history", "--events", "--since", "10m"]) == 1
+    assert "no event is recorded between" in capsys.readouterr().err
+
+
+def test_a_process_is_named_with_what_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    _record({})
+    shown = _shown(capsys, "--pid", "4711", "--bucket", "5m")
+    for words in ("python train.py[4711] of alice", "PyTorch", "slurm 42.0", "docker abababababab"):
+        assert words in shown
+    assert "command: python train.py" not in shown
+    assert "command: python train.py" in _shown(capsys, "--pid", "4711", "--wide")
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_host_memory_is_shown_where_it_is_known(
+    host: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record({}, host=host)
+    (one,) = _data(capsys, "--pid", "4711")
+    amounts = {row["host_last_bytes"] for row in one["rows"]}
+    shown = _shown(capsys, "--pid", "4711", "--bucket", "5m")
+    if any(amounts):
+        assert amounts == {2 * GIB}
+        assert "2.0 GiB" in shown
+    else:
+        assert "host" not in shown
+        assert "host" in _shown(capsys, "--pid", "4711", "--bucket", "5m", "--wide")
+
+
+def test_seconds_are_shown_where_minutes_do_not_tell_rows_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _record({})
+    fine = re.findall(r"\d\d:\d\d:\d\d", _shown(capsys, "--since", "5m", "--bucket", "15s"))
+    assert len(fine) == len(set(fine)) >= 10
+    assert not re.findall(r"\d\d:\d\d:\d\d", _shown(capsys, "--bucket", "1m"))
+
+
+def test_what_was_recorded_can_harm_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    _record({60.0: (world.HOSTILE, world.HOSTILE, None)})
+    for flags in ("--events", "--wide", "--events --format ndjson", "--events --json"):
+        for row in _shown(capsys, *flags.split()).splitlines():
+            assert row.isprintable(), row
