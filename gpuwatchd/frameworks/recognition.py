@@ -8,6 +8,7 @@ often found beside PyTorch's.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.frameworks.table import APPS, EITHER_XLA, GUESSES, LIBRARIES, ROLES, App
@@ -110,6 +111,12 @@ def role(argv: Sequence[str], name: str = "") -> str | None:
     >>> role(["/usr/bin/ollama", "serve"]), role(["python", "train.py"])
     ('Ollama server (holds no memory)', None)
     """
+    return _role(tuple(argv), name)
+
+
+@lru_cache(maxsize=1024)
+def _role(argv: tuple[str, ...], name: str) -> str | None:
+    """Return the same; a process is asked about again and again."""
     command = command_of(argv)
     if command.program == "llama-server" and _matches(_OLLAMA, command, name):
         return "Ollama runner"

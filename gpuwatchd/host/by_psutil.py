@@ -50,6 +50,7 @@ def identify(pid: int) -> ProcessInfo | None:
         state=_STATES.get(facts["status"] or ""),
         framework=framework,
         framework_sure=sure,
+        role=frameworks.role(argv, name),
     )
     key = program.key(info, argv, executable=facts["exe"] or None, folder=facts["cwd"] or None)
     return msgspec.structs.replace(info, program=key)

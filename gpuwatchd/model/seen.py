@@ -60,6 +60,8 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
     """False when the framework is guessed from the command line only."""
     frameworks: tuple[str, ...] = ()
     """Every framework whose libraries it has loaded, in order of precedence."""
+    role: str | None = None
+    """Part that it plays in what it belongs to: "notebook kernel", "engine", "launcher"."""
     uid: int | None = None
     unit: str | None = None
     """systemd unit: "ollama.service", "session-3.scope"."""
