@@ -59,6 +59,9 @@ _KNOWN_TOKEN = re.compile(
     r"|xox[abprs]-[\w-]{10,}|A(?:KI|SI)A[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
     r"|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?)"
 )
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]*")
+_SHORT_CHARS = 14
+"""No token is as short as this."""
 _LONG_WORD = re.compile(r"[A-Za-z0-9_+=-]{32,}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{32,}={0,2}")
 # A string holds words: what is in quotes stays one.
@@ -133,6 +136,9 @@ def _mask_pairs(text: str) -> str:
 
 def _mask_word(word: str) -> str:
     """Mask what is in one word, which has no blanks outside quotes."""
+    if _PLAIN.fullmatch(word):
+        word = _KNOWN_TOKEN.sub(MASK, word) if len(word) > _SHORT_CHARS else word
+        return MASK if len(word) > _SHORT_CHARS and _looks_random(word) else word
     assigned = _ASSIGNED.fullmatch(word)
     name, value = (assigned[1], assigned[2]) if assigned else ("", word)
     if assigned and (_is_secret(name) or _looks_random(value)):

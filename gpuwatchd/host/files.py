@@ -45,12 +45,12 @@ class Status(NamedTuple):
     """Memory of its own, and what of that was swapped out; a zombie has none."""
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: str | Path) -> bytes:
     """Return a small file's content; b"" when it cannot be read."""
     return read_some(path, 1 << 20)
 
 
-def read_some(path: Path, limit_bytes: int) -> bytes:
+def read_some(path: str | Path, limit_bytes: int) -> bytes:
     """Return at most so much of a file; b"" when it cannot be read (gone, forbidden)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd import frameworks
 from gpuwatchd.host import cgroup, program, ranks
 from gpuwatchd.host.files import (
-    Stat,
     full_name,
     libraries_in,
     parse_stat,
@@ -22,6 +20,11 @@ from gpuwatchd.host.files import (
 from gpuwatchd.host.parents import ancestors
 from gpuwatchd.model import ProcessInfo, ProcessKey
 from gpuwatchd.text import clean, mask_argv
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.host.files import Stat
 
 MAX_THREADS: Final = 64
 _ARGV_BYTES: Final = 16 * 1024
@@ -56,15 +59,15 @@ class Registry:
 
     def stat(self, pid: int) -> Stat | None:
         """Return what /proc/PID/stat says; None when there is no such process."""
-        return parse_stat(read_bytes(self._proc / str(pid) / "stat"))
+        return parse_stat(read_bytes(f"{self._proc}/{pid}/stat"))
 
     def read(self, pid: int, stat: Stat, *, closer: bool) -> Sight:
         """Build the record of a process; ``closer`` reads its memory map too."""
-        folder = self._proc / str(pid)
-        argv = words_of(read_some(folder / "cmdline", _ARGV_BYTES))
-        status = parse_status(read_bytes(folder / "status"))
-        place = cgroup.parse(read_bytes(folder / "cgroup"))
-        maps = read_some(folder / "maps", _MAPS_BYTES) if closer else b""
+        folder = f"{self._proc}/{pid}"
+        argv = words_of(read_some(f"{folder}/cmdline", _ARGV_BYTES))
+        status = parse_status(read_bytes(f"{folder}/status"))
+        place = cgroup.parse(read_bytes(f"{folder}/cgroup"))
+        maps = read_some(f"{folder}/maps", _MAPS_BYTES) if closer else b""
         threads = self._threads(folder) if closer and not maps else ()
         libraries = libraries_in(maps)
         title = stat.name.decode("utf-8", "replace")
@@ -91,13 +94,15 @@ class Registry:
             parents=tuple(ancestor.label for ancestor in family),
             framework=framework,
             framework_sure=sure,
+            frameworks=frameworks.loaded(libraries),
+            role=frameworks.role(argv, title),
         )
-        known = program.keyed(info, str(folder), argv, libraries)
+        known = program.keyed(info, folder, argv, libraries)
         return Sight(known, status.anonymous_bytes)
 
     def _environ(self, pid: int) -> bytes:
         """Return a process's environment, for :func:`ranks.facts` only: it may hold secrets."""
-        return read_some(self._proc / str(pid) / "environ", _ENVIRON_BYTES)
+        return read_some(f"{self._proc}/{pid}/environ", _ENVIRON_BYTES)
 
     def _started_at_s(self, stat: Stat) -> float | None:
         if self.booted_at_s is None:
@@ -105,12 +110,12 @@ class Registry:
         return self.booted_at_s + stat.starttime / self._ticks_per_s
 
     @staticmethod
-    def _threads(folder: Path) -> list[str]:
+    def _threads(folder: str) -> list[str]:
         names: list[str] = []
         try:
-            with os.scandir(folder / "task") as tasks:
+            with os.scandir(f"{folder}/task") as tasks:
                 for task, _ in zip(tasks, range(MAX_THREADS), strict=False):
-                    names.append(read_bytes(Path(task.path, "comm")).decode("utf-8", "replace"))
+                    names.append(read_bytes(f"{task.path}/comm").decode("utf-8", "replace"))
         except OSError:
             return names
         return names

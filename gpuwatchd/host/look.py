@@ -176,7 +176,7 @@ class Host:
             pid = self._memory_turn.pop()
             known = self._known.get(pid)
             if known is not None and pid in found and known.info.key.started_at_s is not None:
-                amount = anonymous_bytes(read_bytes(self._proc / str(pid) / "status"))
+                amount = anonymous_bytes(read_bytes(f"{self._proc}/{pid}/status"))
                 known.anonymous_bytes = found[pid] = amount
         return found
 

@@ -22,7 +22,10 @@ _BEYOND: Final = frozenset(
     }
 )
 """What starts everything says nothing about whose work something is."""
-_ARGV_BYTES: Final = 4096
+_ARGV_BYTES: Final = 1024
+_WORDS: Final = 8
+_WORD_CHARS: Final = 128
+"""The beginning of a command line says what runs; a shell's may be a whole script."""
 
 
 class Ancestor(NamedTuple):
@@ -33,7 +36,7 @@ class Ancestor(NamedTuple):
     """Clock ticks since boot."""
     name: str
     argv: tuple[str, ...]
-    """Command line, secrets masked."""
+    """How its command line begins, secrets masked."""
 
     @property
     def label(self) -> str:
@@ -63,13 +66,14 @@ def ancestors(proc: Path, pid: int, stat: Stat) -> tuple[Ancestor, ...]:
         if pid <= 1 or pid in met:
             break
         met.add(pid)
-        found = parse_stat(read_bytes(proc / str(pid) / "stat"))
+        found = parse_stat(read_bytes(f"{proc}/{pid}/stat"))
         if found is None or found.starttime > born:
             break
         stat = found
-        argv = words_of(read_some(proc / str(pid) / "cmdline", _ARGV_BYTES))
+        argv = words_of(read_some(f"{proc}/{pid}/cmdline", _ARGV_BYTES))
         name = clean(full_name(stat.name, argv))
         if name in _BEYOND:
             break
-        chain.append(Ancestor(pid, stat.starttime, name, mask_argv(argv)))
+        begin = mask_argv((word[:_WORD_CHARS] for word in argv), limit=_WORDS)
+        chain.append(Ancestor(pid, stat.starttime, name, begin))
     return tuple(chain)

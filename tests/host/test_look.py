@@ -177,6 +177,38 @@ def test_a_hidden_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     host.close()
 
 
+@linux
+def test_a_hidden_process_is_watched_all_the_same(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "exists", lambda pid: True)
+    host = Host(watch="pidfd", contained=False)
+    monkeypatch.setattr(host._registry, "stat", lambda pid: None)
+    hidden = host.look([child.pid])[child.pid]
+    assert hidden.name == f"pid {child.pid} (hidden by system policy)"
+    assert not hidden.foreign
+    assert host.look([child.pid])[child.pid] is hidden
+    assert host.memory([child.pid]) == {child.pid: None}
+    assert host.states([child.pid]) == {}
+    child.kill()
+    child.wait()
+    monkeypatch.setattr(look, "exists", lambda pid: False)
+    assert host.look([child.pid]) == {}
+    host.close()
+
+
+@linux
+def test_a_hidden_process_stays_the_same_record_without_descriptors(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "exists", lambda pid: True)
+    host = Host(watch="read", contained=False)
+    monkeypatch.setattr(host._registry, "stat", lambda pid: None)
+    hidden = host.look([child.pid])[child.pid]
+    assert host.look([child.pid])[child.pid] is hidden
+    host.close()
+
+
 def test_own_memory_and_boot() -> None:
     host = Host()
     rss_bytes = host.own_rss_bytes()
@@ -250,6 +282,7 @@ def test_one_memory_map_is_read_per_look(proc: FakeProc) -> None:
     ]
     assert known == [1, 2, 3, 3]
     assert all(info.framework_sure for info in host.look([7, 8, 9]).values())
+    assert {info.frameworks for info in host.look([7, 8, 9]).values()} == {("PyTorch",)}
 
 
 def test_a_single_look_may_read_every_map(proc: FakeProc) -> None:

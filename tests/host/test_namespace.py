@@ -6,6 +6,7 @@ import pytest
 
 from gpuwatchd.host import Host, files
 from gpuwatchd.host.files import inside_container
+from gpuwatchd.model import ProcessInfo
 from tests.host.world import TORCH_MAPS, Clock, FakeProc
 
 
@@ -19,7 +20,8 @@ def test_inside_a_container_a_pid_is_only_a_number(proc: FakeProc) -> None:
             "pid 8 (outside this container)",
         ]
         assert all(
-            (info.user, info.argv, info.framework, info.key.started_at_s) == (None, (), None, None)
+            info == ProcessInfo(key=info.key, name=info.name, foreign=True)
+            and info.key.started_at_s is None
             for info in found.values()
         )
 
@@ -56,3 +58,33 @@ def test_without_the_namespace_signs_decide(
     for path, text in put.items():
         proc.put(path, text)
     assert inside_container(proc.folder, proc.folder.parent) is contained
+
+
+def test_a_process_of_ours_is_no_evidence_for_the_drivers_number(proc: FakeProc) -> None:
+    """The driver names pid 7 of the machine; here 7 is somebody else, who must not be named."""
+    proc.process(7, argv=b"python3\0innocent.py\0", maps=TORCH_MAPS, environ=b"RANK=0\0A=1\0")
+    proc.put("self/status", "NSpid:\t4812\t1\n")
+    host = Host(proc.folder, monotonic=Clock())
+    assert host.is_contained
+    for _ in range(3):
+        found = host.look([7, 4711])
+        assert [info.whose for info in found.values()] == [
+            "pid 7 (outside this container)",
+            "pid 4711 (outside this container)",
+        ]
+        assert "innocent" not in repr(found)
+    assert host.memory([7]) == {7: None}
+    assert host.states([7]) == {}
+    host.look([])
+    assert host.gone(7) is None
+    host.close()
+
+
+def test_a_container_that_shares_the_hosts_numbers_names_them(proc: FakeProc) -> None:
+    (proc.folder.parent / ".dockerenv").touch()
+    proc.put("self/cgroup", "0::/\n")
+    (proc.folder / "self/ns").mkdir(parents=True)
+    (proc.folder / "self/ns/pid").symlink_to(files.INITIAL_PID_NAMESPACE)
+    proc.process(7)
+    info = Host(proc.folder, monotonic=Clock()).look([7])[7]
+    assert (info.name, info.foreign) == ("python3", False)
