@@ -33,12 +33,22 @@ def judgeable(seen: Seen, now_s: float) -> Iterator[Track]:
     yield from seen.hosts.values()
     if seen.device.memory_kind == "coherent":
         return  # Pages stay taken after a process has ended: the device's series is no evidence.
-    owned = is_owned(seen, now_s)
+    owned, explained = is_owned(seen, now_s), _is_explained(seen)
     for track in seen.others:
         # An alert on the whole device that people were told of is followed to its end.
         told = track.alert is not None and track.alert.state == "firing"
-        if track.subject.unattributed == owned or (owned and told):
+        if owned if track.subject.unattributed else told or not (owned or explained):
             yield track
+
+
+def _is_explained(seen: Seen) -> bool:
+    """Say whether one of a list that lacks some is told of: the device would only be an echo."""
+    reading = seen.reading
+    lacks = reading is not None and reading.uses is not None and reading.uses_reason is not None
+    return lacks and any(
+        track.alert is not None and track.alert.state == "firing"
+        for track in seen.processes.values()
+    )
 
 
 def is_owned(seen: Seen, now_s: float) -> bool:
@@ -51,7 +61,7 @@ def drop_whole(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
     if seen.device.memory_kind == "coherent":
         return _unjudged(watcher, seen, now_s)
-    if not seen.others or not is_owned(seen, now_s):
+    if not seen.others or not (is_owned(seen, now_s) or _is_explained(seen)):
         return []
     alert = seen.others[0].alert
     if alert is None or alert.state == "firing":
@@ -82,6 +92,8 @@ def take_over(
         track = watcher.tracks.get(alert.subject.id)
         seen = devices.get(alert.subject.device_uid)
         fired = alert.state == "firing" and alert.firing_at_s == now_s
+        if fired and track is not None and track.alert is None:
+            continue  # taken over in this very tick
         if not fired or track is None or track.alert is None or seen is None or not seen.others:
             out.append(alert)
             continue

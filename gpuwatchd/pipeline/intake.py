@@ -250,7 +250,9 @@ class Intake:
         if uses is not None:
             seen.uses, seen.uses_s = uses, now_s
             known = ledger is not None and ledger.state in {"whole", "overlap"}
-            if known or all(use.used_bytes is not None for use in uses):
+            # A list that lacks some (their files may not be read) explains the whole of nothing.
+            complete = reading.uses_reason is None
+            if known or (complete and all(use.used_bytes is not None for use in uses)):
                 room.attributed_at_s = now_s
 
     def _feed(self, seen: Seen, reading: DeviceReading, now_s: float) -> None:
