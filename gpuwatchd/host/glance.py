@@ -27,12 +27,21 @@ class Glance(NamedTuple):
     """Time that it has had a CPU so far, all threads, in user and kernel mode."""
 
 
-def glance(pid: int, proc: Path = PROC) -> Glance | None:
+def glance(pid: int, proc: str | Path = "/proc") -> Glance | None:
     """Return what the kernel says of a process now; None where it says nothing (or has no /proc).
 
     One read, some 10 µs.
     """
-    raw = read_bytes(proc / str(pid) / "stat")
+    try:
+        descriptor = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        raw = os.read(descriptor, 1024)
+    except OSError:  # it has ended since
+        return None
+    finally:
+        os.close(descriptor)
     stat = parse_stat(raw)
     if stat is None:
         return None

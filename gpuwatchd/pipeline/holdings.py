@@ -88,6 +88,7 @@ class Holdings:
         self._host = host
         self._glance = look
         self._is_absent = is_absent
+        self._pid = os.getpid()
         self._booted_at_s = booted_at_s()
         self._vigil = Vigil()
         self._ticks = 0
@@ -97,6 +98,8 @@ class Holdings:
         self._past: dict[ProcessKey, _Past] = {}
         self._was: dict[int, ProcessInfo] = {}
         self._turn = 0
+        self._suspects: set[ProcessKey] = set()
+        """Seen to be stuck at the last look."""
 
     def resume(self, before: LiveState | None) -> None:
         """Take up what an earlier run of the daemon left in its live state."""
@@ -152,7 +155,7 @@ class Holdings:
 
     # ---- processes ------------------------------------------------------------------------------
 
-    def _uses(self) -> Iterable[tuple[Seen, ProcessUse, ProcessInfo]]:
+    def _uses(self) -> Iterable[tuple[ProcessUse, ProcessInfo]]:
         """Yield what is held by processes of this machine."""
         infos = self._intake.infos
         for seen in self._intake.devices.values():
@@ -160,7 +163,7 @@ class Holdings:
                 for use in seen.reading.uses or ():
                     info = infos.get(use.key)
                     if info is not None and not info.foreign:
-                        yield seen, use, info
+                        yield use, info
 
     def _is_local(self, seen: Seen) -> bool:
         """Say whether a device's pids are those of this machine."""
@@ -176,44 +179,39 @@ class Holdings:
 
     def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, Glance]:
         """Read the state of some processes: those in question, and some others in turn."""
-        asked: dict[ProcessKey, ProcessInfo] = {}
-        others: dict[ProcessKey, ProcessInfo] = {}
-        past = self._past
-        for seen, use, info in self._uses():
-            key = use.key
-            if key.started_at_s is None or (use.used_bytes or least_bytes) < least_bytes:
-                continue
-            known = past.get(key)
-            stuck = info.state in _STUCK or (
-                known is not None and known.now is not None and known.now.state in _STUCK
-            )
-            if stuck or (use.sm_pct is None and seen.device.uid not in self._util):
-                asked[key] = info
-            else:
-                others[key] = info
-        self._past = past = {key: past[key] for key in (*asked, *others) if key in past}
-        if others:
-            keys = list(others)
-            begin = self._turn % len(keys)
-            chosen = (keys[begin:] + keys[:begin])[:GLANCES]
-            self._turn = begin + len(chosen)
-            asked.update((key, others[key]) for key in chosen)
+        here: dict[ProcessKey, ProcessInfo] = {}
+        for use, info in self._uses():
+            key, used = use.key, use.used_bytes
+            if key.started_at_s is not None and (used is None or used >= least_bytes):
+                here[key] = info
+                if info.state in _STUCK:
+                    self._suspects.add(key)
+        for key in [key for key in self._past if key not in here]:
+            del self._past[key]
+        keys = list(here)
+        begin = self._turn % len(keys) if keys else 0
+        turn = (keys[begin:] + keys[:begin])[:GLANCES]
+        self._turn = begin + len(turn)
         fresh: dict[ProcessKey, Glance] = {}
-        for key, info in asked.items():
+        for key in dict.fromkeys((*turn, *(key for key in self._suspects if key in here))):
             found = self._look_at(key)
-            if found is None:
-                continue
-            fresh[key] = found
-            known = past.get(key)
-            if known is None:
-                known = past[key] = _Past(info.parent_pid)
-            if known.cpu_s is not None and now_s > known.at_s:
-                known.cpu_pct = 100.0 * max(0.0, found.cpu_s - known.cpu_s) / (now_s - known.at_s)
-            known.now, known.cpu_s, known.at_s = found, found.cpu_s, now_s
-            changed = found.parent_pid != info.parent_pid
-            if self._host is not None and (changed or {found.state, info.state} & _STUCK):
-                self._host.states((key.pid,))
+            if found is not None:
+                fresh[key] = found
+                self._note(here[key], found, now_s)
+        self._suspects = {key for key, found in fresh.items() if found.state in _STUCK}
         return fresh
+
+    def _note(self, info: ProcessInfo, found: Glance, now_s: float) -> None:
+        """Remember what one glance said."""
+        known = self._past.get(info.key)
+        if known is None:
+            known = self._past[info.key] = _Past(info.parent_pid)
+        if known.cpu_s is not None and now_s > known.at_s:
+            known.cpu_pct = 100.0 * max(0.0, found.cpu_s - known.cpu_s) / (now_s - known.at_s)
+        known.now, known.cpu_s, known.at_s = found, found.cpu_s, now_s
+        changed = found.parent_pid != info.parent_pid
+        if self._host is not None and (changed or found.state in _STUCK or info.state in _STUCK):
+            self._host.states((info.key.pid,))
 
     def _board(self, seen: Seen, fresh: dict[ProcessKey, Glance]) -> Board:
         reading = seen.reading
@@ -266,7 +264,7 @@ class Holdings:
             cpu_pct=None if known is None else known.cpu_pct,
             parent=parent,
             orphan=known is not None and _orphaned(info, known),
-            exempt=exempt or use.key.pid == os.getpid(),
+            exempt=exempt or use.key.pid == self._pid,
         )
 
     def _who_was(self, info: ProcessInfo) -> ProcessInfo:

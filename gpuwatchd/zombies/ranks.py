@@ -53,10 +53,11 @@ class Ranks:
         """Return (device, process) -> why that rank does nothing for its job."""
         jobs: dict[str, list[Rank]] = {}
         for board in boards:
+            around = activity.scene(board)
             for held in board.uses or ():
                 group = held.info.group
                 if group is not None and not (held.exempt or held.info.foreign or ended(held)):
-                    rank = Rank(board, held, activity.of(board, held))
+                    rank = Rank(board, held, activity.of(board, held, around))
                     jobs.setdefault(group, []).append(rank)
         if jobs or self._known:
             self._count(jobs, whole=all(board.uses is not None for board in boards))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpuwatchd.model import HoldingKind, ProcessKey
+    from gpuwatchd.zombies.activity import Scene
     from gpuwatchd.zombies.facts import Board, Held, Limits, Server
     from gpuwatchd.zombies.ranks import Wait
 
@@ -60,6 +61,7 @@ def read(
         ghost = _ghost(board, limits)
         if ghost is not None:
             yield ghost
+        around = activity.scene(board)
         for held in board.uses:
             used = held.used_bytes
             if held.exempt or (used is not None and (used < limits.minimum_bytes or used <= 0)):
@@ -68,7 +70,7 @@ def read(
                 _ended(board, held)
                 or (_serving(board, held, servers) if servers else None)
                 or (_hung(board, held, waits) if waits else None)
-                or _idle(board, held, servers, limits.idle_after_s)
+                or _idle(board, held, servers, limits.idle_after_s, around)
             )
             if found is not None:
                 yield found
@@ -202,15 +204,19 @@ def _hung(board: Board, held: Held, waits: Mapping[tuple[str, ProcessKey], Wait]
     return _sign(board, held, "hung-rank", wait.words, wait.advice, needs_s=HUNG_S, flat=True)
 
 
-def _idle(board: Board, held: Held, servers: Sequence[Server], after_s: float) -> Sign | None:
+def _idle(
+    board: Board, held: Held, servers: Sequence[Server], after_s: float, around: Scene
+) -> Sign | None:
     """Return the sign of a process that holds memory and does nothing with it."""
-    if held.used_bytes is None or held.kind == "G" or activity.of(board, held) != "still":
+    if held.used_bytes is None or held.kind == "G":
+        return None
+    if activity.of(board, held, around) != "still":
         return None
     asked = [s.reading for s in _servers_of(held, servers) if s.reading.ok] if servers else ()
     if any((r.running or 0) > 0 or (r.waiting or 0) > 0 for r in asked):
         return None
     amount = units.size(held.used_bytes)
-    if activity.use(board, held) is None:
+    if activity.use(board, held, around) is None:
         words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"
     else:
         words = f"{amount} unchanged, and the GPU did nothing for it in any look"

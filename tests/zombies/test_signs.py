@@ -161,6 +161,14 @@ def test_of_several_processes_on_a_busy_device_nobody_is_idle_by_guess() -> None
     assert look(board(held(1), held(2)), looks=LONG) == ()
 
 
+def test_an_unused_cpu_proves_nothing_unless_another_can_be_at_work() -> None:
+    quiet, other = held(1, cpu_pct=0.0), held(2, cpu_pct=0.1)
+    assert look(board(quiet, other), looks=LONG) == ()
+    (found,) = look(board(quiet, held(2, cpu_pct=80.0)), looks=LONG)
+    assert found.process is not None
+    assert found.process.key.pid == 1
+
+
 def test_a_server_with_requests_is_not_idle() -> None:
     mine = board(held(900, who={"framework": "vLLM"}), **IDLE)
     for asked in ({"running": 1}, {"waiting": 2}):
