@@ -20,10 +20,22 @@ _FACTS: Final = (
 _NAMES: Final = ("requests_processing", "requests_deferred", "kv_cache_usage_ratio", *_FACTS)
 
 
+class _Next(msgspec.Struct):
+    n_decoded: int = 0
+
+
 class _Slot(msgspec.Struct):
     n_ctx: int = 0
     is_processing: bool | None = None
     n_prompt_tokens: int | None = None
+    """Missing where a slot has had no request yet."""
+    next_token: list[_Next] | _Next | None = None
+
+    def tokens(self) -> int:
+        """Return the tokens of its request: the prompt and what was generated so far."""
+        told = self.next_token if isinstance(self.next_token, list) else [self.next_token]
+        decoded = sum(one.n_decoded for one in told if one is not None)
+        return max(0, self.n_prompt_tokens or 0) + max(0, decoded)
 
 
 class LlamaCpp:
@@ -103,9 +115,11 @@ def _slots(raw: bytes | None) -> list[_Slot]:
 def _shares(slots: list[_Slot]) -> tuple[float | None, float | None]:
     """Return which shares of the context running requests use, and idle slots keep."""
     room = sum(slot.n_ctx for slot in slots if slot.n_ctx > 0)
-    known = [slot for slot in slots if slot.n_prompt_tokens is not None]
-    if room <= 0 or len(known) < len(slots) or not slots:
+    busy = [slot for slot in slots if slot.is_processing]
+    idle = [slot for slot in slots if not slot.is_processing and slot.n_prompt_tokens is not None]
+    if room <= 0:
         return None, None
-    used = sum(max(0, slot.n_prompt_tokens or 0) for slot in known if slot.is_processing)
-    kept = sum(max(0, slot.n_prompt_tokens or 0) for slot in known if not slot.is_processing)
-    return prometheus.share(used / room), prometheus.share(kept / room)
+    told = all(slot.n_prompt_tokens is not None for slot in busy)
+    used = sum(slot.tokens() for slot in busy) / room if told else None
+    kept = sum(slot.tokens() for slot in idle) / room if idle else None
+    return prometheus.share(used), prometheus.share(kept)

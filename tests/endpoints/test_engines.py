@@ -140,9 +140,13 @@ def test_sglang_counts_ranks_once_and_leaves_out_what_it_could_evict() -> None:
 
 def test_llama_cpp_of_today_takes_the_kv_cache_from_its_slots() -> None:
     slots = [
-        {"id": 0, "n_ctx": 1000, "is_processing": True, "n_prompt_tokens": 500, "prompt": "x"},
-        {"id": 1, "n_ctx": 1000, "is_processing": False, "n_prompt_tokens": 100},
-    ]
+        {
+            "id": 0, "n_ctx": 1000, "is_processing": True, "n_prompt_tokens": 600, "prompt": "x",
+            "next_token": [{"n_decoded": 150, "n_remain": -1}],
+        },
+        {"id": 1, "n_ctx": 1000, "is_processing": False, "n_prompt_tokens": 150},
+        {"id": 2, "n_ctx": 1000, "is_processing": False},
+    ]  # fmt: skip
     said = asked(LlamaCpp(), {"/metrics": LLAMA, "/slots": json.dumps(slots).encode()})
     assert (said.running, said.waiting, said.kv_share) == (1, 2, 0.25)
     assert said.facts["kept_share"] == 0.05
