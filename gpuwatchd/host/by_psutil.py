@@ -9,9 +9,12 @@ import psutil
 
 from gpuwatchd import frameworks
 from gpuwatchd.host import program
+from gpuwatchd.host.parents import MOST, Ancestor
 from gpuwatchd.model import ProcessInfo, ProcessKey
 from gpuwatchd.text import clean, mask_argv
 
+_FACTS: Final = ["name", "username", "cmdline", "ppid", "status", "exe", "cwd", "uids"]
+_STARTS_EVERYTHING: Final = frozenset({"launchd", "login", "sshd", "systemd", "init"})
 _STATES: Final = {
     psutil.STATUS_RUNNING: "R",
     psutil.STATUS_SLEEPING: "S",
@@ -35,7 +38,7 @@ def identify(pid: int) -> ProcessInfo | None:
     try:
         process = psutil.Process(pid)
         started = float(process.create_time())
-        facts = process.as_dict(["name", "username", "cmdline", "ppid", "status", "exe", "cwd"])
+        facts = process.as_dict(_FACTS)
     except (psutil.Error, OSError, OverflowError):
         return None
     argv = facts["cmdline"] or []
@@ -51,9 +54,28 @@ def identify(pid: int) -> ProcessInfo | None:
         framework=framework,
         framework_sure=sure,
         role=frameworks.role(argv, name),
+        uid=facts["uids"].real if facts["uids"] else None,
+        parents=_ancestors(process),
     )
     key = program.key(info, argv, executable=facts["exe"] or None, folder=facts["cwd"] or None)
     return msgspec.structs.replace(info, program=key)
+
+
+def _ancestors(process: psutil.Process) -> tuple[str, ...]:
+    """Return who started a process, nearest first; never what starts everything."""
+    labels: list[str] = []
+    try:
+        chain = process.parents()[:MOST]
+    except (psutil.Error, OSError):
+        return ()
+    for parent in chain:
+        facts = parent.as_dict(["name", "cmdline"])
+        name = clean(facts["name"] or "")
+        if parent.pid <= 1 or not name or name in _STARTS_EVERYTHING:
+            break
+        argv = mask_argv(facts["cmdline"] or (), limit=8)
+        labels.append(Ancestor(parent.pid, 0, name, argv).label)
+    return tuple(labels)
 
 
 def rss_bytes() -> int:

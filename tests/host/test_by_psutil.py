@@ -1,0 +1,51 @@
+"""Who processes are where there is no /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from gpuwatchd.host import by_psutil
+
+
+def test_a_child_of_this_program_is_known_with_its_ancestors() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        try:
+            info = by_psutil.identify(child.pid)
+        finally:
+            child.kill()
+    assert info is not None
+    assert (info.key.pid, info.uid, info.parent_pid) == (child.pid, os.getuid(), os.getpid())
+    assert info.parents[0].endswith(f"[{os.getpid()}]")
+    assert "[1]" not in "".join(info.parents)
+
+
+@pytest.mark.parametrize(
+    ("argv", "framework"),
+    [
+        (("/usr/local/bin/mlx_lm.server", "--model", "m"), "MLX"),
+        (("/opt/homebrew/bin/llama-server", "-m", "x.gguf"), "llama.cpp"),
+        (("/x/ollama", "runner", "--mlx-engine", "--model", "m"), "Ollama"),
+    ],
+)
+def test_a_macs_engines_are_recognised_without_a_map_of_their_memory(
+    argv: tuple[str, ...], framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts(_: psutil.Process, names: list[str]) -> dict[str, object]:
+        known = {"name": argv[0].rpartition("/")[2], "cmdline": list(argv)}
+        return {name: known.get(name) for name in names}
+
+    monkeypatch.setattr(psutil.Process, "as_dict", facts)
+    info = by_psutil.identify(os.getpid())
+    assert info is not None
+    assert (info.framework, info.framework_sure) == (framework, False)
+    assert (info.user, info.uid, info.state) == (None, None, None)
+
+
+def test_a_pid_that_is_nobodys_is_none() -> None:
+    assert by_psutil.identify(2**22 + 1) is None
+    assert by_psutil.started_at_s(2**22 + 1) is None
