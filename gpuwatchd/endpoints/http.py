@@ -110,7 +110,7 @@ def _request(host: str, port: int, path: str) -> bytes:
         f"GET {path} HTTP/1.1",
         f"Host: {place}:{port}",
         "User-Agent: gpuwatchd",
-        "Accept: */*",
+        "Accept: application/json, text/plain;version=0.0.4, */*;q=0.1",
         "Accept-Encoding: identity",
         "Connection: close",
     )
