@@ -75,6 +75,7 @@ def every(flags: Globals) -> Iterator[Check]:
     loaded, found = _configuration(flags)
     yield from found
     yield from _sources(loaded.config)
+    yield from _around(loaded.config)
     yield from _daemon()
     yield from _directories()
     yield from _database()
@@ -171,6 +172,15 @@ def _source(name: str, settings: Config) -> Check:
         return _warning(f"source {name}", f"{found.reason}; it has no GPU")
     plural = "GPU" if count == 1 else "GPUs"
     return _ok(f"source {name}", f"{count} {plural}; {found.reason}")
+
+
+def _around(settings: Config) -> Iterator[Check]:
+    from gpuwatchd.ctl import surroundings  # noqa: PLC0415
+
+    state, _ = look.read_state()
+    alive = state is not None and look.alive(state)
+    for name, level, words, hint in surroundings.every(settings, state, alive=alive):
+        yield _check(name, "ok" if level == "ok" else "warning", words, hint)
 
 
 def _daemon() -> Iterator[Check]:

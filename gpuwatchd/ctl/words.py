@@ -91,7 +91,7 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
     return finding.pattern, "green" if finding.pattern in _CALM else ""
 
 
-_GONE, _DEFUNCT = {"X", "x", "gone"}, "Z"
+_GONE, _DEFUNCT, _WAS = {"X", "x", "gone"}, "Z", "gone, was "
 
 
 def who(info: ProcessInfo) -> str:
@@ -107,13 +107,17 @@ def who(info: ProcessInfo) -> str:
     'pid 4711 (outside this container)'
     """
     owner = f" of {info.user}" if info.user else ""
+    pid = f"pid {info.key.pid}"
     if info.foreign:
-        return f"pid {info.key.pid} (outside this container)"
-    if info.state in _GONE:
-        was = f", was {info.label}{owner}" if info.name not in {"", "?"} else ""
-        return f"pid {info.key.pid} (gone{was})"
+        return f"{pid} (outside this container)"
+    if info.state in _GONE or info.name == "gone" or info.name.startswith(_WAS):
+        name = info.label.removeprefix(_WAS)
+        was = f", was {name}{owner}" if name not in {"", "?", "gone"} else ""
+        return f"{pid} (gone{was})"
+    if info.name.startswith(f"{pid} ("):  # why it has no name: "pid 7 (hidden by system policy)"
+        return f"{info.name}{owner}"
     if info.name in {"", "?"}:
-        return f"pid {info.key.pid}{owner}"
+        return f"{pid}{owner}"
     ended = " (defunct)" if info.state == _DEFUNCT else ""
     return f"{info.label}[{info.key.pid}]{owner}{ended}"
 

@@ -142,6 +142,9 @@ def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str])
     [
         ({"state": "gone"}, "pid 7 (gone, was python train.py of bob)"),
         ({"state": "gone", "name": "?"}, "pid 7 (gone)"),
+        ({"name": "gone, was ollama", "argv": ()}, "pid 7 (gone, was ollama of bob)"),
+        ({"name": "gone", "user": None}, "pid 7 (gone)"),
+        ({"name": "pid 7 (hidden by system policy)"}, "pid 7 (hidden by system policy) of bob"),
         ({"state": "Z"}, "python train.py[7] of bob (defunct)"),
         ({"state": "D"}, "python train.py[7] of bob"),
         ({"foreign": True}, "pid 7 (outside this container)"),

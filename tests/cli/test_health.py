@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from gpuwatchd import config
@@ -143,7 +144,9 @@ def test_doctor_is_0_when_nothing_is_missing(
     monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "command")
     monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", "true")
     monkeypatch.setattr(checks, "_linger", lambda: checks.Check(name="l", level="ok", text=""))
-    world.write(taken_at_s=time.time())
+    first, second = world.state().devices
+    known = msgspec.structs.replace(second, processes=())
+    world.write(taken_at_s=time.time(), devices=(first, known))
     found = _answers(capsys, 0)
     assert found["source nvml"][0]["text"].startswith("1 GPU;")
     assert found["daemon"][0]["level"] == "ok"
