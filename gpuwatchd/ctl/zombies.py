@@ -116,15 +116,17 @@ def _since(view: View) -> float | None:
 
 def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
     for _, sentence in view.warnings:
-        out.flow([(f"! {sentence}", "yellow")], rest="  ")
+        out.flow(_split(f"! {sentence}", "yellow"), rest="  ", gap=" ")
     unknown = [item.device.label for item in view.devices if item.processes is None]
     if unknown:
         plural = "its process list is" if len(unknown) == 1 else "their process lists are"
-        out.flow([(f"! {', '.join(unknown)}: {plural} unknown, nothing is said of it", "yellow")])
+        line = f"! {', '.join(unknown)}: {plural} unknown, nothing is said of it"
+        out.flow(_split(line, "yellow"), rest="  ", gap=" ")
     if view.holdings:
         _table(out, flags, view)
     else:
-        out.flow([("nothing is held without work:", "green"), _checked(view)], gap=" ")
+        nothing = _split("nothing is held without work:", "green")
+        out.flow([*nothing, *_split(_checked(view), "")], rest="  ", gap=" ")
     _loose(out, loose, wide=flags.wide or flags.verbose, quiet=flags.quiet, sure=not unknown)
 
 
@@ -165,7 +167,8 @@ def _table(out: Out, flags: Globals, view: View) -> None:
     held = [one.held_bytes for one in view.holdings]
     amount = units.size(sum(one for one in held if one is not None))
     least = "at least " if None in held else ""
-    out.flow([(f"{len(held)} in all, {least}{amount}; {_checked(view)}", "dim")], rest="  ")
+    line = f"{len(held)} in all, {least}{amount}; {_checked(view)}"
+    out.flow(_split(line), rest="  ", gap=" ")
 
 
 def _row(holding: Holding, labels: Mapping[str, str], now_s: float) -> list[str]:
@@ -214,7 +217,7 @@ def _loose(out: Out, loose: Loose, *, wide: bool, quiet: bool, sure: bool) -> No
         doubt = "" if sure else " (a list is unknown: they may hold memory)"
         title = f"device files of GPUs are open in processes that the driver does not list{doubt}:"
         out.line("")
-        out.flow([(word, "bold") for word in title.split(" ")], gap=" ")
+        out.flow(_split(title, "bold"), rest="  ", gap=" ")
     for info, one in loose.found:
         nodes = one.nodes if wide else one.nodes[:_MOST_NODES]
         more = len(one.nodes) - len(nodes)
@@ -226,6 +229,7 @@ def _loose(out: Out, loose: Loose, *, wide: bool, quiet: bool, sure: bool) -> No
     if loose.unreadable:
         plural = "process" if loose.unreadable == 1 else "processes"
         line = f"(open files of {loose.unreadable} {plural} of others: not visible without root)"
-        out.flow([(line, "dim")])
+        out.flow(_split(line), rest="  ", gap=" ")
     if not loose.whole:
-        out.flow([("(not every process was looked at: there are too many)", "dim")])
+        line = "(not every process was looked at: there are too many)"
+        out.flow(_split(line), rest="  ", gap=" ")

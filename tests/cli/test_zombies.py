@@ -1,0 +1,261 @@
+"""``zombies``: rows that fit, what was checked, one look without a daemon, exit codes, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec import structs
+
+from gpuwatchd.ctl import direct_holdings, main
+from gpuwatchd.host import holders
+from gpuwatchd.host.holders import Holder, Holders
+from gpuwatchd.model import Holding, ProcessInfo, ProcessKey
+from tests import making
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GIB = making.GIB
+
+
+def info(pid: int = 4711, **changes: Any) -> ProcessInfo:
+    values: dict[str, Any] = {
+        "key": ProcessKey(pid=pid, started_at_s=5.0),
+        "name": "python",
+        "user": "alice",
+        "argv": ("python", "train.py"),
+    }
+    return ProcessInfo(**{**values, **changes})
+
+
+def holding(kind: str = "idle", **changes: Any) -> Holding:
+    values: dict[str, Any] = {
+        "kind": kind,
+        "device_uid": making.CARD.uid,
+        "process": info(),
+        "held_bytes": 24 * GIB,
+        "since_s": time.time() - 7500,
+        "evidence": "24.0 GiB unchanged, and the GPU did nothing for it in any look",
+        "advice": ("ask alice; ending it (SIGTERM first) frees the memory", "a second way"),
+        "gib_hours": 50.0,
+    }
+    return Holding(**{**values, **changes})
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> Callable[[Holders], None]:
+    """Let nobody have device files open, or whom a test names."""
+
+    def put(answer: Holders) -> None:
+        monkeypatch.setattr(holders, "scan", lambda: answer)
+
+    put(Holders(looked=10))
+    return put
+
+
+def write(*found: Holding) -> None:
+    """Write the live state of a daemon that knows both lists."""
+    first, second = world.state().devices
+    world.write(devices=(first, structs.replace(second, processes=())), holdings=found)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["zombies", *arguments])
+    return code, capsys.readouterr().out
+
+
+def test_each_has_a_row_who_why_and_what_would_free_it(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = holding("gone", process=info(state="gone"), evidence="the driver lists pid 4711")
+    write(gone, holding("ghost", process=None))
+    code, out = said(capsys)
+    lines = out.splitlines()
+    assert code == 0
+    assert re.match(r"GPU +what +held +since +for +GiB hours$", lines[0])
+    assert re.match(r"GPU 0  gone +24.0 GiB +\S+( \S+)? +2h 05m +50.0$", lines[1])
+    assert lines[2] == "  pid 4711 (gone, was python train.py of alice)"
+    assert lines[3] == "  the driver lists pid 4711"
+    assert lines[4].startswith("  -> ask alice")
+    assert "a second way" not in out
+    assert lines[6] == "  nobody"
+    assert lines[-1].startswith("2 in all, 48.0 GiB; 2 processes on 2 GPUs looked at, since ")
+
+
+def test_wide_tells_every_way(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(holdings=(holding(),))
+    assert "-> a second way" in said(capsys, "--wide")[1]
+
+
+def test_quiet_tells_rows_and_who_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(holdings=(holding(),))
+    out = said(capsys, "--quiet")[1]
+    assert "unchanged" not in out
+    assert "python train.py[4711] of alice" in out
+
+
+def test_a_price_is_a_column_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    write(holding(cost_usd=4.2), holding("ghost", process=None))
+    lines = said(capsys)[1].splitlines()
+    assert lines[0].endswith("cost")
+    assert lines[1].endswith("$4.20")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("extra", [(), ("--wide",), ("--ascii",)])
+def test_every_line_fits(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    nobody_else: Callable[[Holders], None],
+    width: int,
+    extra: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = info(name="x" * 20, group="torchrun 7f3a", rank=3, container="docker 0123456789ab")
+    nobody_else(
+        Holders(
+            found=(Holder(pid=1, name="init", nodes=tuple(f"/dev/nvidia{n}" for n in range(16))),),
+            looked=1, unreadable=3, whole=False,
+        )
+    )  # fmt: skip
+    world.write(
+        holdings=(
+            holding(
+                "orphaned-runner", since_s=time.time() - 300_000, cost_usd=1234.5, process=long
+            ),
+            holding("leaked-kv", gib_hours=None, held_bytes=None),
+        )
+    )
+    out = said(capsys, *extra)[1]
+    assert max(map(len, out.splitlines())) <= width
+    assert "orphaned-runner" in out
+
+
+def test_hostile_names_cannot_harm_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = holding(process=info(name=world.HOSTILE, user=world.HOSTILE), evidence=world.HOSTILE)
+    world.write(holdings=(bad,))
+    for extra in ((), ("--json",)):
+        out = said(capsys, *extra)[1]
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+
+
+def test_nothing_held_says_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write()
+    code, out = said(capsys, "--exit-code")
+    assert code == 0
+    assert "nothing is held without work: 2 processes on 1 GPU looked at, since " in out
+    assert "GPU 1: its process list is unknown" in out
+
+
+def test_exit_code_3_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(holdings=(holding(),))
+    assert said(capsys)[0] == 0
+    assert said(capsys, "--exit-code")[0] == 3
+
+
+def test_only_the_gpu_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(holdings=(holding(), holding("ghost", device_uid=world.SECOND.uid, process=None)))
+    out = said(capsys, "--gpu", "1")[1]
+    assert "ghost" in out
+    assert "idle" not in out
+
+
+def test_json_has_what_was_found_and_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(holdings=(holding(cost_usd=4.2),))
+    answer = json.loads(said(capsys, "--json")[1])
+    (one,) = answer["data"]["holdings"]
+    assert (one["kind"], one["held_bytes"], one["cost_usd"]) == ("idle", 24 * GIB, 4.2)
+    assert one["process"]["pid"] == 4711
+    assert answer["data"]["checked"]["devices"] == 2
+    assert answer["data"]["checked"]["devices_known"] == 1
+    assert answer["data"]["open_files"]["looked"] == 10
+    assert answer["source"] == "state-file"
+
+
+def test_who_has_device_files_open_without_being_listed(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    nobody_else: Callable[[Holders], None],
+) -> None:
+    people = {
+        11: info(11, name="lost"),
+        12: info(12, name="Xorg", framework="display"),
+        13: info(13, name="nvidia-persistenced"),
+        14: info(14, name="nvitop", argv=()),
+    }
+
+    class Known:
+        def __init__(self, **_: Any) -> None:
+            self.closed = False
+
+        def look(self, pids: list[int]) -> dict[int, ProcessInfo]:
+            return {pid: people[pid] for pid in pids if pid in people}
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(direct_holdings, "Host", Known)
+    nodes = ("/dev/nvidia-uvm", "/dev/nvidia0")
+    nobody_else(
+        Holders(
+            found=(
+                *(Holder(pid=pid, name="x", nodes=nodes) for pid in (11, 12, 13, 4711, 99, 15)),
+                Holder(pid=14, name="nvitop", nodes=("/dev/nvidia0", "/dev/nvidiactl")),
+            ),
+            looked=7,
+            unreadable=3,
+        )
+    )
+    world.write()
+    out = said(capsys)[1]
+    listed = [line for line in out.splitlines() if "/dev/nvidia" in line]
+    assert [line.split("[")[0].strip() for line in listed] == ["lost", "nvitop"]
+    assert "may compute" in listed[0]
+    assert "watches at most" in listed[1]
+    assert "open files of 3 processes of others: not visible without root" in out
+    answer = json.loads(said(capsys, "--json")[1])
+    assert [one["pid"] for one in answer["data"]["open_files"]["holders"]] == [11, 14]
+
+
+def test_without_a_gpu_it_is_one_line_and_exit_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+    assert main(["zombies"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("gpuwatchctl: no GPU found")
+
+
+def test_a_dead_daemons_last_words_are_better_than_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+    world.write(stopped=True, holdings=(holding(),))
+    code, out = said(capsys)
+    assert code == 0
+    assert "! the daemon was stopped" in out
+    assert "idle" in out
+
+
+def test_one_look_at_a_simulated_world_claims_nothing_of_local_pids(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "simulate:mixed-8x8")
+    code, out = said(capsys)
+    assert code == 0
+    assert "idleness needs a running daemon" in " ".join(out.split())
+    assert "looked at, once" in out
+
+
+def test_it_is_a_stream_without_colour_by_default() -> None:
+    write(holding())
+    done = world.run("zombies")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert io.StringIO(done.stdout).readline().startswith("GPU")
