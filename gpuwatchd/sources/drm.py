@@ -22,13 +22,14 @@ import msgspec
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import Availability, Device, DeviceReading, Event, Fault, Sample
 from gpuwatchd.sources import drm_sysfs
+from gpuwatchd.sources.drm_names import Names, is_contained
 from gpuwatchd.sources.drm_processes import Processes
 from gpuwatchd.sources.drm_sysfs import Found, Gauges, Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import DeviceState, EventKind
+    from gpuwatchd.model import DeviceState, EventKind, ProcessInfo
     from gpuwatchd.sources.drm_processes import Holders
 
 HIDDEN: Final = "the memory in use is the sum of the processes that can be read: a lower bound"
@@ -97,6 +98,7 @@ class DrmSource:
         self._boot_id = drm_sysfs.word(self._proc / "sys/kernel/random/boot_id")
         self._cards: dict[str, _Card] = {}
         self._processes = Processes(self._proc, self._sys, rescan_s=rescan_s)
+        self._names = Names(self._proc) if is_contained(self._proc) else None
         self._scan_at_mono_s = float("-inf")
         self._looks = 0
 
@@ -146,17 +148,35 @@ class DrmSource:
             readings.append(self._read(card, held, faults, mono_s=mono_s, slow=slow))
             events += _news(card, before, taken_at_s)
         self._looks += 1
+        people = self._name(readings)
         return Sample(
             taken_at_s=taken_at_s,
             taken_mono_s=mono_s,
             boot_id=self._boot_id,
             readings=tuple(readings),
+            processes=people,
             faults=tuple(faults),
             events=tuple(events),
         )
 
     def close(self) -> None:
         """Let go of nothing: no file is kept open between two looks."""
+
+    def _name(self, readings: list[DeviceReading]) -> tuple[ProcessInfo, ...]:
+        """Say who the processes are where nobody else can: in a container."""
+        if self._names is None:
+            return ()
+        people = self._names.of({use.key.pid for one in readings for use in one.uses or ()})
+        for position, one in enumerate(readings):
+            # One that has just ended is not listed under a number alone.
+            uses = tuple(
+                msgspec.structs.replace(use, key=people[use.key.pid].key)
+                for use in one.uses or ()
+                if use.key.pid in people
+            )
+            if one.uses:
+                readings[position] = msgspec.structs.replace(one, uses=uses)
+        return tuple(people.values())
 
     # ---- cards ----------------------------------------------------------------------------------
 

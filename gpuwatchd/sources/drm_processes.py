@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.model import ProcessKey, ProcessUse
 from gpuwatchd.sources.drm_fdinfo import Busy, Client, parse
+from gpuwatchd.sources.drm_names import is_contained
 from gpuwatchd.sources.drm_sysfs import compute_devices, number, read_text, word
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KFD: Final = "/dev/kfd"
-_INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
 _KERNEL_THREAD: Final = 0x0020_0000
 _GPU_FILE: Final = "vram_"
 _FDINFO_BYTES: Final = 16 * 1024
@@ -94,6 +94,7 @@ class Processes:
         self._unreadable = 0
         self._gpu_ids: dict[str, str] = {}
         self._busy = Busy()
+        self._is_contained = is_contained(proc)
 
     def look(self, mono_s: float, cards: Iterable[tuple[str, bool]]) -> dict[str, Holders]:
         """Return PCI address -> who holds the card.
@@ -220,7 +221,7 @@ class Processes:
         """
         folder = self._sys / "class/kfd/kfd/proc"
         pids = _numbers_in(folder)
-        if not pids or _target(self._proc / "self/ns/pid") not in {"", _INITIAL_PID_NAMESPACE}:
+        if not pids or self._is_contained:
             return {}
         if not self._gpu_ids:
             self._gpu_ids = compute_devices(self._sys)

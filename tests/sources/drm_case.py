@@ -80,6 +80,18 @@ class Tree:
         link.unlink(missing_ok=True)
         link.symlink_to(target)
 
+    def contain(self) -> None:
+        """Make it the inside of a container."""
+        link = self.proc / "self/ns/pid"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("pid:[4026532999]")
+
+    def process(self, pid: int, name: str, cmdline: str, born: int = 4242) -> None:
+        """Say who a process is."""
+        zeros = " ".join(["0"] * 17)
+        self.put(self.proc / f"{pid}/stat", f"{pid} ({name}) S 1 {zeros} {born} 0")
+        (self.proc / f"{pid}/cmdline").write_text(f"{cmdline}\0")
+
     def kfd(self, pid: int, held: int, gpu_id: int = 4098, location: int = 0x0300) -> None:
         node = self.sys / "class/kfd/kfd/topology/nodes/1"
         self.put(node / "gpu_id", gpu_id)

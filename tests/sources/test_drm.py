@@ -152,10 +152,36 @@ def test_of_two_accountings_the_larger_counts(tree: Tree) -> None:
 def test_in_a_container_the_pids_of_kfd_are_others(tree: Tree) -> None:
     tree.navi()
     tree.kfd(500, 3 * GIB)
-    link = tree.proc / "self/ns/pid"
-    link.parent.mkdir(parents=True)
-    link.symlink_to("pid:[4026532999]")
+    tree.contain()
     assert held(only(tree.source().read())) == {}
+
+
+def test_in_a_container_its_own_processes_are_named_by_the_source(tree: Tree) -> None:
+    tree.navi()
+    tree.contain()
+    tree.put(tree.proc / "stat", f"cpu 1 2 3\nintr {'0 ' * 9000}\nbtime 1700000000")
+    for pid in (12, 13):
+        tree.open(pid, 7, amd_fdinfo(pid, 1024))
+    tree.process(12, "python", "python\0-m\0vllm.entrypoints.openai.api_server\0--api-key=hunter2")
+    source = tree.source()
+    sample = source.read()
+    (info,) = sample.processes
+    (use,) = only(sample).uses or ()
+    assert use.key == info.key
+    assert info.key.started_at_s == 1700000000 + 4242 / os.sysconf("SC_CLK_TCK")
+    assert (info.name, info.parent_pid, info.framework) == ("python", 1, "vLLM")
+    assert "hunter2" not in str(info.argv)
+    tree.process(12, "other", "other", born=99000)
+    (later,) = source.read().processes
+    assert later.name == "other", "a reused number is another process"
+
+
+def test_on_a_host_nobody_is_named_twice(tree: Tree) -> None:
+    tree.navi()
+    tree.open(12, 7, amd_fdinfo(12, 1024))
+    sample = tree.source().read()
+    assert sample.processes == ()
+    assert [use.key.started_at_s for use in only(sample).uses or ()] == [None]
 
 
 def test_files_of_others_that_cannot_be_read_are_said(
