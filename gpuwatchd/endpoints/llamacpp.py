@@ -66,7 +66,7 @@ class LlamaCpp:
         if shown is None and slots is None:
             self._refused.clear()
             raise EndpointError("neither /metrics nor /slots answers (start it with --metrics)")
-        found = prometheus.metrics(shown or b"", "llamacpp:", _NAMES)
+        found = prometheus.metrics(shown or b"", "llamacpp", _NAMES)
         known = _slots(slots)
         if not found and not known:
             raise EndpointError("what it shows is nothing of llama.cpp")

@@ -36,18 +36,20 @@ def metrics(raw: bytes, prefix: str, names: Iterable[str]) -> list[Metric]:
     raw
         The whole text.
     prefix
-        "vllm:".
+        "vllm": before a colon, or the underscore that some exporters make of it.
     names
         Names without the prefix; nothing else is looked at.
 
     Examples
     --------
-    >>> metrics(b'x:used{m="a \\"b\\"",n="1"} 0.5\nx:used_other 1\n', "x:", ["used"])
+    >>> metrics(b'x:used{m="a \\"b\\"",n="1"} 0.5\nx:used_other 1\n', "x", ["used"])
     [Metric(name='used', labels={'m': 'a "b"', 'n': '1'}, value=0.5)]
     """
     text = raw.decode("utf-8", "replace")
     any_name = "|".join(re.escape(name) for name in names)
-    wanted = re.compile(rf"^{re.escape(prefix)}({any_name})(?=[{{ \t])[ \t]*(.*)$", re.MULTILINE)
+    wanted = re.compile(
+        rf"^{re.escape(prefix)}[:_]({any_name})(?=[{{ \t])[ \t]*(.*)$", re.MULTILINE
+    )
     found = []
     for match, _ in zip(wanted.finditer(text), range(_MAX_LINES), strict=False):
         parsed = _rest(match.group(2))

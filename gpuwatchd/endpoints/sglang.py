@@ -35,7 +35,7 @@ class Sglang:
         EndpointError
             When it does not answer, or shows no metric of SGLang.
         """
-        found = prometheus.metrics(get("/metrics"), "sglang:", _NAMES)
+        found = prometheus.metrics(get("/metrics"), "sglang", _NAMES)
         if not found:
             raise EndpointError("its /metrics shows nothing of SGLang")
         names = dict.fromkeys(m.labels.get("model_name", "") for m in found)

@@ -41,7 +41,7 @@ class Vllm:
         EndpointError
             When it does not answer, or shows no metric of vLLM.
         """
-        found = prometheus.metrics(get("/metrics"), "vllm:", _NAMES)
+        found = prometheus.metrics(get("/metrics"), "vllm", _NAMES)
         if not found:
             raise EndpointError("its /metrics shows nothing of vLLM")
         names = dict.fromkeys(m.labels.get("model_name", "") for m in found)

@@ -13,13 +13,14 @@ from gpuwatchd.endpoints.prometheus import Metric, count, metrics, over_engines,
 
 def test_only_wanted_lines_are_read() -> None:
     raw = b'# TYPE v:a gauge\nv:a 1\nv:a_bucket{le="1"} 9\nv:b 2 1700000000\nother:a 7\n'
-    assert metrics(raw, "v:", ["a"]) == [Metric("a", {}, 1.0)]
-    assert metrics(raw, "v:", ["b"]) == [Metric("b", {}, 2.0)]
+    assert metrics(raw, "v", ["a"]) == [Metric("a", {}, 1.0)]
+    assert metrics(raw, "v", ["b"]) == [Metric("b", {}, 2.0)]
+    assert metrics(b"v_a 3\nvva 4\n", "v", ["a"]) == [Metric("a", {}, 3.0)]
 
 
 def test_quotes_braces_commas_and_breaks_inside_a_label() -> None:
     raw = rb'v:a{note="a \"quoted\" } value, n=\"1\"",path="C:\\x",two="a\nb",} 3e2'
-    (metric,) = metrics(raw, "v:", ["a"])
+    (metric,) = metrics(raw, "v", ["a"])
     assert metric.labels == {"note": 'a "quoted" } value, n="1"', "path": "C:\\x", "two": "a b"}
     assert metric.value == 300.0
 
@@ -29,11 +30,11 @@ def test_quotes_braces_commas_and_breaks_inside_a_label() -> None:
     [b"v:a", b"v:a NaN", b"v:a +Inf", b"v:a{x} 1", b'v:a{x="1} 2', b"v:a one", b'v:a{x="1" 2'],
 )
 def test_what_is_no_number_is_left_out(line: bytes) -> None:
-    assert metrics(line + b"\n", "v:", ["a"]) == []
+    assert metrics(line + b"\n", "v", ["a"]) == []
 
 
 def test_escape_sequences_in_labels_do_not_reach_a_terminal() -> None:
-    (metric,) = metrics(b'v:a{m="x\x1b[2Jy"} 1', "v:", ["a"])
+    (metric,) = metrics(b'v:a{m="x\x1b[2Jy"} 1', "v", ["a"])
     assert metric.labels == {"m": "xy"}
 
 
@@ -42,7 +43,7 @@ def test_ranks_count_once_and_engines_add_up() -> None:
         b'v:q{dp_rank="%d",tp_rank="%d",priority="%s"} %d\n' % row
         for row in [(0, 0, b"", 2), (0, 1, b"", 2), (0, 0, b"5", 1), (1, 0, b"", 4)]
     )
-    found = metrics(raw, "v:", ["q"])
+    found = metrics(raw, "v", ["q"])
     assert over_engines(found, ("q",), sum) == 6.0
     assert over_engines(found, ("q",), max) == 4.0
     assert over_engines(found, ("other",), sum) is None
@@ -56,11 +57,11 @@ def test_shares_and_counts_out_of_range_are_unknown() -> None:
 def test_a_long_hostile_line_takes_no_time() -> None:
     raw = b"v:a{" + b'x="' + b"\\" * 200_000 + b"\n" + b"v:a{" + b'k="v",' * 50_000
     began_s = time.process_time()
-    assert metrics(raw, "v:", ["a"]) == []
+    assert metrics(raw, "v", ["a"]) == []
     assert time.process_time() - began_s < 1.0
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_survived(raw: bytes) -> None:
-    for metric in metrics(b"v:a" + raw, "v:", ["a"]):
+    for metric in metrics(b"v:a" + raw, "v", ["a"]):
         assert metric.name == "a"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -150,6 +151,45 @@ def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
         assert one.named == {key: "m"}
         assert one.told({key: who})[key].model == "m"
         one.close()
+
+
+def test_ollama_is_found_through_the_server_that_started_the_runner(
+    tmp_path: Path, clock: Clock
+) -> None:
+    runner = tmp_path / "lib" / "ollama" / "llama-server"
+    runner.parent.mkdir(parents=True)
+    runner.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    server = tmp_path / "ollama"
+    server.write_text(
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, {str(runner)!r}, '--port', '40001'])\n"
+        "print(child.pid, flush=True)\nchild.wait()\n"
+    )
+    pages: dict[str, Page | bytes | str] = {
+        "/api/version": b'{"version":"0.9.1"}',
+        "/api/ps": b'{"models":[{"name":"a","size":9,"size_vram":7}]}',
+    }
+    with (
+        serving(pages) as site,
+        subprocess.Popen(
+            [sys.executable, str(server), "serve"],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OLLAMA_HOST": f"0.0.0.0:{port(site)}"},
+        ) as process,
+    ):
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        process.stdout.readline()
+        key = ProcessKey(pid=child.pid, started_at_s=child.create_time())
+        one = Serving(config(), mono=clock)
+        stepped(one, ProcessInfo(key=key, name="llama-server", framework="Ollama"))
+        (reading,) = one.readings
+        assert (reading.url, reading.pid) == (site.url, process.pid)
+        assert reading.models == (ServedModel(name="a", size_bytes=9, vram_bytes=7),)
+        assert one.named == {key: "a"}
+        one.close()
+        child.kill()
+        process.kill()
 
 
 def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
