@@ -7,7 +7,6 @@ import resource
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -332,88 +331,4 @@ def test_processes_that_come_and_go_leave_no_descriptor_open() -> None:
             host.look([stays.pid])
         assert len(list(Path("/proc/self/fd").iterdir())) == before
         stays.kill()
-    host.close()
-
-
-# ---- memory and states -----------------------------------------------------------------------
-
-
-def test_memory_on_the_host_is_read_in_turns(proc: FakeProc) -> None:
-    pids = range(7, 7 + 30)
-    for pid in pids:
-        proc.process(pid, anonymous_kib=100)
-    host = host_of(proc)
-    host.look(pids)
-    assert set(host.memory(pids).values()) == {100 * 1024}  # read at first sight
-    for pid in pids:
-        proc.process(pid, anonymous_kib=300, swapped_kib=50)
-    counts = [sum(v == 350 * 1024 for v in host.memory(pids).values()) for _ in range(9)]
-    assert counts[0] <= look.MEMORY_READS
-    assert all(after - before <= look.MEMORY_READS for before, after in pairwise(counts))
-    assert counts[-1] == 30
-
-
-def test_unknown_memory_is_none(proc: FakeProc) -> None:
-    proc.process(7, anonymous_kib=None)
-    proc.process(8, anonymous_kib=5)
-    host = host_of(proc)
-    host.look([7])
-    for _ in range(5):
-        assert host.memory([7, 8, 9]) == {7: None, 8: None, 9: None}
-    contained = Host(proc.folder, contained=True, monotonic=Clock())
-    contained.look([8])
-    assert contained.memory([8]) == {8: None}
-
-
-@linux
-def test_a_childs_memory_grows_as_it_takes_some() -> None:
-    script = "input(); x = b'a' * 64_000_000; print(1, flush=True); input()"
-    host = Host(contained=False)
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        host.look([child.pid])
-        before = host.memory([child.pid])[child.pid]
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(b"\n")
-        child.stdin.flush()
-        child.stdout.readline()
-        after = host.memory([child.pid])[child.pid]
-        child.kill()
-    assert before is not None
-    assert after is not None
-    assert 60_000_000 < after - before < 100_000_000
-    host.close()
-
-
-def test_states_are_of_now_and_what_matters_is_kept(proc: FakeProc) -> None:
-    proc.process(7)
-    proc.process(8)
-    host = host_of(proc)
-    first = host.look([7, 8])
-    proc.process(7, state="R")
-    proc.process(8, state="D")
-    assert host.states([7, 8, 9]) == {7: "R", 8: "D"}
-    seen = host.look([7, 8])
-    assert seen[7] is first[7]
-    assert (seen[8].state, seen[8].key, seen[8].argv) == ("D", first[8].key, first[8].argv)
-    proc.process(8, state="S", parent=2)
-    assert host.states([8]) == {8: "S"}
-    assert (host.look([8])[8].state, host.look([8])[8].parent_pid) == ("S", 2)
-    proc.process(8, starttime=STARTED + 1)
-    assert host.states([8]) == {}
-
-
-@linux
-def test_the_state_of_a_dead_child_is_zombie(child: subprocess.Popen[bytes]) -> None:
-    host = Host(contained=False)
-    host.look([child.pid])
-    assert host.states([child.pid]) == {child.pid: "S"}
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert host.states([child.pid]) == {child.pid: "Z"}
-    assert host.look([child.pid])[child.pid].state == "Z"
-    child.wait()
-    assert host.states([child.pid]) == {}
     host.close()
