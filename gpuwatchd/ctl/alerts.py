@@ -93,7 +93,7 @@ def _table(
         out.flow(
             [
                 (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),
-                f"{units.clock(alert.opened_at_s, now_s=now_s)}{until}",
+                f"since {words.since(alert, now_s=now_s)}{until}",
                 alert.title or alert.subject.id,
                 f"{rate} {alert.finding.pattern}",
                 f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
@@ -175,7 +175,10 @@ def show(key: str) -> int:
             envelope.answer("alerts", data, source=found.source, warnings=found.warnings)
         )
     else:
-        _tell(output.Out(flags), alert, deliveries, words.said(found.said(alert)))
+        out = output.Out(flags)
+        for _, sentence in found.warnings:
+            out.flow([(f"! {sentence}", "yellow")])
+        _tell(out, alert, deliveries, words.said(found.said(alert)))
     return 0
 
 
@@ -190,6 +193,8 @@ def _tell(out: output.Out, alert: Alert, deliveries: Sequence[Delivery] | None, 
         ("resolved", alert.resolved_at_s),
     )
     facts = [("key", alert.key), ("state", f"{alert.state}, {alert.severity}")]
+    if finding.onset_at_s is not None:
+        facts.append(("grows since", words.since(alert, now_s=now_s)))
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
         ("judgement", words.verdict(finding)[0]),

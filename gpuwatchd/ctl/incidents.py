@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from gpuwatchd import units
 from gpuwatchd.ctl import look
 from gpuwatchd.errors import GpuwatchdError, StoreError
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Alert, Device, ProcessKey
+    from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.words import Word
 
 OPEN = {"pending", "watch", "firing"}
@@ -82,12 +85,23 @@ def gather(since_s: float, *, only_open: bool) -> Found:
             ) from error
         words = f"only the open alerts are known: {error.message}"
         found.warnings.append(("no-history", words))
+    found.warnings += _source(state)
     if state is not None:
         found.devices |= {item.device.uid: item.device for item in state.devices}
         merged |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
     found.alerts = sorted(alerts, key=lambda a: -a.opened_at_s)
     return found
+
+
+def _source(state: LiveState | None) -> list[tuple[str, str]]:
+    """Return a sentence on where the knowledge comes from when no daemon keeps it fresh."""
+    if state is None:
+        return [("daemon-absent", "the daemon is not running; alerts are as the history has them")]
+    if look.alive(state):
+        return []
+    at = units.clock(state.taken_at_s, now_s=time.time())
+    return [("daemon-dead", f"the daemon is not running; alerts are as it left them at {at}")]
 
 
 def pick(alerts: Sequence[Alert], key: str) -> Alert:

@@ -132,12 +132,11 @@ def _banner(out: Out, view: View) -> None:
 def alert_line(alert: Alert) -> list[Part]:
     """Return one open alert in a line."""
     state = alert.state if alert.state != "firing" else alert.severity
-    since = alert.firing_at_s or alert.watch_at_s or alert.opened_at_s
     finding = alert.finding
     band = words.eta(finding.eta)
     return [
         (
-            f"{state} since {units.clock(since, now_s=time.time())}:",
+            f"{state} since {words.since(alert, now_s=time.time())}:",
             _SEVERITY_STYLE[alert.severity],
         ),
         alert.title or alert.key,
@@ -151,8 +150,5 @@ def _alerts(out: Out, view: View) -> None:
     for alert in sorted(view.alerts, key=lambda a: a.opened_at_s):
         if alert.state in {"firing", "watch"}:
             out.flow(alert_line(alert), rest="  ")
-    firing = sum(1 for alert in view.alerts if alert.state == "firing")
-    if firing:
-        out.flow(
-            [("gpuwatchctl alerts show KEY says why; gpuwatchctl predict has the numbers", "dim")]
-        )
+    if any(alert.state in {"firing", "watch"} for alert in view.alerts):
+        out.flow([("gpuwatchctl explain says why, and what to do", "dim")])

@@ -9,7 +9,7 @@ from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import EtaRange, Finding, ProcessInfo
+    from gpuwatchd.model import Alert, EtaRange, Finding, ProcessInfo
     from gpuwatchd.store.live import KnownRuns
     from gpuwatchd.store.words import Word
 
@@ -120,6 +120,12 @@ def who(info: ProcessInfo) -> str:
         return f"{pid}{owner}"
     ended = " (defunct)" if info.state == _DEFUNCT else ""
     return f"{info.label}[{info.key.pid}]{owner}{ended}"
+
+
+def since(alert: Alert, *, now_s: float) -> str:
+    """Return since when it has grown: the one instant that every verb shows."""
+    onset_s = alert.finding.onset_at_s
+    return units.clock(alert.opened_at_s if onset_s is None else onset_s, now_s=now_s)
 
 
 def said(word: Word | None) -> str:

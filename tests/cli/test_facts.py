@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -223,3 +224,32 @@ def test_programs_get_all_of_it(verb: str, capsys: pytest.CaptureFixture[str]) -
     assert [server["kind"] for server in answer["servers"]] == ["Ollama", "vLLM", "SGLang"]
     assert answer["servers"][0]["models"][0]["vram_bytes"] == 4 * GIB
     assert answer["servers"][1]["models"] is None
+
+
+def test_every_verb_says_the_same_since(capsys: pytest.CaptureFixture[str]) -> None:
+    onset_s = time.time() - 5000
+    found = world.leak(onset_at_s=onset_s)
+    first, second = world.state().devices
+    process = world.process(finding=found)
+    world.write(
+        devices=(msgspec.structs.replace(first, finding=found, processes=(process,)), second),
+        alerts=(world.firing(finding=found),),
+    )
+    at = time.strftime("%H:%M", time.localtime(onset_s))
+    for verb in ("status", "alerts", "alerts show 4711", "predict", "explain"):
+        shown = " ".join(_shown(capsys, *verb.split()).split())
+        assert f"since {at}" in shown or re.search(rf"since \d{{4}}-\d\d-\d\d {at}", shown), verb
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({}, ""), ({"stopped": True}, "the daemon is not running; alerts are as it left them at")],
+)
+def test_alerts_say_where_they_come_from(
+    changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.write(**changes)
+    for verb in ("alerts", "alerts show 4711"):
+        shown = _shown(capsys, *verb.split())
+        assert said in shown
+        assert ("not running" in shown) == bool(said)

@@ -196,6 +196,7 @@ def test_alerts_come_from_the_history(capsys: pytest.CaptureFixture[str]) -> Non
     _record()
     answer = _json(capsys, "alerts")
     assert answer["source"] == "database"
+    assert "daemon-absent" in [warning["code"] for warning in answer["warnings"]]
     assert [alert["state"] for alert in answer["data"]] == ["firing"]
     every = _json(capsys, "alerts", "--all")["data"]
     assert [alert["state"] for alert in every] == ["firing", "resolved"]
