@@ -26,6 +26,7 @@ LOOPBACK: Final = "127.0.0.1"
 _EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::", "[::]", "*"})  # noqa: S104 - read, not bound
 _SCHEMES: Final = {"http": 80, "https": 443}
 _LETTERS: Final = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
+_IPV4: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _SERVES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "Ollama": (("ollama serve",), ()),
     "vLLM": (("vllm serve",), ("vllm.entrypoints",)),
@@ -83,7 +84,9 @@ def address(kind: str, chain: Sequence[Launch]) -> Address | None:
         starts = chain if server is None else (server, *chain)
         said = (dict(one.variables).get("OLLAMA_HOST", "") for one in starts)
         url = ollama_url(next((text for text in said if text), ""))
-        return Address(url, server.pid if server else None) if url else None
+        if url is None or not _needs_no_look_up(url):
+            return None
+        return Address(url, server.pid if server else None)
     if server is None or option(server.argv, "--uds") is not None:
         return None
     said_of = dict(server.variables) if kind == "llama.cpp" else {}
@@ -91,7 +94,7 @@ def address(kind: str, chain: Sequence[Launch]) -> Address | None:
     port = option(server.argv, "--port") or said_of.get("LLAMA_ARG_PORT", "")
     scheme = "https" if option(server.argv, "--ssl-keyfile", "--ssl-key-file") else "http"
     url = _url(scheme, host, port or str(PORTS[kind]))
-    if url is None:
+    if url is None or not _needs_no_look_up(url):
         return None
     return Address(url, server.pid, _model(kind, server.argv), _pool_share(kind, server.argv))
 
@@ -195,6 +198,12 @@ def _url(scheme: str, host: str, port: str) -> str | None:
     if not 0 < number < 65536:
         return None
     return f"{scheme}://[{host}]:{number}" if ":" in host else f"{scheme}://{host}:{number}"
+
+
+def _needs_no_look_up(url: str) -> bool:
+    """Say whether a host is a number or this machine: anybody may start a program with any name."""
+    host = url.partition("://")[2].rpartition(":")[0].strip("[]")
+    return host == "localhost" or ":" in host or bool(_IPV4.fullmatch(host))
 
 
 def _model(kind: str, argv: Sequence[str]) -> str | None:

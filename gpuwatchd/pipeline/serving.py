@@ -29,6 +29,8 @@ GONE_S: Final = 120.0
 """A server none of whose processes was on a GPU for so long is forgotten."""
 FIND_AGAIN_S: Final = 60.0
 """Where a process listens is looked up once more after this: it may have been starting."""
+MOST: Final = 64
+"""Servers that are found by themselves and asked."""
 _SLOWEST: Final = 8.0
 """A server that does not answer is asked at most so many times more rarely."""
 
@@ -215,6 +217,8 @@ class Serving:
     def _belongs(self, info: ProcessInfo, where: Address, now: float) -> None:
         server = self._servers.get(where.url)
         if server is None:
+            if len(self._servers) >= MOST:
+                return
             kind = info.framework or ""
             server = _Server(kind=kind, url=where.url, members={})
             self._servers[where.url] = server

@@ -77,6 +77,7 @@ def test_the_port_of_an_engine_stands_with_its_parent(line: str, url: str) -> No
         ("vLLM", ("vllm bench latency",)),
         ("vLLM", ("vllm serve m --uds /run/vllm.sock",)),
         ("vLLM", ("vllm serve m --port x",)),
+        ("vLLM", ("vllm serve m --host somebody.example.com",)),
         ("llama.cpp", ("llama-cli -m model.gguf",)),
         ("SGLang", ("python offline.py",)),
         ("vLLM", ()),
@@ -133,6 +134,15 @@ def test_the_port_of_an_ollama_runner_is_not_that_of_ollama() -> None:
 )
 def test_servers_of_the_configuration(text: str, found: tuple[str, str] | None) -> None:
     assert configured(text) == found
+
+
+def test_a_name_on_a_command_line_is_never_looked_up() -> None:
+    server = Launch(1, ("ollama", "serve"), (("OLLAMA_HOST", "https://somebody.example.com"),))
+    assert address("Ollama", [server]) is None
+    local = Launch(1, ("ollama", "serve"), (("OLLAMA_HOST", "localhost"),))
+    assert address("Ollama", [local]) == Address("http://localhost:11434", 1)
+    six = Launch(1, ("ollama", "serve"), (("OLLAMA_HOST", "[::1]:5"),))
+    assert address("Ollama", [six]) == Address("http://[::1]:5", 1)
 
 
 def test_options_in_their_forms() -> None:

@@ -16,9 +16,10 @@ import pytest
 
 from gpuwatchd.config import Config
 from gpuwatchd.config.sections import EndpointsSection, Seconds
+from gpuwatchd.frameworks.addresses import Launch
 from gpuwatchd.model import ProcessInfo, ProcessKey, ServedModel
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.serving import FIND_AGAIN_S, GONE_S, Serving
+from gpuwatchd.pipeline.serving import FIND_AGAIN_S, GONE_S, MOST, Serving
 from gpuwatchd.store import live
 from tests.endpoints.serve import Page, Site, serving
 from tests.making import GIB, sample
@@ -348,6 +349,21 @@ def test_nobody_is_asked_when_it_is_switched_off(tmp_path: Path, clock: Clock) -
         one.step((), 0.0)
         assert one.readings == ()
         one.close()
+
+
+def test_no_more_servers_are_asked_than_a_machine_can_have(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "gpuwatchd.pipeline.asking.servers.launches",
+        lambda key, _booted: (Launch(key.pid, ("vllm", "serve", "--port", str(key.pid))),),
+    )
+    one = Serving(config(enabled=True, every=Seconds(3600)), mono=clock)
+    crowd = [vllm(ProcessKey(pid=pid, started_at_s=1.0)) for pid in range(10_000, 10_200)]
+    stepped(one, *crowd, answers=MOST)
+    one.step(crowd, 0.0)
+    assert len(one.readings) == MOST
+    one.close()
 
 
 def test_no_thread_is_started_where_nobody_serves(clock: Clock) -> None:
