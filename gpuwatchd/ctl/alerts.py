@@ -194,7 +194,7 @@ def _tell(out: output.Out, alert: Alert, deliveries: Sequence[Delivery] | None, 
     )
     facts = [("key", alert.key), ("state", f"{alert.state}, {alert.severity}")]
     if finding.onset_at_s is not None:
-        facts.append(("grows since", words.since(alert, now_s=now_s)))
+        facts.append(("since", words.since(alert, now_s=now_s)))
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
     facts += [
         ("judgement", words.verdict(finding)[0]),
