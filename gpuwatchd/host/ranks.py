@@ -171,7 +171,7 @@ def _launcher(env: Mapping[str, str]) -> str:
         return "deepspeed"
     if "ACCELERATE_MIXED_PRECISION" in env:
         return "accelerate"
-    return "torchrun" if "TORCHELASTIC_RESTART_COUNT" in env else "ranks"
+    return "torchrun" if "TORCHELASTIC_RESTART_COUNT" in env else "job"
 
 
 def _agent(family: Sequence[Ancestor]) -> str | None:

@@ -49,14 +49,14 @@ def agent(name: str, *argv: str, pid: int = 40) -> Ancestor:
             Place(),
             ("accelerate node1:29500", 3, 8),
         ),
-        (RANKED, Place(), ("ranks node1:29500", 3, 8)),
-        (RANKED, DOCKER, ("ranks node1:29500", 3, 8)),
+        (RANKED, Place(), ("job node1:29500", 3, 8)),
+        (RANKED, DOCKER, ("job node1:29500", 3, 8)),
         (
             RANKED | {"MASTER_ADDR": "127.0.0.1"},
             DOCKER,
-            ("ranks 127.0.0.1:29500 in docker abababababab", 3, 8),
+            ("job 127.0.0.1:29500 in docker abababababab", 3, 8),
         ),
-        (RANKED | {"RANK": "x"}, Place(), ("ranks node1:29500", None, 8)),
+        (RANKED | {"RANK": "x"}, Place(), ("job node1:29500", None, 8)),
         # An address alone is no rank
         ({"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}, Place(), NOBODY),
         (
@@ -150,7 +150,7 @@ def test_the_control_group_knows_the_step() -> None:
 
 def test_the_parents_job_is_ours_but_not_its_rank() -> None:
     found = membership(None, RANKED, [agent("python")], Place(), "renamed")
-    assert found == Membership("ranks node1:29500", None, 8)
+    assert found == Membership("job node1:29500", None, 8)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +253,6 @@ def test_a_real_rank() -> None:
         child.kill()
     host.close()
     assert info.group is not None
-    assert info.group.startswith("ranks node1:29500")
+    assert info.group.startswith("job node1:29500")
     assert (info.rank, info.world) == (3, 8)
     assert info.parents[0].endswith(f"[{os.getpid()}]")
