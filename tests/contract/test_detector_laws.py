@@ -317,15 +317,19 @@ def test_memory_given_back_never_raises_confidence(name: str, share: float, then
 @few
 @given(seed=st.integers(0, 2**16), lost=st.floats(0.0, 0.5))
 def test_lost_samples_are_tolerated(name: str, seed: int, lost: float) -> None:
-    rng = np.random.default_rng(seed)
-    keep = rng.random(CLOCK.size) >= lost
-    keep[[0, -1]] = True
+    """Seven draws of nine, at the least: one may lose the very samples that a trough consists of."""
     x = shape(name, CLOCK)
-    whole, holed = load(name).look(one(CLOCK, x)), load(name).look(one(CLOCK[keep], x[keep]))
+    whole = load(name).look(one(CLOCK, x))
     assert whole is not None
-    assert holed is not None
-    assert holed.pattern == whole.pattern
-    assert holed.rate_bytes_per_s == pytest.approx(whole.rate_bytes_per_s, rel=0.1)
+    rates = []
+    for draw in range(9):
+        keep = np.random.default_rng((seed, draw)).random(CLOCK.size) >= lost
+        keep[[0, -1]] = True
+        holed = load(name).look(one(CLOCK[keep], x[keep]))
+        if holed is not None and holed.pattern == whole.pattern:
+            rates.append(holed.rate_bytes_per_s / whole.rate_bytes_per_s)
+    assert np.count_nonzero(np.abs(np.array(rates) - 1.0) <= 0.1) >= 7
+    assert np.median(rates) == pytest.approx(1.0, abs=0.1)
 
 
 @every
