@@ -317,7 +317,7 @@ def test_memory_given_back_never_raises_confidence(name: str, share: float, then
 @few
 @given(seed=st.integers(0, 2**16), lost=st.floats(0.0, 0.5))
 def test_lost_samples_are_tolerated(name: str, seed: int, lost: float) -> None:
-    """Seven draws of nine, at the least: one may lose the very samples that a trough consists of."""
+    """At least seven draws of nine: one may lose the very samples that make a trough."""
     x = shape(name, CLOCK)
     whole = load(name).look(one(CLOCK, x))
     assert whole is not None
