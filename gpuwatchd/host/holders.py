@@ -20,7 +20,7 @@ from gpuwatchd.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NODES: Final = re.compile(r"/dev/(?:nvidia[\w./-]*|kfd|dri/renderD\d+)")
+NODES: Final = re.compile(r"/dev/(?:nvidia[\w./-]*|kfd|dri/render[D]\d+)")
 """Device files of GPUs: NVIDIA's, AMD's for computing, and those for rendering without a screen."""
 MOST_PIDS: Final = 65_536
 MOST_FILES: Final = 16_384
