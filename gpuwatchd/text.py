@@ -208,6 +208,18 @@ def mask_argv(argv: Iterable[str], *, limit: int = 24) -> tuple[str, ...]:
     return (*masked, "...") if len(words) > limit else tuple(masked)
 
 
+def mask_title(title: str) -> str:
+    """Return a name that a program gave itself, cleaned, without secrets.
+
+    Examples
+    --------
+    >>> mask_title("serve --api-key abc --port 80"), mask_title("tmux: server ")
+    ('serve --api-key **** --port 80', 'tmux: server ')
+    """
+    masked = mask_argv([title])[0]
+    return masked if MASK in masked else clean(title)
+
+
 def for_pango(text: str) -> str:
     """Escape for a notification body, which servers may read as Pango markup.
 

@@ -19,7 +19,7 @@ from gpuwatchd.host.files import (
 )
 from gpuwatchd.host.parents import ancestors
 from gpuwatchd.model import ProcessInfo, ProcessKey
-from gpuwatchd.text import clean, mask_argv
+from gpuwatchd.text import clean, mask_argv, mask_title
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ class Registry:
         framework, sure = frameworks.recognise(argv, libraries, title, threads)
         info = ProcessInfo(
             key=ProcessKey(pid=pid, started_at_s=self._started_at_s(stat)),
-            name=clean(full_name(stat.name, argv)),
+            name=mask_title(full_name(stat.name, argv)),
             user=None if status.uid is None else self._user_name(status.uid),
             uid=status.uid,
             argv=mask_argv(argv),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.host.files import full_name, parse_stat, read_bytes, read_some, words_of
 from gpuwatchd.model import ProcessInfo, ProcessKey
-from gpuwatchd.text import clean, mask_argv
+from gpuwatchd.text import clean, mask_argv, mask_title
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def ancestors(proc: Path, pid: int, stat: Stat) -> tuple[Ancestor, ...]:
             break
         stat = found
         argv = words_of(read_some(f"{proc}/{pid}/cmdline", _ARGV_BYTES))
-        name = clean(full_name(stat.name, argv))
+        name = mask_title(full_name(stat.name, argv))
         if name in _BEYOND:
             break
         begin = mask_argv((word[:_WORD_CHARS] for word in argv), limit=_WORDS)

@@ -151,8 +151,9 @@ def _by_environment(env: Mapping[str, str], family: Sequence[Ancestor], place: P
     step = _number(env, "SLURM_STEP_ID")
     if step is not None and step < _NO_STEP and "SLURM_JOB_ID" in env and "SLURM_PROCID" in env:
         world = _number(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-        group = f"slurm {env['SLURM_JOB_ID']}.{step}"
-        return Membership(group, _number(env, "SLURM_PROCID"), world)
+        if world != 1:  # what somebody starts in a shell of one task belongs not together
+            group = f"slurm {env['SLURM_JOB_ID']}.{step}"
+            return Membership(group, _number(env, "SLURM_PROCID"), world)
     return _by_mpi(env, family)
 
 

@@ -251,9 +251,19 @@ def test_secrets_are_masked(proc: FakeProc) -> None:
     assert argv == ("python3", "train.py", "--hf-token", "****", "--lr=0.1", "WANDB_API_KEY=****")
 
 
+def test_a_title_is_masked_too(proc: FakeProc) -> None:
+    proc.process(7, name=b"serve --api-key", argv=b"serve --api-key planted --port 80\0")
+    proc.process(8, name=b"token=planted", parent=7)
+    found = host_of(proc).look([7, 8])
+    assert found[7].name == "serve --api-key **** --port 80"
+    assert found[8].name == "token=****"
+    assert "planted" not in repr(found)
+
+
 def test_a_user_without_a_name_is_a_number(proc: FakeProc) -> None:
     proc.process(7, uid=4_000_000_123)
-    assert host_of(proc).look([7])[7].user == "4000000123"
+    info = host_of(proc).look([7])[7]
+    assert (info.user, info.uid) == ("4000000123", 4_000_000_123)
 
 
 def test_nothing_but_stat_is_still_an_identity(proc: FakeProc) -> None:

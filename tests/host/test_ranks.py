@@ -70,6 +70,17 @@ def agent(name: str, *argv: str, pid: int = 40) -> Ancestor:
             Place(),
             ("slurm 42.1", 5, 16),
         ),
+        # A shell on a node: what is started in it is no job
+        (
+            {
+                "SLURM_JOB_ID": "42",
+                "SLURM_STEP_ID": "0",
+                "SLURM_PROCID": "0",
+                "SLURM_NTASKS": "1",
+            },
+            Place(),
+            NOBODY,
+        ),
         # The batch script itself is no rank
         ({"SLURM_JOB_ID": "42", "SLURM_PROCID": "0"}, Place(), NOBODY),
         (
