@@ -135,6 +135,8 @@ def _facts(alert: Alert, now_s: float) -> dict[str, str]:
         facts["Who grew"] = ", ".join(
             f"{one.name} {units.percent(one.share)}" for one in finding.blame[:3]
         )
+    if finding.advice and alert.state != "resolved":
+        facts["To check"] = " ".join(finding.advice)
     if alert.state == "resolved":
         facts["Over"] = alert.ended or "it is over"
     return facts

@@ -68,6 +68,16 @@ def test_what_is_unknown_is_left_out_or_said() -> None:
     assert "None" not in message.body
 
 
+def test_what_to_check_is_said_while_it_lasts() -> None:
+    told = finding(advice=("Check this.", "Or that."))
+    firing = messages.compose(alert(finding=told, notices=1), "firing", now_s=NOW_S)
+    assert firing.facts["To check"] == "Check this. Or that."
+    over = alert(finding=told, notices=2, state="resolved", resolved_at_s=NOW_S, ended="it is over")
+    assert "To check" not in messages.compose(over, "resolved", now_s=NOW_S).facts
+    bare = alert(finding=finding(advice=()), notices=1)
+    assert "To check" not in messages.compose(bare, "firing", now_s=NOW_S).facts
+
+
 def test_an_open_end_is_said() -> None:
     assert messages.eta_words(EtaRange(low_s=60, mid_s=3600, high_s=None)) == "1h 00m (60s - open)"
 
