@@ -11,7 +11,7 @@ from gpuwatchd import frameworks
 from gpuwatchd.host import program
 from gpuwatchd.host.parents import MOST, Ancestor
 from gpuwatchd.model import ProcessInfo, ProcessKey
-from gpuwatchd.text import clean, mask_argv
+from gpuwatchd.text import clean, mask_argv, mask_title
 
 _FACTS: Final = ["name", "username", "cmdline", "ppid", "status", "exe", "cwd", "uids"]
 _STARTS_EVERYTHING: Final = frozenset({"launchd", "login", "sshd", "systemd", "init"})
@@ -46,7 +46,7 @@ def identify(pid: int) -> ProcessInfo | None:
     framework, sure = frameworks.recognise(argv, (), name)
     info = ProcessInfo(
         key=ProcessKey(pid=pid, started_at_s=started),
-        name=clean(name),
+        name=mask_title(name),
         user=clean(facts["username"]) if facts["username"] else None,
         argv=mask_argv(argv),
         parent_pid=facts["ppid"],
