@@ -66,6 +66,7 @@ def reading_json(reading: DeviceReading | None) -> dict[str, Any]:
         "used_bytes": reading.used_bytes,
         "free_bytes": reading.free_bytes,
         "reserved_bytes": reading.reserved_bytes,
+        "resident_bytes": reading.resident_bytes,
         "util_pct": finite(reading.util_pct),
         "temp_c": finite(reading.temp_c),
         "power_w": finite(reading.power_w),
@@ -78,8 +79,8 @@ def reading_json(reading: DeviceReading | None) -> dict[str, Any]:
 
 
 _READING = (
-    "used_bytes", "free_bytes", "reserved_bytes", "util_pct", "temp_c", "power_w", "memory_api",
-    "throttle", "ecc_errors", "retired_pages", "processes_reason",
+    "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes", "util_pct", "temp_c", "power_w",
+    "memory_api", "throttle", "ecc_errors", "retired_pages", "processes_reason",
 )  # fmt: skip
 
 

@@ -206,7 +206,9 @@ class DrmSource:
             ok=False,
             reason="no AMD GPU and no Intel GPU with memory of its own is listed by the kernel"
             + listed,
-            hint="integrated Intel graphics: [sources.drm] integrated = true" if left_out else "",
+            hint="to watch integrated graphics: [sources.drm] integrated = true"
+            if left_out
+            else "amdgpu, i915 and xe are read: lspci -k says which driver a card has",
         )
 
     def _read(

@@ -275,7 +275,7 @@ def gauges(card: Found) -> Gauges:
 def _uncorrected(text: str) -> int | None:
     for line in text.splitlines():
         name, _, value = line.partition(":")
-        if name.strip() == "ue":
+        if name.strip() == "ue":  # codespell:ignore ue
             return whole_number(value.strip())
     return None
 

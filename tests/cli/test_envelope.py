@@ -22,8 +22,8 @@ VERDICT = {
     "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
 }  # fmt: skip
 DEVICE = {
-    "device", "state", "used_bytes", "free_bytes", "reserved_bytes", "unattributed_bytes",
-    "util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors", "retired_pages",
+    "device", "state", "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes",
+    "unattributed_bytes", "util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors", "retired_pages",
     "ledger", "events", "faults", "verdict", "blame", "processes", "processes_age_s",
     "processes_reason",
 }  # fmt: skip

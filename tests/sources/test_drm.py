@@ -56,7 +56,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 
 def test_an_amd_card_gives_every_figure_it_publishes(tree: Tree) -> None:
-    tree.navi(ras__umc_err_count="ue: 3\nce: 12")
+    tree.navi(ras__umc_err_count="ue: 3\nce: 12")  # codespell:ignore ue
     source = tree.source()
     reading = only(source.read())
     (device,) = source.devices()
