@@ -74,6 +74,7 @@ def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Boar
         uses=tuple(
             _held(use, was, local=item.device.source not in _RECORDED) for use in item.processes
         ),
+        complete=reading.uses_reason is None,
         contained=any(use.info.foreign for use in item.processes),
     )
 

@@ -233,6 +233,7 @@ class Holdings:
                     if use.key in infos
                 ]
             ),
+            complete=reading.uses_reason is None,
             contained=local and self._host is not None and self._host.is_contained,
         )
 

@@ -63,6 +63,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """None also where the device's own figures prove nothing (unified memory, MIG parents)."""
     uses: tuple[Held, ...] | None = None
     """None: the list is unknown."""
+    complete: bool = True
+    """False: the list is known to lack some."""
     contained: bool = False
     """We are inside a container: others may hold memory that is not listed here."""
 

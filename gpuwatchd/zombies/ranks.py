@@ -60,7 +60,8 @@ class Ranks:
                     rank = Rank(board, held, activity.of(board, held, around))
                     jobs.setdefault(group, []).append(rank)
         if jobs or self._known:
-            self._count(jobs, whole=all(board.uses is not None for board in boards))
+            whole = all(board.uses is not None and board.complete for board in boards)
+            self._count(jobs, whole=whole)
         found = {}
         for group, members in jobs.items():
             for rank in members:

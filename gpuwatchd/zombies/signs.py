@@ -133,6 +133,8 @@ def _ghost(board: Board, limits: Limits) -> Sign | None:
         return None
     if board.contained and board.util_pct != 0:
         return None  # others, whom nobody lists in here, may be at work
+    if board.util_pct and all(held.exempt for held in uses):
+        return None  # somebody is at work who is not listed: the list lacks some
     words = f"{units.size(unowned)} is used that no listed process owns, where the driver"
     words += f" may take {units.size(usual)}; "
     plural = "process is" if len(uses) == 1 else "processes are"

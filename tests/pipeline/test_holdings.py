@@ -19,6 +19,7 @@ from gpuwatchd.model import (
     ProcessInfo,
     ProcessKey,
     ProcessUse,
+    ServerReading,
 )
 from gpuwatchd.pipeline import holdings as module
 from gpuwatchd.pipeline.holdings import EVERY_TICKS, GLANCES, Holdings
@@ -43,6 +44,23 @@ def info(pid: int, **changes: Any) -> ProcessInfo:
     return ProcessInfo(**{**values, **changes})
 
 
+class Said:
+    """What serving engines have said."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    @property
+    def readings(self) -> tuple[ServerReading, ...]:
+        return tuple(past[-1] for past in self._machine.answers.values())
+
+    def past(self, url: str) -> tuple[ServerReading, ...]:
+        return tuple(self._machine.answers[url])
+
+    def members(self, url: str) -> tuple[ProcessKey, ...]:
+        return self._machine.members.get(url, ())
+
+
 class Machine:
     """Devices with processes, a host, and what the kernel says of each pid."""
 
@@ -62,7 +80,9 @@ class Machine:
             gone=self.buried.get,
             states=self.told.extend,
         )
-        serving = SimpleNamespace(readings=(), past=lambda _: (), members=lambda _: ())
+        self.answers: dict[str, list[ServerReading]] = {}
+        self.members: dict[str, tuple[ProcessKey, ...]] = {}
+        serving = Said(self)
         self.holdings = Holdings(
             Config(**{"zombies": ZombiesSection(), **settings}),
             self,  # type: ignore[arg-type]
@@ -324,12 +344,12 @@ def test_some_are_never_listed(monkeypatch: pytest.MonkeyPatch, changes: dict[st
 
 def test_an_unknown_list_resets_and_what_nobody_owns_needs_a_ledger(machine: Machine) -> None:
     ledger = Ledger(state="whole", total_bytes=80 * GIB, owned_bytes=0, unattributed_bytes=9 * GIB)
-    machine.card([], ledger=ledger)
+    machine.card([], ledger=ledger, util=0.0)
     (found,) = machine.ticks(THREE_LOOKS)
     assert (found.kind, found.held_bytes) == ("ghost", 9 * GIB)
     machine.card(None, ledger=ledger)
     assert machine.ticks(EVERY_TICKS) == ()
-    machine.card([], ledger=ledger)
+    machine.card([], ledger=ledger, util=0.0)
     assert machine.ticks(2 * EVERY_TICKS) == ()
     (again,) = machine.ticks(EVERY_TICKS)
     assert again.since_s == found.since_s
@@ -338,5 +358,35 @@ def test_an_unknown_list_resets_and_what_nobody_owns_needs_a_ledger(machine: Mac
 def test_in_a_container_memory_of_others_is_no_ghost(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, contained=True)
     ledger = Ledger(state="whole", total_bytes=80 * GIB, owned_bytes=0, unattributed_bytes=9 * GIB)
-    machine.card([], ledger=ledger)
+    machine.card([], ledger=ledger, util=0.0)
     assert machine.ticks(9 * EVERY_TICKS) == ()
+
+
+def answer(kind: str, at_s: float, **changes: Any) -> ServerReading:
+    return ServerReading(kind=kind, url="http://127.0.0.1:8000", at_s=at_s, **changes)
+
+
+def test_a_runner_of_a_server_with_nothing_loaded(machine: Machine) -> None:
+    machine.card([info(7, framework="Ollama")])
+    machine.run(7)
+    machine.answers["http://127.0.0.1:8000"] = [answer("Ollama", 1.0, models=())]
+    assert machine.ticks(60) == ()
+    machine.members["http://127.0.0.1:8000"] = (key(7),)
+    (found,) = machine.ticks(60)
+    assert found.kind == "orphaned-runner"
+
+
+def test_a_cache_that_stays_in_use_of_a_server_at_rest(machine: Machine) -> None:
+    machine.card([info(7, framework="vLLM")])
+    machine.run(7)
+    url = "http://127.0.0.1:8000"
+    machine.members[url] = (key(7),)
+    machine.answers[url] = [
+        answer("vLLM", 9_000.0 + 15 * turn, kv_share=0.2, running=0, waiting=0)
+        for turn in range(60)
+    ]
+    (found,) = machine.ticks(THREE_LOOKS)
+    assert (found.kind, found.since_s) == ("leaked-kv", 9_000.0)
+    assert "20%" in found.evidence
+    machine.answers[url].append(answer("vLLM", 9_900.0, kv_share=0.2, running=1, waiting=0))
+    assert machine.ticks(EVERY_TICKS) == ()

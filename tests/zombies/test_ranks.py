@@ -63,6 +63,8 @@ def test_a_list_that_is_unknown_ends_no_sibling() -> None:
     look(rank(0, 0.0), rank(1, 0.0), vigil=vigil)
     found = look(rank(0, 0.0), blind("GPU-1"), vigil=vigil, at_s=90, looks=MINUTES_11)
     assert found == ()
+    lacking = board(uid="GPU-1", util_pct=0.0, complete=False)
+    assert look(rank(0, 0.0), lacking, vigil=vigil, at_s=900, looks=MINUTES_11) == ()
 
 
 def test_a_rank_whose_launcher_has_ended_is_hung_when_it_does_nothing() -> None:

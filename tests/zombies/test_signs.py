@@ -50,23 +50,30 @@ def test_waiting_in_the_kernel_takes_a_minute_and_no_cpu() -> None:
 
 
 def test_memory_nobody_owns_is_a_ghost_above_what_the_driver_takes() -> None:
-    (found,) = look(board(ledger=ledger(9.0)))
+    (found,) = look(board(ledger=ledger(9.0), **IDLE))
     assert (found.kind, found.process, found.held_bytes) == ("ghost", None, 9 * 2**30)
     assert "no process is listed" in found.evidence
-    assert look(board(ledger=ledger(0.8)), looks=LONG) == ()
+    assert look(board(ledger=ledger(0.8), **IDLE), looks=LONG) == ()
     assert look(board(ledger=None), looks=LONG) == ()
+
+
+def test_where_work_is_done_and_nobody_listed_the_list_lacks_somebody() -> None:
+    assert look(board(ledger=ledger(9.0), util_pct=5.0), looks=LONG) == ()
+    screen = held(7, 1.0, exempt=True)
+    assert look(board(screen, ledger=ledger(9.0), util_pct=5.0), looks=LONG) == ()
+    assert kinds(look(board(ledger=ledger(9.0), util_pct=None))) == ["ghost"]
 
 
 @pytest.mark.parametrize("state", ["partial", "overlap", "none"])
 def test_a_ledger_that_is_not_whole_proves_no_ghost(state: str) -> None:
-    assert look(board(ledger=ledger(9.0, state=state)), looks=LONG) == ()
+    assert look(board(ledger=ledger(9.0, state=state), **IDLE), looks=LONG) == ()
 
 
 def test_a_baseline_that_holds_the_ghost_already_does_not_hide_it() -> None:
     learned = ledger(9.0, baseline_bytes=9 * 2**30)
-    assert kinds(look(board(ledger=learned))) == ["ghost"]
-    assert kinds(look(board(ledger=ledger(9.0, baseline_bytes=None)))) == ["ghost"]
-    assert look(board(ledger=ledger(1.9, baseline_bytes=None)), looks=LONG) == ()
+    assert kinds(look(board(ledger=learned, **IDLE))) == ["ghost"]
+    assert kinds(look(board(ledger=ledger(9.0, baseline_bytes=None), **IDLE))) == ["ghost"]
+    assert look(board(ledger=ledger(1.9, baseline_bytes=None), **IDLE), looks=LONG) == ()
 
 
 def test_beside_listed_processes_a_ghost_must_stand_still_for_ten_minutes() -> None:
@@ -88,7 +95,7 @@ def test_in_a_container_others_may_own_it() -> None:
 def test_behind_the_mps_server_nobody_is_a_ghost() -> None:
     assert look(board(held(kind="M+C"), ledger=ledger(9.0)), looks=LONG) == ()
     daemon = held(who={"name": "nvidia-cuda-mps-server"}, exempt=True)
-    assert look(board(daemon, ledger=ledger(9.0)), looks=LONG) == ()
+    assert look(board(daemon, ledger=ledger(9.0), **IDLE), looks=LONG) == ()
 
 
 RUNNER = {"framework": "Ollama", "parent_pid": 900, "name": "ollama"}
