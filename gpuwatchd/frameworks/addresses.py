@@ -27,6 +27,7 @@ _EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::", "[::]", "*"})  # noqa: S104
 _SCHEMES: Final = {"http": 80, "https": 443}
 _LETTERS: Final = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
 _IPV4: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+_BLOB: Final = re.compile(r"/blobs/(sha256-[0-9a-f]{1,12})[0-9a-f]{0,64}$")
 _SERVES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "Ollama": (("ollama serve",), ()),
     "vLLM": (("vllm serve",), ("vllm.entrypoints",)),
@@ -122,6 +123,23 @@ def ollama_url(text: str) -> str | None:
     default = str(_SCHEMES[scheme] if mark else PORTS["Ollama"])
     host, port = _split(rest.partition("/")[0])
     return _url(scheme, host, port or default)
+
+
+def runner_model(argv: Sequence[str]) -> str | None:
+    """Return what an Ollama runner was started for: a name, or the short digest of its file.
+
+    Examples
+    --------
+    >>> runner_model(["llama-server", "--model", "/m/blobs/sha256-3c168af1dea0a4142999", "-c", "1"])
+    'sha256-3c168af1dea0'
+    >>> runner_model(["ollama", "runner", "--mlx-engine", "--model", "qwen3:8b-mlx"])
+    'qwen3:8b-mlx'
+    """
+    told = option(argv, "--model") or ""
+    blob = _BLOB.search(told)
+    if blob is not None:
+        return blob.group(1)
+    return told if told and "/" not in told else None
 
 
 def configured(text: str) -> tuple[str, str] | None:

@@ -44,6 +44,8 @@ class _Server(msgspec.Struct, kw_only=True, eq=False):
     address: Address | None = None
     members: dict[ProcessKey, float] = {}
     """Processes on a GPU that belong to it -> when each was last seen (monotonic)."""
+    runs: dict[ProcessKey, str] = {}
+    """What each of them was started for, as far as its command line says."""
     past: deque[ServerReading] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT))
     seen_s: float = 0.0
     """When a process of it was last seen (monotonic), in a container too."""
@@ -190,7 +192,9 @@ class Serving:
         for url, kind in wanted.items():
             known = self._servers.get(url)
             if known is None or known.kind != kind:
-                self._servers[url] = _Server(kind=kind, url=url, configured=True, members={})
+                self._servers[url] = _Server(
+                    kind=kind, url=url, configured=True, members={}, runs={}
+                )
         return True
 
     def _attend(self, processes: Iterable[ProcessInfo], now: float) -> None:
@@ -220,7 +224,7 @@ class Serving:
             if len(self._servers) >= MOST:
                 return
             kind = info.framework or ""
-            server = _Server(kind=kind, url=where.url, members={})
+            server = _Server(kind=kind, url=where.url, members={}, runs={})
             self._servers[where.url] = server
         if server.kind != info.framework:
             return
@@ -230,6 +234,10 @@ class Serving:
             # without saying that it is this process.
             server.address = where
             server.members[info.key] = now
+            if info.key not in server.runs and info.framework == "Ollama":
+                model = addresses.runner_model(info.argv)
+                if model is not None:
+                    server.runs[info.key] = model
 
     def _drop(self, now: float) -> bool:
         """Forget servers whose processes have gone, and processes that have."""
@@ -237,6 +245,7 @@ class Serving:
         for server in list(self._servers.values()):
             for key in [key for key, seen in server.members.items() if now - seen > GONE_S]:
                 del server.members[key]
+                server.runs.pop(key, None)
                 lost = True
             if not server.configured and now - server.seen_s > GONE_S:
                 del self._servers[server.url]
@@ -289,7 +298,7 @@ class Serving:
         self.named = {
             key: model
             for server in servers
-            if (model := only_model(server.past[-1])) is not None
             for key in server.members
+            if (model := only_model(server.past[-1]) or server.runs.get(key)) is not None
         }
         self._told = {key: kept for key, kept in self._told.items() if key in self.named}

@@ -308,10 +308,15 @@ def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Cl
     ):
         one = Serving(config(f"Ollama={site.url}"), mono=clock)
         one.step((), 0.0)
-        one._servers[site.url].members[key] = clock.now_s
+        server = one._servers[site.url]
+        server.members[key] = clock.now_s
         stepped(one)
         assert one.readings[0].models == (ServedModel(name="a"), ServedModel(name="b"))
         assert one.named == {}
+        server.runs[key] = "sha256-0123456789ab"
+        clock.now_s += 31.0
+        stepped(one)
+        assert one.named == {key: "sha256-0123456789ab"}
         site.pages["/api/ps"] = b'{"models":[{"name":"a"}]}'
         clock.now_s += 31.0
         stepped(one)
