@@ -74,6 +74,9 @@ class Desk:
         "buffer",
         "busy",
         "by_pid",
+        "clock_mhz",
+        "errors",
+        "errors_at_s",
         "handle",
         "largest_bytes",
         "list_version",
@@ -82,15 +85,18 @@ class Desk:
         "memory_ref",
         "number",
         "number_ref",
+        "power_w",
         "rates",
         "rates_ref",
         "raw",
         "room",
         "seen_us",
+        "slow_at_s",
         "slow_since_s",
         "slow_told",
         "smooth_since_s",
         "suspicion",
+        "temp_c",
         "throttle",
         "untold",
         "uses",
@@ -124,7 +130,15 @@ class Desk:
         """Share of the compute units by pid, as last asked for."""
         self.seen_us = 0
         """Instant of the newest utilisation sample."""
+        self.slow_at_s = float("-inf")
+        """When (monotonic) the gauges were asked for that change slowly."""
+        self.temp_c: float | None = None
+        self.power_w: float | None = None
+        self.clock_mhz: float | None = None
         self.throttle: tuple[str, ...] | None = None
+        self.errors_at_s = float("-inf")
+        self.errors: tuple[int | None, int | None] = (None, None)
+        """Uncorrected errors; pages or rows out of use."""
         self.slow_since_s: float | None = None
         self.smooth_since_s: float | None = None
         self.slow_told = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuwatchd.model import DeviceReading
 from gpuwatchd.sources.nvml_calls import Calls, Desk
 from gpuwatchd.sources.nvml_card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, OK, state_of
-from gpuwatchd.sources.nvml_health import Health
+from gpuwatchd.sources.nvml_health import ERRORS_EVERY_S, Health
 from gpuwatchd.sources.nvml_memory import NOT_CREDIBLE, MemoryReader
 from gpuwatchd.sources.nvml_processes import ProcessLists
 from gpuwatchd.text import clean
@@ -107,15 +107,11 @@ class Reader:
         total = memory.total_bytes if memory else None
         if total is not None and card.device.memory_total_bytes != total:
             card.learn_total(total)
-        calls = self._calls
-        temperature = self._slow(card, desk, "temp", calls.temperature, mono_s, turn, faults)
-        power = self._slow(card, desk, "power", calls.power, mono_s, turn, faults)
-        clock = self._slow(card, desk, "clock", calls.clock, mono_s, turn, faults)
-        ecc, retired = (None, None)
-        if card.device.parent_uid is None:
-            if turn or desk.throttle is None:
-                desk.throttle = self._health.throttle(card, desk, mono_s, faults)
-            ecc, retired = self._health.errors(card, desk, mono_s, faults)
+        if turn or mono_s - desk.slow_at_s > self._fresh_s:
+            self._look_slowly(card, desk, mono_s, faults)
+        if mono_s - desk.errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
+            desk.errors_at_s = mono_s
+            desk.errors = self._health.errors(card, desk, mono_s, faults)
         return DeviceReading(
             device_uid=card.uid,
             used_bytes=memory.used_bytes if memory else None,
@@ -124,16 +120,16 @@ class Reader:
             reserved_bytes=memory.reserved_bytes if memory else None,
             util_pct=busy,
             memory_util_pct=memory_busy,
-            temp_c=temperature,
-            power_w=power / 1000 if power is not None else None,
-            clock_mhz=clock,
+            temp_c=desk.temp_c,
+            power_w=desk.power_w,
+            clock_mhz=desk.clock_mhz,
             uses=uses,
             uses_reason=reason,
             state=card.state,
             memory_api="coherent" if card.device.memory_kind == "coherent" else card.memory_api,
             throttle=desk.throttle,
-            ecc_errors=ecc,
-            retired_pages=retired,
+            ecc_errors=desk.errors[0],
+            retired_pages=desk.errors[1],
         )
 
     def _processes(
@@ -185,29 +181,33 @@ class Reader:
         self._refused(card, "util", code, faults)
         return None, None
 
-    def _slow(  # noqa: PLR0917 - called three times per card and tick
+    def _look_slowly(self, card: Card, desk: Desk, mono_s: float, faults: list[Fault]) -> None:
+        """Ask for what changes slowly: now and then; until the next time it is carried."""
+        calls = self._calls
+        desk.temp_c = self._gauge(card, desk, "temp", calls.temperature, faults)
+        power_mw = self._gauge(card, desk, "power", calls.power, faults)
+        desk.power_w = None if power_mw is None else power_mw / 1000
+        desk.clock_mhz = self._gauge(card, desk, "clock", calls.clock, faults)
+        if card.device.parent_uid is None:
+            desk.throttle = self._health.throttle(card, desk, mono_s, faults)
+        desk.slow_at_s = mono_s
+
+    def _gauge(
         self,
         card: Card,
         desk: Desk,
         field: str,
         call: Callable[[Desk], Answer],
-        mono_s: float,
-        turn: bool,  # noqa: FBT001
         faults: list[Fault],
     ) -> float | None:
-        """Return a gauge that changes slowly: asked for now and then, carried while fresh."""
-        asked_at_s, value = card.carried.get(field, (float("-inf"), None))
-        if not turn and mono_s - asked_at_s <= self._fresh_s:
-            return value
-        value = None
-        if field not in card.refused:
-            code, number = call(desk)
-            if code == OK:
-                value = float(number)
-            else:
-                self._refused(card, field, code, faults)
-        card.carried[field] = (mono_s, value)
-        return value
+        """Return one gauge; None when refused, and no second question when it does not exist."""
+        if field in card.refused:
+            return None
+        code, number = call(desk)
+        if code == OK:
+            return float(number)
+        self._refused(card, field, code, faults)
+        return None
 
     def _read_memory(self, card: Card, desk: Desk, faults: list[Fault]) -> Memory | None:
         """Return the card's memory, always by the same call for one device."""
