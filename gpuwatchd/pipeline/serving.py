@@ -53,6 +53,15 @@ class _Server(msgspec.Struct, kw_only=True, eq=False):
     pending: bool = False
     failures: int = 0
 
+    def model_of(self, key: ProcessKey) -> str | None:
+        """Return which model a process of it serves; None where that is not certain.
+
+        Ollama has a process for each model, and one that it has forgotten may be among them.
+        """
+        if self.kind == "Ollama" and len(self.members) > 1:
+            return self.runs.get(key)
+        return only_model(self.past[-1]) or self.runs.get(key)
+
 
 class _Sought(msgspec.Struct, kw_only=True, eq=False):
     """Where a process on a GPU listens, or whom it works for."""
@@ -192,9 +201,7 @@ class Serving:
         for url, kind in wanted.items():
             known = self._servers.get(url)
             if known is None or known.kind != kind:
-                self._servers[url] = _Server(
-                    kind=kind, url=url, configured=True, members={}, runs={}
-                )
+                self._servers[url] = _Server(kind=kind, url=url, configured=True)
         return True
 
     def _attend(self, processes: Iterable[ProcessInfo], now: float) -> None:
@@ -224,7 +231,7 @@ class Serving:
             if len(self._servers) >= MOST:
                 return
             kind = info.framework or ""
-            server = _Server(kind=kind, url=where.url, members={}, runs={})
+            server = _Server(kind=kind, url=where.url)
             self._servers[where.url] = server
         if server.kind != info.framework:
             return
@@ -299,6 +306,6 @@ class Serving:
             key: model
             for server in servers
             for key in server.members
-            if (model := only_model(server.past[-1]) or server.runs.get(key)) is not None
+            if (model := server.model_of(key)) is not None
         }
         self._told = {key: kept for key, kept in self._told.items() if key in self.named}

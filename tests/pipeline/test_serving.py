@@ -321,6 +321,11 @@ def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Cl
         clock.now_s += 31.0
         stepped(one)
         assert one.named == {key: "a"}
+        forgotten = ProcessKey(pid=key.pid + 1, started_at_s=1.0)
+        server.members[forgotten] = clock.now_s
+        clock.now_s += 16.0
+        stepped(one)
+        assert one.named == {key: "sha256-0123456789ab"}
         one.close()
 
 
