@@ -69,7 +69,7 @@ def show(
     if verbose and reading is not None:
         first += _extras(item)
     out.flow(first, first=f"{item.device.label:<5}  ", rest=_INDENT)
-    state = device_facts.state(item, now_s=view.taken_at_s)
+    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
         out.flow(state, first=_INDENT, rest=_INDENT)
     _verdict(out, view, item, whole=whole)

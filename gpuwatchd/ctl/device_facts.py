@@ -20,7 +20,7 @@ _STATES: dict[DeviceState, tuple[EventKind | None, str, str]] = {
     "reset-required": (
         "reset-required", "needs a reset", "end its processes, then sudo nvidia-smi --gpu-reset",
     ),
-    "released": ("released", "released, nothing is read", "it is taken back by itself"),
+    "released": (None, "released, nothing is read", "gpuwatchctl release --end"),
     "no-permission": (None, "no permission to read it", "gpuwatchctl doctor"),
     "unsupported": (None, "its memory cannot be read", "gpuwatchctl doctor"),
 }  # fmt: skip
@@ -40,7 +40,7 @@ _MATTERS_BYTES, _MATTERS_SHARE = 512 * 1024**2, 0.01
 """Memory that nobody owns is spoken of from this amount and share of the device on."""
 
 
-def state(item: LiveDevice, *, now_s: float) -> list[Part]:
+def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = None) -> list[Part]:
     """Return what keeps a device from being read, since when, and what to do; [] when nothing."""
     reading = item.reading
     if reading is None:
@@ -51,6 +51,8 @@ def state(item: LiveDevice, *, now_s: float) -> list[Part]:
     kind, said, todo = _STATES[reading.state]
     event = newest(item.events, kind) if kind is not None else None
     since = f" since {units.clock(event.at_s, now_s=now_s)}" if event is not None else ""
+    if reading.state == "released" and released_until_s is not None:
+        since = f" until {units.clock(released_until_s, now_s=now_s)}"
     style = "dim" if reading.state in {"asleep", "released"} else "yellow"
     words, mark, rest = said.partition(":") if ":" in said else said.partition(",")
     why = event.text if event is not None else item.faults[0] if item.faults else ""

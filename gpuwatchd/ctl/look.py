@@ -63,6 +63,8 @@ class View:
         Age of the readings in seconds.
     devices, alerts, holdings, servers
         As in the live state; alerts are the open ones.
+    released_until_s
+        Until when (epoch seconds) the GPUs are let go on request; None where they are not.
     warnings
         (code, sentence) of what is missing or doubtful.
     trend
@@ -78,6 +80,7 @@ class View:
         self.holdings: tuple[Holding, ...] = ()
         self.servers: tuple[ServerReading, ...] = ()
         self.daemon = Daemon()
+        self.released_until_s: float | None = None
         self.warnings: list[tuple[str, str]] = []
         self.trend = True
 
@@ -151,6 +154,12 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     view.holdings = state.holdings
     view.servers = state.servers
     view.daemon = daemon
+    if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
+        from gpuwatchd.store import release  # noqa: PLC0415 - rare
+
+        with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
+            request = release.read(config.runtime_dir(), time.time())
+            view.released_until_s = None if request is None else request.until_at_s
     if not daemon.running:
         how = "was stopped" if state.stopped else "is not running"
         view.warnings.append(("daemon-dead", f"the daemon {how}; this is what it saw last"))

@@ -85,7 +85,7 @@ def _device(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whol
     out.line(
         (f"{item.device.label}  {item.device.name}", "bold"), (f"  {note}" if note else "", "dim")
     )
-    state = device_facts.state(item, now_s=view.taken_at_s)
+    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
         out.flow(state, first="  ", rest="  ")
     elif not subjects:

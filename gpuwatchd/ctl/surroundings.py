@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path("/")
 """Where /proc, /dev and /sys are looked for."""
-_NODES = ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/dri/renderD*", "dev/kfd")
+_NODES = ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/dri/render*", "dev/kfd")
 _HIDING = {"1", "2", "4", "noaccess", "invisible", "ptraceable"}
 _INSIDE = (
     "inside one: the driver's pids are those of the host; foreign ones stay unnamed and are never "

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from gpuwatchd import config
 from gpuwatchd.ctl import device_facts, main, process_facts, words
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import (
@@ -22,6 +24,7 @@ from gpuwatchd.model import (
     ProcessInfo,
     ProcessKey,
 )
+from gpuwatchd.store import release
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
@@ -55,7 +58,7 @@ def _state(state: DeviceState, **changes: Any) -> LiveDevice:
         ("lost", "gpu-lost", "lost since", "reboot"),
         ("hung", "gpu-hung", "hung since", "dmesg"),
         ("reset-required", "reset-required", "needs a reset since", "--gpu-reset"),
-        ("released", "released", "released since", "by itself"),
+        ("released", None, "released, nothing is read", "gpuwatchctl release --end"),
         ("no-permission", None, "no permission", "gpuwatchctl doctor"),
         ("unsupported", None, "cannot be read", "gpuwatchctl doctor"),
     ],
@@ -77,6 +80,14 @@ def test_a_state_is_said_in_few_words_with_what_to_do(
         assert "processes unknown" not in shown
         assert "no verdict" not in shown
         assert max(map(width_of, shown.splitlines())) <= 80
+
+
+def test_what_was_released_says_until_when(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(devices=(_state("released"),), alerts=())
+    request = release.ask(config.runtime_dir(), 600.0, time.time())
+    at = time.strftime("%H:%M", time.localtime(request.until_at_s))
+    for verb in ("status", "predict"):
+        assert f"released until {at}, nothing is read" in _shown(capsys, verb)
 
 
 def test_a_list_that_could_not_be_read_is_not_an_empty_one(
@@ -253,3 +264,19 @@ def test_alerts_say_where_they_come_from(
         shown = _shown(capsys, *verb.split())
         assert said in shown
         assert ("not running" in shown) == bool(said)
+
+
+def _keys(value: object) -> set[str]:
+    if isinstance(value, dict):
+        return set(value) | {key for inner in value.values() for key in _keys(inner)}
+    return {key for inner in value for key in _keys(inner)} if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize("verb", ["status", "explain"])
+def test_every_key_is_in_the_manual(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(world.odd())
+    answer = json.loads(_shown(capsys, verb, "--json"))
+    for signal in answer["data"]["signals"] if verb == "explain" else ():
+        signal["facts"] = {}  # each detector's own
+    page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text(encoding="utf-8")
+    assert {key for key in _keys(answer) if f"`{key}`" not in page} == set()
