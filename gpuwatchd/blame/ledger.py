@@ -35,7 +35,8 @@ def draw(
     Parameters
     ----------
     reading
-        The look; a process in several lists is counted once, with the most that it has in one.
+        The look; a process in several lists is counted once, with the most that it has in one. A
+        list that comes with a reason lacks some.
     kind
         Of the device's memory: where it is shared with the host, or kept by the kernel, only what
         processes hold, and the capacity, mean something.

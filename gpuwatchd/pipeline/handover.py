@@ -30,7 +30,8 @@ GRACE_S = 300.0
 def judgeable(seen: Seen, now_s: float) -> Iterator[Track]:
     """Yield the tracks of a device that are to be judged at present."""
     yield from seen.processes.values()
-    yield from seen.hosts.values()
+    if seen.hosts_s == seen.taken_s:
+        yield from seen.hosts.values()
     if seen.device.memory_kind == "coherent":
         return  # Pages stay taken after a process has ended: the device's series is no evidence.
     owned, explained = is_owned(seen, now_s), _is_explained(seen)

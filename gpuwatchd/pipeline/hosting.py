@@ -66,6 +66,7 @@ class HostMemory:
         homes: dict[ProcessKey, str] = {}
         looked = False
         for seen in listed:
+            seen.hosts_s = seen.taken_s
             for use in seen.uses or ():
                 held, key = use.host_bytes, use.key
                 if held is None or homes.setdefault(key, seen.device.uid) != seen.device.uid:

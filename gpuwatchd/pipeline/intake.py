@@ -116,21 +116,11 @@ class Intake:
             device = by_uid.get(raw.device_uid)
             if device is None:
                 continue
+            # The parent of MIG instances is for display; its instances are judged.
+            boot_id = None if device.uid in parents else sample.boot_id
             reading = self.people.resolve(raw, known)
-            seen = self._seen(device, reading, source)
-            is_parent = device.uid in parents
-            if is_parent:
-                # The parent of MIG instances is for display; its instances are judged.
-                changed += self._retire(seen.others, "its MIG instances are judged", now_s)
-            elif not seen.others:
-                self._watch_whole(seen)
-            seen.taken_s = now_s
-            seen.faults = tuple(faults.get(device.uid, ()))
-            self._draw(seen, reading, None if is_parent else sample.boot_id)
-            self._room(seen, reading, now_s)
-            self._feed(seen, reading, now_s)
-            changed += self._farewell(seen, reading, now_s)
-            changed += handover.drop_whole(self.watcher, seen, now_s)
+            changed += self._look(device, reading, source, now_s, boot_id)
+            self.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
         for seen in self._of(source):
             if seen.device.uid not in by_uid:
                 changed += self._remove(seen, now_s)
@@ -143,6 +133,30 @@ class Intake:
         self._forget_infos()
         self.silent(source, "not reported now", but={r.device_uid for r in sample.readings})
         return changed
+
+    def _look(
+        self,
+        device: Device,
+        reading: DeviceReading,
+        source: str,
+        now_s: float,
+        boot_id: str | None,
+    ) -> list[Alert]:
+        """Take in one look at one device; ``boot_id`` is None for one of parts."""
+        changed: list[Alert] = []
+        seen = self._seen(device, reading, source)
+        same = reading.uses is not None and reading.uses is seen.uses
+        if boot_id is None:
+            changed += self._retire(seen.others, "its MIG instances are judged", now_s)
+        elif not seen.others:
+            self._watch_whole(seen)
+        seen.taken_s = now_s
+        self._draw(seen, reading, boot_id)
+        self._room(seen, reading, now_s)
+        self._feed(seen, reading, now_s, same=same)
+        if not same or seen.listed is None or seen.news != self.people.news or self.estate.alerts:
+            changed += self._farewell(seen, reading, now_s)
+        return changed + handover.drop_whole(self.watcher, seen, now_s)
 
     def silent(self, source: str, why: str, *, but: Container[str] = ()) -> None:
         """Forget the last readings of a source's devices, all ``but`` some: they are unknown now.
@@ -249,27 +263,27 @@ class Intake:
         uses = reading.uses
         if uses is not None:
             seen.uses, seen.uses_s = uses, now_s
-            known = ledger is not None and ledger.state in {"whole", "overlap"}
+            known = ledger is not None and ledger.state == "whole"
             # A list that lacks some (their files may not be read) explains the whole of nothing.
             complete = reading.uses_reason is None
             if known or (complete and all(use.used_bytes is not None for use in uses)):
                 room.attributed_at_s = now_s
 
-    def _feed(self, seen: Seen, reading: DeviceReading, now_s: float) -> None:
+    def _feed(self, seen: Seen, reading: DeviceReading, now_s: float, *, same: bool) -> None:
         used, ledger = reading.used_bytes, seen.ledger
         if used is None and ledger is not None and seen.device.memory_kind == "unified":
             # The device's own figure is missing where memory is shared: its processes stand in.
             used = ledger.owned_bytes if ledger.state == "whole" else None
         if used is not None and seen.others:
             _ring(seen.others[0]).add(now_s, used)
-        processes = seen.processes
-        for use in reading.uses or ():
-            held = use.used_bytes
-            if held is not None:
-                track = processes.get(use.key)
-                if track is None:
-                    track = self._process_track(seen, use.key)
-                _ring(track).add(now_s, held)
+        if not same or seen.feeds is None:
+            seen.feeds = [
+                (_ring(self._process_track(seen, use.key)).add, use.used_bytes)
+                for use in reading.uses or ()
+                if use.used_bytes is not None
+            ]
+        for add, held in seen.feeds:
+            add(now_s, held)
         if ledger is not None and ledger.state == "whole" and len(seen.others) > 1:
             # Where processes hold more than is used, they share memory: what nobody owns is then
             # not known, which is not nothing.
@@ -278,6 +292,9 @@ class Intake:
                 _ring(seen.others[1]).add(now_s, rest)
 
     def _process_track(self, seen: Seen, key: ProcessKey) -> Track:
+        track = seen.processes.get(key)
+        if track is not None:
+            return track
         info = self.infos.get(key) or ProcessInfo(key=key, name="")
         subject = Subject(device_uid=seen.device.uid, process=key)
         track = self.track(seen, subject, process_title(seen.device, info))
@@ -300,6 +317,7 @@ class Intake:
             label = info.label if (info := self.infos.get(key)) is not None else ""
             self.leavers.append(Leaver(track=track, program=track.program, label=label))
             changed += self._retire([track], endings.of_process(track), now_s)
+            seen.feeds = None
         seen.missing = missing & seen.processes.keys()
         for key, track in seen.processes.items():
             # A framework is known only after its libraries have been loaded.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.host import Host
     from gpuwatchd.model import DeviceReading, ProcessKey, Sample
-
+_Uses = tuple[ProcessUse, ...]
 MEMORY_EVERY_TICKS = 2
 """Every so many ticks the host is asked for its next few figures."""
 
@@ -37,12 +37,20 @@ class People:
         self._host = host
         self._bound: dict[int, ProcessInfo] = {}
         self._ticks = 0
+        self._found: dict[int, ProcessInfo] = {}
+        self._same = False
+        """Whether these are the same as in the tick before."""
+        self._stirred: set[int] = set()
+        """pids whose memory on the host has just been found to have changed."""
+        self._resolved: dict[str, tuple[_Uses, _Uses]] = {}
+        """UUID -> the last process list, as it was read and with identities."""
 
     def meet(self, sample: Sample) -> dict[int, ProcessInfo]:
         """Return who has the pids of a sample now, as far as the sample does not say."""
         self.news += len(sample.processes)
         for info in sample.processes:
             self.infos[info.key] = info
+        self._same = False
         if self._host is None:
             return {}
         pids = {
@@ -54,22 +62,43 @@ class People:
         if not pids:
             return {}
         found = self._host.look(pids)
+        self._same = found == self._found
+        self._found = found
         self._ticks += 1
+        self._stirred.clear()
         if self._ticks % MEMORY_EVERY_TICKS == 0:
+            kept = self.host_bytes
             for pid, held in self._host.memory(found).items():
-                if held is not None:
-                    self.host_bytes[pid] = held
-                else:
-                    self.host_bytes.pop(pid, None)
+                if held != kept.get(pid):
+                    self._stirred.add(pid)
+                    if held is None:
+                        del kept[pid]
+                    else:
+                        kept[pid] = held
         return found
 
     def resolve(self, reading: DeviceReading, known: dict[int, ProcessInfo]) -> DeviceReading:
-        """Return a reading whose processes have their identity, and what they hold on the host."""
-        if not reading.uses or (not known and self._host is None):
-            for use in reading.uses or ():
+        """Return a reading whose processes have their identity, and what they hold on the host.
+
+        While nothing changes, its processes are the very same as in the reading before.
+        """
+        raw = reading.uses
+        if not raw or (not known and self._host is None):
+            for use in raw or ():
                 self.infos.setdefault(use.key, ProcessInfo(key=use.key, name=""))
             return reading
-        uses = tuple([self._named(use, known) for use in reading.uses])
+        uid = reading.device_uid
+        before = self._resolved.get(uid)
+        if (
+            before is not None
+            and self._same
+            and before[0] == raw
+            and (not self._stirred or self._stirred.isdisjoint([use.key.pid for use in raw]))
+        ):
+            uses = before[1]
+        else:
+            uses = tuple([self._named(use, known) for use in raw])
+            self._resolved[uid] = (raw, uses)
         return msgspec.structs.replace(reading, uses=uses)
 
     def _named(self, use: ProcessUse, known: dict[int, ProcessInfo]) -> ProcessUse:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuwatchd.blame import Baseline
     from gpuwatchd.model import Device, DeviceReading, Ledger, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import Room, Track
@@ -31,6 +33,10 @@ class Seen(msgspec.Struct, kw_only=True):
     uses: tuple[ProcessUse, ...] | None = None
     """The newest process list that could be read; ``uses_s`` says when that was."""
     uses_s: float = 0.0
+    feeds: list[tuple[Callable[[float, float], None], int]] | None = None
+    """Where the figures of that list go, and they; None when that must be found out."""
+    hosts_s: float = float("-inf")
+    """When what its processes hold on the host was last looked at."""
     missing: set[ProcessKey] = msgspec.field(default_factory=set)
     """Processes that the last list did not name any more."""
     listed: list[ProcessKey] | None = None

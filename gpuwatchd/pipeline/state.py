@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +13,7 @@ from gpuwatchd.store.ring import Ring
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpuwatchd.model import DeviceReading, Event, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.model import DeviceReading, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.seen import Seen
     from gpuwatchd.pipeline.track import Track
 
@@ -66,69 +67,96 @@ def worst(findings: Iterable[Finding | None]) -> Finding | None:
     )
 
 
-def live_device(
-    seen: Seen,
-    *,
-    spark: Spark,
-    infos: Mapping[ProcessKey, ProcessInfo],
-    events: tuple[Event, ...] = (),
-) -> LiveDevice:
-    """Return one device of the live state.
+class Scene:
+    """The devices of the live state; what has not changed since the last tick is used again."""
 
-    Parameters
-    ----------
-    seen
-        The device as last seen, with the tracks of its processes.
-    spark
-        Its recent past, from :func:`spark_of`.
-    infos
-        Who the processes are.
-    events
-        What happened to it lately.
-    """
-    reading = seen.reading
-    shown = {key: track.shown() for key, track in seen.processes.items()}
-    hosts = {key: track.shown() for key, track in seen.hosts.items()} if seen.hosts else {}
-    others = [track.shown() for track in seen.others]
-    processes: tuple[LiveProcess, ...] | None = None
-    age_s: float | None = None
-    if reading is not None and seen.uses is not None:
-        if reading.uses is None:
-            age_s = max(0.0, seen.taken_s - seen.uses_s)
-        processes = tuple(
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[list[object], tuple[LiveProcess, ...]]] = {}
+
+    def device(
+        self,
+        seen: Seen,
+        *,
+        spark: Spark,
+        infos: Mapping[ProcessKey, ProcessInfo],
+        events: tuple[Event, ...] = (),
+    ) -> LiveDevice:
+        """Return one device of the live state.
+
+        Parameters
+        ----------
+        seen
+            The device as last seen, with the tracks of its processes.
+        spark
+            Its recent past, from :func:`spark_of`.
+        infos
+            Who the processes are.
+        events
+            What happened to it lately.
+        """
+        reading = seen.reading
+        shown = {key: track.shown() for key, track in seen.processes.items()}
+        processes: tuple[LiveProcess, ...] | None = None
+        age_s: float | None = None
+        if reading is not None and seen.uses is not None:
+            if reading.uses is None:
+                age_s = max(0.0, seen.taken_s - seen.uses_s)
+            processes = self._processes(seen, seen.uses, shown, infos)
+        findings = [*shown.values(), *[track.shown() for track in seen.others]]
+        ledger = seen.ledger
+        whole = ledger is not None and ledger.state in {"whole", "overlap"}
+        return LiveDevice(
+            device=seen.device,
+            reading=None if reading is None else _without_uses(reading),
+            unattributed_bytes=ledger.unattributed_bytes if ledger is not None and whole else None,
+            finding=worst(findings),
+            processes=processes,
+            processes_age_s=age_s,
+            ledger=ledger,
+            recent_bytes=spark.values,
+            recent_step_s=spark.step_s,
+            samples=spark.samples,
+            faults=seen.faults,
+            events=events,
+        )
+
+    def _processes(
+        self,
+        seen: Seen,
+        uses: tuple[ProcessUse, ...],
+        shown: Mapping[ProcessKey, Finding | None],
+        infos: Mapping[ProcessKey, ProcessInfo],
+    ) -> tuple[LiveProcess, ...]:
+        uid, tracks = seen.device.uid, seen.processes
+        hosts = [track.shown() for track in seen.hosts.values()]
+        known = [infos.get(use.key) for use in uses]
+        memos = [track.memo.shown for track in tracks.values() if track.memo.key]
+        # Findings and processes are never changed in place: the same object says the same.
+        parts: list[object] = [uses, *shown.values(), *hosts, *known, *memos]
+        kept = self._kept.get(uid)
+        if kept is not None and len(kept[0]) == len(parts) and all(map(is_, kept[0], parts)):
+            return kept[1]
+        judged = dict(zip(seen.hosts, hosts, strict=True))
+        found = tuple(
             [
                 LiveProcess(
-                    info=infos[use.key],
+                    info=info,
                     used_bytes=use.used_bytes,
                     kind=use.kind,
                     finding=shown.get(use.key),
                     history=track.memo.shown
-                    if (track := seen.processes.get(use.key)) is not None and track.memo.key
+                    if (track := tracks.get(use.key)) is not None and track.memo.key
                     else None,
                     sm_pct=use.sm_pct,
                     host_bytes=use.host_bytes,
-                    host_finding=hosts.get(use.key),
+                    host_finding=judged.get(use.key),
                 )
-                for use in seen.uses
-                if use.key in infos
+                for use, info in zip(uses, known, strict=True)
+                if info is not None
             ]
         )
-    ledger = seen.ledger
-    whole = ledger is not None and ledger.state in {"whole", "overlap"}
-    return LiveDevice(
-        device=seen.device,
-        reading=None if reading is None else _without_uses(reading),
-        unattributed_bytes=ledger.unattributed_bytes if ledger is not None and whole else None,
-        finding=worst([*shown.values(), *others]),
-        processes=processes,
-        processes_age_s=age_s,
-        ledger=ledger,
-        recent_bytes=spark.values,
-        recent_step_s=spark.step_s,
-        samples=spark.samples,
-        faults=seen.faults,
-        events=events,
-    )
+        self._kept[uid] = (parts, found)
+        return found
 
 
 def _without_uses(reading: DeviceReading) -> DeviceReading:

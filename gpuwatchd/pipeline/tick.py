@@ -23,7 +23,7 @@ from gpuwatchd.pipeline.keeping import Keeping
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
 from gpuwatchd.pipeline.serving import Serving, on_gpu
-from gpuwatchd.pipeline.state import Sparks, live_device
+from gpuwatchd.pipeline.state import Scene, Sparks
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
 from gpuwatchd.pipeline.workers import SourceWorker
 from gpuwatchd.store import live
@@ -140,6 +140,8 @@ class Pipeline:
         self._clock = Clock()
         self._faults: tuple[Fault, ...] = ()
         self._sparks = Sparks()
+        self._scene = Scene()
+        self._pieces: live.Pieces = {}
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
@@ -195,7 +197,7 @@ class Pipeline:
         state = self._state(shown_s)
         if self.runtime_dir is not None:
             directory = self.runtime_dir
-            self._guard("live state", lambda: live.write(directory, state))
+            self._guard("live state", lambda: live.write(directory, state, self._pieces))
         # Now that everybody knows: this may take some milliseconds.
         self._guard("knowledge", self.knowledge.step)
         return Tick(
@@ -289,7 +291,7 @@ class Pipeline:
             self._rss_bytes = self._host.own_rss_bytes()
         infos = self.serving.told(self.intake.infos)
         devices = [
-            live_device(
+            self._scene.device(
                 seen,
                 spark=self._sparks.of(uid, position, self._ticks, self.watcher.tracks),
                 infos=infos,

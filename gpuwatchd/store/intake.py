@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
 
-    from gpuwatchd.model import DeviceReading, ProcessKey, Sample
+    from gpuwatchd.model import DeviceReading, ProcessKey, ProcessUse, Sample
 
 DEVICE_ROWS = 10_000
 PROCESS_ROWS = 20_000
@@ -38,6 +38,9 @@ class _Track:
     minute: int
     first_ms: int
     last_ms: int
+    row: int | None = None
+    """Where it is in the file, once ``saved`` has been written there."""
+    saved: ProcessInfo | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +51,17 @@ class _Card:
     first_ms: int
     last_ms: int
     tracks: dict[ProcessKey, _Track] = field(default_factory=dict)
+    uses: tuple[ProcessUse, ...] | None = None
+    """The last list, and the minute that it was noted in: the very same needs no second look."""
+    minute: int = -1
+    present: list[_Track] = field(default_factory=list)
+    """Whom that list names; when they were last seen is written down when it matters."""
+
+    def settle(self, last_ms: int) -> None:
+        """Write down when those of the last list were last seen."""
+        if self.uses is not None:
+            for track in self.present:
+                track.last_ms = last_ms
 
 
 _DeviceRow = tuple[
@@ -70,6 +84,9 @@ class Intake:
         self._cards: dict[str, _Card] = {}
         self._device_rows: deque[_DeviceRow] = deque(maxlen=DEVICE_ROWS)
         self._process_rows: deque[_ProcessRow] = deque(maxlen=PROCESS_ROWS)
+        self._file: sqlite3.Connection | None = None
+        self._saved: list[tuple[_Track, int, ProcessInfo | None]] = []
+        """Who is in the file, and where, once the transaction is committed."""
         self.lost = 0
         """Rows that fell out of the buffer unwritten."""
 
@@ -115,7 +132,7 @@ class Intake:
         if card is None:
             unnamed = Device(uid=uid, vendor="", index=None, name="", memory_total_bytes=None)
             card = self._cards[uid] = _Card(unnamed, ts_ms, ts_ms)
-        card.last_ms = ts_ms
+        before_ms, card.last_ms = card.last_ms, ts_ms
         if reading.used_bytes is not None or reading.util_pct is not None:
             if len(self._device_rows) == DEVICE_ROWS:
                 self.lost += 1
@@ -132,17 +149,23 @@ class Intake:
                     rest,
                 )
             )
-        minute = ts_ms // _MINUTE_MS
+        minute, uses = ts_ms // _MINUTE_MS, reading.uses
+        if uses is not None and uses is card.uses and minute == card.minute:
+            return
+        card.settle(before_ms)
+        card.uses, card.minute, card.present = uses, minute, []
         tracks = card.tracks
-        for use in reading.uses or ():
+        for use in uses or ():
             key, used, host = use.key, use.used_bytes, use.host_bytes
             track = tracks.get(key)
             if track is None:
                 info = processes.get(key)
                 track = _Track(boot_id, key, info, used, host, minute, ts_ms, ts_ms)
                 tracks[key] = track
+                card.present.append(track)
             else:
                 track.last_ms = ts_ms
+                card.present.append(track)
                 if track.used_bytes == used and track.minute == minute and track.host_bytes == host:
                     continue
                 track.used_bytes, track.host_bytes, track.minute = used, host, minute
@@ -152,6 +175,22 @@ class Intake:
             row = (ts_ms, track, card, _whole(used), _whole(use.sm_pct), _whole(host))
             self._process_rows.append(row)
 
+    def _save_processes(self, connection: sqlite3.Connection, tracks: dict[_Track, int]) -> None:
+        """Write who the processes are, and put their rows into ``tracks``.
+
+        Of one that the file knows already only the last sight is new.
+        """
+        for card in self._cards.values():
+            card.settle(card.last_ms)
+        known = [track for track in tracks if track.row is not None and track.saved is track.info]
+        touched = connection.executemany(_TOUCH, [(one.last_ms, one.row) for one in known])
+        if touched.rowcount == len(known) or not known:
+            tracks.update((one, one.row) for one in known if one.row is not None)
+        for track, row in tracks.items():
+            if not row:
+                tracks[track] = _save_process(connection, track)
+        self._saved = [(track, row, track.info) for track, row in tracks.items()]
+
     def write(self, connection: sqlite3.Connection) -> int:
         """Write what waits, inside the caller's transaction; return how many rows were refused.
 
@@ -159,14 +198,17 @@ class Intake:
         """
         cards = dict.fromkeys((row[1] for row in self._device_rows), 0)
         cards.update(dict.fromkeys((row[2] for row in self._process_rows), 0))
-        # Everybody who is there, so that the last sight of an unchanged process is known too.
-        tracks = {track: 0 for card in cards for track in card.tracks.values()}
-        tracks.update(dict.fromkeys((row[1] for row in self._process_rows), 0))
         for card in cards:
             seen = (card.first_ms, card.last_ms)
             cards[card] = rows.save_device(connection, card.device, seen)
-        for track in tracks:
-            tracks[track] = _save_process(connection, track)
+        # Everybody who is there, so that the last sight of an unchanged process is known too.
+        tracks = {track: 0 for card in cards for track in card.tracks.values()}
+        tracks.update(dict.fromkeys((row[1] for row in self._process_rows), 0))
+        if connection is not self._file:
+            self._file = connection
+            for track in tracks:
+                track.row = None
+        self._save_processes(connection, tracks)
         devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
         uses = [(row[0], tracks[row[1]], cards[row[2]], *row[3:]) for row in self._process_rows]
         return _insert(connection, _INSERT_DEVICE, devices) + _insert(
@@ -175,12 +217,16 @@ class Intake:
 
     def written(self) -> None:
         """Forget what was written."""
+        for track, row, info in self._saved:
+            track.row, track.saved = row, info
+        self._saved = []
         self.drop()
         self.lost = 0
 
     def forget_gone(self) -> None:
         """Forget processes that have gone; rows that still wait keep their own."""
         for card in self._cards.values():
+            card.settle(card.last_ms)
             gone = [key for key, track in card.tracks.items() if track.last_ms < card.last_ms]
             for key in gone:
                 del card.tracks[key]
@@ -198,6 +244,7 @@ class Intake:
         if card is None:
             return
         rows.save_device(connection, card.device, (card.first_ms, card.last_ms))
+        card.settle(card.last_ms)
         track = card.tracks.get(key) if key is not None else None
         if track is not None:
             _save_process(connection, track)
@@ -214,6 +261,7 @@ def _save_process(connection: sqlite3.Connection, track: _Track) -> int:
         return rows.save_process(connection, track.boot_id, nameless, seen)
 
 
+_TOUCH = "UPDATE process SET last_ts_ms = max(last_ts_ms, ?) WHERE id = ?"
 _INSERT_DEVICE = (
     "INSERT OR REPLACE INTO gpu_raw(ts_ms, gpu, used_bytes, util_percent, mem_util_percent,"
     " temp_c, power_mw, clock_mhz, unattributed_bytes) VALUES(?,?,?,?,?,?,?,?,?)"

@@ -108,10 +108,40 @@ class LiveState(Value, frozen=True, kw_only=True):
 
 
 _ENCODER = msgspec.json.Encoder()
+Pieces = dict[int, tuple[tuple[LiveProcess, ...], msgspec.Raw]]
+"""What processes were encoded to, by the identity of their tuple, which is kept alive with it."""
 
 
-def write(directory: Path, state: LiveState) -> None:
+def encode(state: LiveState, pieces: Pieces) -> bytes:
+    """Return the file's content.
+
+    Parameters
+    ----------
+    pieces
+        From the last call: the very same processes of a device need not be encoded again.
+    """
+    known = dict(pieces)
+    pieces.clear()
+    devices = []
+    for device in state.devices:
+        processes = device.processes
+        if processes:
+            piece = known.get(id(processes))
+            if piece is None:
+                piece = (processes, msgspec.Raw(_ENCODER.encode(processes)))
+            pieces[id(processes)] = piece
+            device = msgspec.structs.replace(device, processes=piece[1])  # noqa: PLW2901
+        devices.append(device)
+    return _ENCODER.encode(msgspec.structs.replace(state, devices=tuple(devices)))
+
+
+def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:
     """Replace the state file of ``directory``.
+
+    Parameters
+    ----------
+    pieces
+        For one who writes again and again: see :func:`encode`.
 
     Raises
     ------
@@ -123,7 +153,7 @@ def write(directory: Path, state: LiveState) -> None:
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
-            content = _ENCODER.encode(state)
+            content = encode(state, {} if pieces is None else pieces)
             if os.write(handle, content) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:

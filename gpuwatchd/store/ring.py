@@ -78,7 +78,16 @@ class Ring:
             elif value > self._max:
                 self._max, self._high = value, self._last
         elif cell > self._cell:
-            self._close_cell()
+            if self._low is self._high and self._t:
+                # The same as _close_cell, for the usual cell of a single point.
+                ticks = round((self._low[0] - self._base_s) / _TICK_S)
+                if self._t[-1] < ticks < _FULL and len(self._t) < _TRIM_AT:
+                    self._t.append(ticks)
+                    self._v.append(self._low[1])
+                else:
+                    self._close_cell()
+            else:
+                self._close_cell()
             if value != self._last[1]:
                 self.moves += 1
             self._cell = cell

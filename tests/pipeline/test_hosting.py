@@ -64,7 +64,8 @@ def test_a_leak_on_the_host_is_found_and_told_as_one_of_the_host() -> None:
     message = post.taken[0].message
     assert message.subject.startswith("host memory of python train.py[4711] of alice: leak, out of")
     words = " ".join([message.subject, message.body, *message.facts, *message.facts.values()])
-    assert "GPU" not in words
+    assert "GPU memory" not in words
+    assert "GPU 0" not in words
     assert "Who grew" not in message.facts
     assert alert.finding.eta is not None
     left = TOTAL - 10 * GIB - growing(499)
