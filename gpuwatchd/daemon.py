@@ -2,7 +2,8 @@
 
 It runs without GPU, driver, D-Bus and network, and says what is missing. Everything that can fail
 while it runs fails inside one tick of the pipeline; what can fail here is its start, and that is
-one line, one hint and an exit code: 0 stopped, 1 already running or cannot run, 78 configuration.
+one line, one hint and an exit code: 0 stopped, 1 already running or cannot run, 75 start it again
+(a new NVIDIA library, and it could not replace itself), 78 configuration.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from gpuwatchd.errors import ConfigError, GpuwatchdError
 from gpuwatchd.host import Host, allocator
 from gpuwatchd.notify import outbox
 from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.letting_go import LettingGo
+from gpuwatchd.service import process
 from gpuwatchd.service.bell import Bell
 from gpuwatchd.service.sd_notify import Ear, watchdog_s
 from gpuwatchd.sources import chosen
@@ -129,7 +132,9 @@ class Daemon:
         self._stuck_since_s: float | None = None
         self._told: set[str] = set()
         self._warnings = tuple(loaded.warnings)
-        self.manager = Ear(os.environ.pop("NOTIFY_SOCKET", ""))
+        self._anew = False
+        self._socket = os.environ.pop("NOTIFY_SOCKET", "")
+        self.manager = Ear(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
         self.chores = Chores()
         self.state_dir = private_directory(config.state_dir())
@@ -148,6 +153,7 @@ class Daemon:
             fresh=lambda position: chosen.make(self._chosen[position].word, self._begun.sources),
             absences=lambda whys: chosen.absences(zip(self._chosen, whys, strict=True)),
         )
+        self.letting_go = LettingGo(self.runtime_dir, self.pipeline.workers.values())
         self.pipeline.extra_problems = self._warnings
 
     def _new_courier(self) -> outbox.Courier:
@@ -156,6 +162,7 @@ class Daemon:
     def run(self, *, once: bool = False) -> int:
         """Sample until told to stop; return the exit code."""
         self._bell.ring_on_signals()
+        self._bell.hang_up(self.runtime_dir)
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
@@ -166,6 +173,7 @@ class Daemon:
             ",".join(choice.word for choice in self._chosen),
         )  # fmt: skip
         try:
+            self.letting_go.look(time.time())
             tick = self.pipeline.tick()
             self._after(tick)
             self.manager.tell("READY=1")
@@ -175,7 +183,11 @@ class Daemon:
             self._loop()
         finally:
             self._leave()
-        return 0
+        if not self._anew:
+            return 0
+        log.info("starting anew")
+        again = {"NOTIFY_SOCKET": self._socket} if self._socket else {}
+        return process.start_anew({**os.environ, **again})
 
     def _loop(self) -> None:
         following_s = time.monotonic() + self.config.daemon.interval
@@ -187,6 +199,8 @@ class Daemon:
                 self._take_over()
                 following_s = min(following_s, time.monotonic() + self.config.daemon.interval)
             now_s = time.monotonic()
+            if self.letting_go.look(time.time()):
+                following_s = min(following_s, now_s)
             if now_s < following_s:
                 self._feed()
                 continue
@@ -211,6 +225,7 @@ class Daemon:
             return
         os.close(self._lock)
         self._lock = fresh
+        self._bell.hang_up(self.runtime_dir)
         log.warning("the runtime directory was removed and has been made anew")
 
     def _after(self, tick: Tick) -> None:
@@ -226,6 +241,10 @@ class Daemon:
         self._told = set(shapes)
         self.manager.status(text)
         self._feed()
+        # Only a new process can load a library that was replaced; once in a while, never in a loop.
+        stale = any(worker.needs_restart for worker in self.pipeline.workers.values())
+        if stale and process.may_start_anew(self.runtime_dir):
+            self._anew = self._stop = True
 
     def _feed(self) -> None:
         if self._alive():
@@ -277,20 +296,23 @@ class Daemon:
         log.info("configuration reloaded")
 
     def _on_stop(self, *_: object) -> None:
-        self._stop = True
+        self._stop, self._anew = True, False
 
     def _on_reload(self, *_: object) -> None:
         self._reload_asked = True
 
     def _leave(self) -> None:
-        self.manager.tell("STOPPING=1")
+        if not self._anew:
+            self.manager.tell("STOPPING=1")
+        code = process.EXIT_AGAIN if self._anew else 0
         # A thread that is stuck in a driver must not keep us: the last resort ends the process.
-        last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, args=[0])
+        last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, args=[code])
         last_resort.daemon = True
         last_resort.start()
         self.chores.stop()
         self.pipeline.close()
         self.host.close()
+        self._bell.take_down()
         last_resort.cancel()
         log.info("stopped")
 
@@ -302,17 +324,6 @@ def _unused(begun: Config, fresh: Config) -> list[str]:
         for name in ("sources", "store")
         if getattr(begun, name) != getattr(fresh, name)
     ]
-
-
-def _set_up_logging(level: str) -> None:
-    # The journal keeps the time itself.
-    form = "%(levelname)s %(message)s"
-    if "JOURNAL_STREAM" not in os.environ:
-        form = f"%(asctime)s {form}"
-    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
-    # Libraries speak only when something is wrong; desktop-notifier's warnings are our errors.
-    for name in ("apscheduler", "desktop_notifier", "asyncio"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
@@ -349,14 +360,14 @@ def command(
     # One BLAS thread: our matrices are small, and each further thread keeps a buffer.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     loaded = config.load(file, overrides=overrides)
-    _set_up_logging(loaded.config.daemon.log_level)
+    process.set_up_logging(loaded.config.daemon.log_level)
     daemon = Daemon(loaded, reload=lambda: config.load(file, overrides=overrides))
     return daemon.run(once=once)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon and return its exit code."""
-    _hold_standard_descriptors()
+    process.hold_standard_descriptors()
     try:
         result = command.main(
             args=None if argv is None else list(argv), prog_name="gpuwatchd", standalone_mode=False
@@ -378,13 +389,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             GpuwatchdError(f"internal error: {why}", hint="run again with --log-level debug"), 1
         )
     return int(result or 0)
-
-
-def _hold_standard_descriptors() -> None:
-    # Where 0 to 2 were closed, the next file we open would get what libraries print.
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(handle, True)  # noqa: FBT003 - its only form
-    os.close(handle)
 
 
 def _refuse(error: GpuwatchdError, code: int) -> int:

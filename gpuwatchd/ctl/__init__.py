@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "analyze": "gpuwatchd.ctl.analyze:command",
     "backtest": "gpuwatchd.ctl.backtest:command",
     "doctor": "gpuwatchd.ctl.doctor:command",
+    "release": "gpuwatchd.ctl.release:command",
     "config": "gpuwatchd.ctl.config:command",
     "notify": "gpuwatchd.ctl.notify:command",
     "service": "gpuwatchd.ctl.service:command",

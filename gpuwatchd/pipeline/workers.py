@@ -79,10 +79,31 @@ class SourceWorker:
             return self._late(now_mono_s)
         self._busy_since_s = None
         if isinstance(answer, Sample):
-            self.why_absent = None
+            self.why_absent = self._whole(answer)
             self._retry_step_s = _RETRY_FIRST_S
             return answer
         return self._failed(answer, now_mono_s)
+
+    def _whole(self, sample: Sample) -> str | None:
+        """Return what a sample says of the source as a whole: it answers, but not for its GPUs."""
+        for fault in sample.faults:
+            if fault.device_uid is None and fault.where == self.source.name:
+                return f"{fault.where}: {fault.why}"
+        return None
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether only a new process can read this source again."""
+        return bool(getattr(self.source, "needs_restart", False))
+
+    def release(self, duration_s: float) -> None:
+        """Let go of the driver for so long with the next read, where the source holds one."""
+        let_go = getattr(self.source, "release", None)
+        if let_go is not None:
+            let_go(duration_s)
+        # At the end of it a source that knew no GPU is asked again at once.
+        self._retry_at_s = 0.0
+        self._retry_step_s = _RETRY_FIRST_S
 
     def _late(self, now_mono_s: float) -> Fault:
         stuck_s = now_mono_s - (self._busy_since_s or now_mono_s)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 NVMLError: type[Exception] = pynvml.NVMLError
 
+EVENT_WAIT_MS = 1000
+"""Longest wait for an event, and so how long letting go of the driver may take."""
 START_S = 8.0
 """How long the first read waits for a driver that has to start its cards."""
 
@@ -90,7 +92,7 @@ class NvmlSource:
         self._reader = Reader(
             pynvml, proc, slow_every=max(1, slow_every), fresh_s=fresh_s, clock=clock
         )
-        self._events = EventWatch(pynvml, clock) if events else None
+        self._events = EventWatch(pynvml, clock, wait_ms=EVENT_WAIT_MS) if events else None
         self._life = Life(
             pynvml,
             self._reader,
@@ -133,7 +135,7 @@ class NvmlSource:
         elif life.is_open and (stuck_s := life.stuck_s) > self._deadline_s:
             why = f"the look for new GPUs has not ended for {stuck_s:.0f} s"
             faults.append(Fault(where="nvml", why=why))
-        readings = self._read_cards(mono_s, faults)
+        readings = [] if life.is_between else self._read_cards(mono_s, faults)
         life.after(mono_s, readings)
         self._reader.tick += 1
         return Sample(

@@ -35,8 +35,6 @@ class Opened(NamedTuple):
     look: Look | None = None
     code: int = 0
     """NVML's code of what it refused; 0 when it refused nothing."""
-    library: str | None = None
-    """Version of the loaded library, asked for where it does not fit."""
 
 
 class Driver:
@@ -60,6 +58,7 @@ class Driver:
         self._sys = sys
         self._scanner = Scanner(api)
         self._library = Library(proc)
+        self._version: str | None = None
         self.needs_restart = False
         """True when the library file was replaced: only a new process can load the new one."""
 
@@ -76,11 +75,10 @@ class Driver:
             else:
                 self._api.nvmlInitWithFlags(NO_ATTACH)
         except self._error as error:
-            code = code_of(error)
-            library = self._library_version() if code == VERSION_MISMATCH else None
-            return Opened(is_open=False, code=code, library=library)
+            return Opened(is_open=False, code=code_of(error))
         finally:
             self._library.note()
+            self._version = self._version or self._library_version()
         self._reader.attach()
         return self.scan(known, skip, buses)
 
@@ -105,8 +103,8 @@ class Driver:
     def _library_version(self) -> str | None:
         try:
             version = clean(self._api.nvmlSystemGetNVMLVersion())
-        except self._error:
-            return None
+        except (self._error, UnicodeError):
+            return None  # no library, or one that does not say
         # "12.550.54.15" is CUDA's major version, then the driver's.
         return version.partition(".")[2] if version.count(".") >= 2 else version
 
@@ -123,7 +121,7 @@ class Driver:
             self.needs_restart = fresh is not None and fresh in {"", module}
         return self.needs_restart
 
-    def explain(self, code: int, library: str | None = None) -> Availability:
+    def explain(self, code: int) -> Availability:
         """Return one sentence and one hint for what NVML refused to start with."""
         if code == LIBRARY_NOT_FOUND:
             reason = "libnvidia-ml.so.1 was not found: no NVIDIA driver is installed here"
@@ -133,7 +131,7 @@ class Driver:
             hint = "sudo modprobe nvidia, or reboot after an installation"
         elif code == VERSION_MISMATCH:
             module = self.module_version() or "of unknown version"
-            library = library or "of unknown version"
+            library = self._version or "of unknown version"
             reason = f"NVIDIA library {library} does not fit the loaded kernel module {module}"
             if self.look_for_library():
                 hint = "the daemon starts anew with the new library; else restart it"

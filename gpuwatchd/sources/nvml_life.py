@@ -38,8 +38,10 @@ CLOSE_S: Final = 1.0
 """How long the end of NVML is waited for."""
 WATCH_S: Final = 0.2
 """How long the wait for events has to begin before the cards are read."""
-EVENTS_S: Final = 5.0
-"""How long the wait for events has to end before NVML is ended."""
+EVENTS_S: Final = 1.2
+"""How long the wait for events has to end when the driver is to be let go at once."""
+STUCK_S: Final = 5.0
+"""The same when NVML is gone anyway; after this it is ended under it."""
 _LANE: Final = "driver"
 
 
@@ -109,6 +111,11 @@ class Life:
         self._module_version: str | None = None
 
     @property
+    def is_between(self) -> bool:
+        """Whether NVML is just being started or ended: nothing can be said of any card."""
+        return not self.is_open and self._task is not None
+
+    @property
     def stuck_s(self) -> float:
         """For how long a call that concerns the driver as a whole has not returned; 0: none."""
         return 0.0 if self._task is None else self.lanes.busy_s(_LANE) or 0.0
@@ -144,7 +151,7 @@ class Life:
                 bus = self.cards[reading.device_uid].device.pci_bus
                 if bus in self._sleepers.known and bus not in self._left:
                     self._sleepers.known[bus].saw(reading, mono_s)
-            if self._others_are_left(mono_s) and not self.lanes.busy:
+            if self._others_are_left(mono_s) and self._may_end(0.0):
                 self._shutdown(mono_s)
                 self._leave(mono_s)
                 return
@@ -210,7 +217,7 @@ class Life:
             opened = Opened(is_open=False, code=code_of(opened))
         if not opened.is_open:
             self._code = opened.code
-            self.why = self.driver.explain(opened.code, opened.library)
+            self.why = self.driver.explain(opened.code)
             self._mark("lost")
             self._pause(mono_s)
             return
@@ -263,11 +270,18 @@ class Life:
             card.handle = None
         self._begin(partial(self._end, self.lanes), _nothing, mono_s, CLOSE_S)
 
+    def _may_end(self, wait_s: float) -> bool:
+        """Say whether no call is on its way; what waits for events is told to leave."""
+        if self.lanes.busy:
+            return False
+        self._watched = frozenset()  # it is to begin anew with the next look for cards
+        return self._events is None or self._events.let_go(wait_s)
+
     def _end(self, lanes: Lanes) -> None:
         # Ending NVML under a call that has not returned may end this process.
         lanes.wait_for_others(_LANE)
         if self._events is not None:
-            self._events.let_go(EVENTS_S)
+            self._events.let_go(STUCK_S)
         self.driver.close()
 
     # ---- what is due ----------------------------------------------------------------------------
@@ -286,7 +300,7 @@ class Life:
             exchanged = exchanged or self._others_are_left(mono_s)
         due = self._reinit_at_mono_s
         if exchanged or (due is not None and mono_s >= due):
-            if not self.lanes.busy:
+            if self._may_end(0.0):
                 self._shutdown(mono_s)
         elif mono_s >= self._rescan_at_mono_s:
             self._rescan_at_mono_s = mono_s + self._rescan_s
@@ -342,10 +356,12 @@ class Life:
     def _release(self, mono_s: float) -> None:
         """Let go of the driver on request, as soon as no call is on its way."""
         if not self._released:
-            if self.lanes.busy:
-                return
             if self.is_open:
+                if not self._may_end(EVENTS_S):
+                    return
                 self._shutdown(mono_s)
+            if self._task is not None:
+                return
             self._released = True
             self._find(mono_s)
             self.cards = beside(self.cards, self._sleepers.buses, "released")

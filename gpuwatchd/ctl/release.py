@@ -1,0 +1,143 @@
+"""``release``: let the daemon give the GPUs out of its hands, for a reset or another driver."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import config, units
+from gpuwatchd.ctl import envelope, look, options, output
+from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.service import bell
+from gpuwatchd.store import live
+from gpuwatchd.store import release as requests
+from gpuwatchd.store.place import private_directory
+
+if TYPE_CHECKING:
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.store.live import LiveState
+
+DEFAULT_S = 600.0
+WAIT_S = 30.0
+"""The daemon lets go within one read; a driver that hangs may keep it from that for ever."""
+_NODE = "/dev/nvidia"
+_LET_GO = {"released", "asleep"}
+
+
+@click.command(
+    "release",
+    epilog=options.examples("release --for 10m", "release && sudo nvidia-smi -r", "release --end"),
+)
+@click.option(
+    "--for", "duration", type=options.Span(), default=DEFAULT_S, metavar="DURATION",
+    help="For how long, 10s to 24h (10m); a second call extends it.",
+)  # fmt: skip
+@click.option(
+    "--wait/--no-wait", default=True, help="Wait until the daemon has let go (the default)."
+)
+@click.option("--end", "--now-back", "end", is_flag=True, help="End it: watch the GPUs again.")
+def command(duration: float, wait: bool, end: bool) -> int:  # noqa: FBT001
+    """Let go of the NVIDIA driver for a while: for a GPU reset, MIG changes, a new driver.
+
+    The daemon runs on, shows the GPUs as released and takes them back by itself. Exit 0: nothing
+    of gpuwatchd holds a GPU, also when no daemon runs; 1: it does not let go, a call to the driver
+    hangs.
+    """
+    flags = options.current()
+    directory = private_directory(config.runtime_dir())
+    state = live.read(directory)
+    running = state is not None and look.alive(state)
+    if end:
+        return _end(flags, directory, running=running)
+    if not requests.SHORTEST_S <= duration <= requests.LONGEST_S:
+        raise click.BadParameter("must be between 10s and 24h", param_hint="--for")
+    now_s = time.time()
+    request = requests.ask(directory, duration, now_s)
+    heard = bell.ring(directory)
+    until = units.clock(request.until_at_s, now_s=now_s, seconds=True)
+    data: dict[str, Any] = {"until": units.instant(request.until_at_s), "daemon": None}
+    if state is None or not running:
+        words = (
+            f"no daemon runs: nothing of gpuwatchd holds a GPU; one that starts waits to {until}"
+        )
+        return _say(flags, {**data, "released": True, "open_files": None}, words)
+    data["daemon"] = state.pid
+    if not wait:
+        when = "at once" if heard else f"within {units.duration(state.interval_s)}"
+        words = f"asked pid {state.pid} to let go of the GPUs {when}, until {until}"
+        return _say(flags, {**data, "released": None, "open_files": None}, words)
+    held = _wait(directory, state)
+    sure = "no /dev/nvidia* open" if held is not None else "its open files cannot be seen"
+    words = f"gpuwatchd (pid {state.pid}) has let go of the GPUs until {until}; {sure}"
+    return _say(flags, {**data, "released": True, "open_files": held}, words)
+
+
+def _end(flags: Globals, directory: Path, *, running: bool) -> int:
+    was = requests.end(directory)
+    bell.ring(directory)
+    if not was:
+        words = "nothing was released"
+    elif running:
+        words = "the daemon takes the GPUs back"
+    else:
+        words = "the request is taken back; no daemon runs"
+    return _say(flags, {"until": None, "released": False, "was_released": was}, words)
+
+
+def _say(flags: Globals, data: dict[str, Any], words: str) -> int:
+    if flags.json:
+        output.emit_json(envelope.answer("release", data, source="daemon"))
+    elif not flags.quiet:
+        output.Out(flags).line(words)
+    return 0
+
+
+def _wait(directory: Path, before: LiveState) -> list[str] | None:
+    """Wait until the daemon has let go; return what it has open of the driver, which is nothing.
+
+    None where its open files cannot be seen.
+
+    Raises
+    ------
+    GpuwatchdError
+        When it does not let go, with what keeps it.
+    """
+    until_s = time.monotonic() + max(WAIT_S, 2 * before.interval_s)
+    keeps: list[str] = []
+    held: list[str] | None = None
+    while time.monotonic() < until_s:
+        state = live.read(directory)
+        if state is None or not look.alive(state):
+            return []
+        keeps = [
+            f"GPU {device.device.index} is {device.reading.state if device.reading else 'unknown'}"
+            for device in state.devices
+            if device.device.source == "nvml"
+            and (device.reading is None or device.reading.state not in _LET_GO)
+        ]
+        held = open_files(state.pid)
+        if state.ticks > before.ticks and not keeps and not held:
+            return held
+        time.sleep(0.1)
+    why = ", ".join([*keeps, *(held or [])]) or "no tick since"
+    raise GpuwatchdError(
+        f"the daemon (pid {before.pid}) has not let go of the GPUs: {why}",
+        hint="a call to the driver may hang; stopping the daemon ends its hold: "
+        "gpuwatchctl service stop",
+    )
+
+
+def open_files(pid: int) -> list[str] | None:
+    """Return the nodes of the NVIDIA driver that a process has open; None where that is unseen."""
+    found: set[str] = set()
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.add(str(entry.readlink()))
+    except OSError:
+        return None
+    return sorted(target for target in found if target.startswith(_NODE))

@@ -1,0 +1,75 @@
+"""Letting go of the GPUs when the user asks: from the request's file to the sources."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.errors import StoreError
+from gpuwatchd.store import release
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from gpuwatchd.pipeline.workers import SourceWorker
+
+log = logging.getLogger("gpuwatchd")
+
+
+class LettingGo:
+    """Looks for a request at every tick and passes it on.
+
+    Parameters
+    ----------
+    directory
+        The runtime directory.
+    workers
+        Whose sources let go.
+    """
+
+    def __init__(self, directory: Path, workers: Collection[SourceWorker]) -> None:
+        self._directory = directory
+        self._workers = workers
+        self._stamp: tuple[int, int, int] | None = None
+        self._until_s: float | None = None
+
+    def look(self, now_s: float) -> bool:
+        """Take over what has changed; return whether a tick should follow at once.
+
+        Parameters
+        ----------
+        now_s
+            Epoch seconds.
+        """
+        stamp = release.stamp(self._directory)
+        if stamp == self._stamp:
+            return self._until_s is not None and now_s >= self._until_s and self._end()
+        self._stamp = stamp
+        try:
+            request = release.read(self._directory, now_s)
+        except StoreError as error:
+            log.warning("release request ignored: %s", error.message)
+            return False
+        if request is None:
+            # Taken back, or left by an earlier daemon and over.
+            return (stamp is not None or self._until_s is not None) and self._end()
+        self._until_s = request.until_at_s
+        left_s = request.until_at_s - now_s
+        for worker in self._workers:
+            worker.release(left_s)
+        until = units.clock(request.until_at_s, now_s=now_s, seconds=True)
+        log.info("release asked until=%s for=%s", until, units.duration(left_s))
+        return True
+
+    def _end(self) -> bool:
+        self._until_s = None
+        with contextlib.suppress(StoreError):
+            release.end(self._directory)
+        self._stamp = release.stamp(self._directory)
+        for worker in self._workers:
+            worker.release(0.0)
+        log.info("release has ended")
+        return True

@@ -1,0 +1,81 @@
+"""The daemon's own process: its descriptors, its log, and starting anew in its own place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger("gpuwatchd")
+
+EXIT_AGAIN: Final = 75
+"""The process cannot go on and a new one can: service managers start it again on this."""
+AGAIN_AFTER_S: Final = 600.0
+"""A process does not start anew twice within this time."""
+_STAMP: Final = "started-anew"
+
+
+def hold_standard_descriptors() -> None:
+    """Open what is closed of the descriptors 0 to 2.
+
+    The next file that we open would otherwise get what libraries print.
+    """
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)  # noqa: FBT003 - its only form
+    os.close(handle)
+
+
+def set_up_logging(level: str) -> None:
+    """Log to standard error from this level on."""
+    # The journal keeps the time itself.
+    form = "%(levelname)s %(message)s"
+    if "JOURNAL_STREAM" not in os.environ:
+        form = f"%(asctime)s {form}"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+    # Libraries speak only when something is wrong; desktop-notifier's warnings are our errors.
+    for name in ("apscheduler", "desktop_notifier", "asyncio"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def may_start_anew(directory: Path, now_s: float | None = None) -> bool:
+    """Say whether this process may give way to a new one now, and note that it does.
+
+    The note is a file in the runtime directory, so that it outlives the process: a reason to start
+    anew that does not go away must not become a loop.
+    """
+    file = directory / _STAMP
+    now_s = time.time() if now_s is None else now_s
+    try:
+        age_s = now_s - file.lstat().st_mtime
+    except OSError:
+        age_s = AGAIN_AFTER_S
+    # A clock that was set back makes the note one of the future: it says nothing then.
+    if 0 <= age_s < AGAIN_AFTER_S:
+        return False
+    try:
+        file.unlink(missing_ok=True)
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.close(handle)
+        os.utime(file, (now_s, now_s))
+    except OSError:
+        return False
+    return True
+
+
+def start_anew(environment: dict[str, str]) -> int:
+    """Become a new process of the same program, arguments and pid; return only when that fails.
+
+    What we hold open is closed on the way, the lock too; a thread that is stuck in a driver is
+    ended with us.
+    """
+    words = [sys.executable, *sys.orig_argv[1:]]
+    logging.shutdown()
+    try:
+        os.execve(sys.executable, words, environment)  # noqa: S606 - our own words
+    except OSError:
+        return EXIT_AGAIN

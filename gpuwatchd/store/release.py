@@ -1,0 +1,122 @@
+"""The request to let go of the GPUs for a while: a small file in the runtime directory.
+
+``gpuwatchctl release`` writes it, the daemon looks for it at every tick. It names an instant, so
+that a daemon that starts anew in the middle honours the rest of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.errors import StoreError
+from gpuwatchd.model import Value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE_NAME: Final = "release.json"
+SHORTEST_S: Final = 10.0
+LONGEST_S: Final = 86_400.0
+_MAX_BYTES: Final = 4096
+
+
+class Request(Value, frozen=True, kw_only=True):
+    """The GPUs are not to be held until an instant."""
+
+    until_at_s: float
+    asked_at_s: float
+
+
+def stamp(directory: Path) -> tuple[int, int, int] | None:
+    """Return what changes when the file does; None without a file. Cheap, for every tick."""
+    try:
+        found = os.lstat(os.path.join(directory, FILE_NAME))  # noqa: PTH118 - once a tick
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def ask(directory: Path, duration_s: float, now_s: float) -> Request:
+    """Ask for so long from now on; an earlier request is extended, never shortened.
+
+    Raises
+    ------
+    StoreError
+        When the file cannot be written.
+    """
+    until_s = now_s + min(max(duration_s, SHORTEST_S), LONGEST_S)
+    try:
+        before = read(directory, now_s)
+    except StoreError:
+        before = None
+    if before is not None:
+        until_s = max(until_s, before.until_at_s)
+    request = Request(until_at_s=until_s, asked_at_s=now_s)
+    path = directory / FILE_NAME
+    temporary = directory / f"{FILE_NAME}.{os.getpid()}"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(temporary, flags, 0o600)
+        with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(msgspec.json.encode(request))
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be written: {error.strerror}",
+            hint="check the runtime directory's owner and free space",
+        ) from error
+    return request
+
+
+def end(directory: Path) -> bool:
+    """Take the request back; return whether there was one.
+
+    Raises
+    ------
+    StoreError
+        When the file cannot be removed.
+    """
+    path = directory / FILE_NAME
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be removed: {error.strerror}") from error
+    return True
+
+
+def read(directory: Path, now_s: float) -> Request | None:
+    """Return the request that is in force, None when there is none or its time is over.
+
+    Raises
+    ------
+    StoreError
+        When there is a file that is no such request: not ours, too large, not understood, or of
+        an instant further away than the longest time.
+    """
+    path = directory / FILE_NAME
+    try:
+        # Not blocking: something else than a file at this place must not hold the daemon up.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in {os.geteuid(), 0}:
+            raise StoreError(f"{path}: is not a file of ours")
+        content = file.read(_MAX_BYTES + 1)
+    try:
+        request = msgspec.json.decode(content, type=Request)
+    except (msgspec.MsgspecError, RecursionError):
+        raise StoreError(f"{path}: is not a request", hint="gpuwatchctl release --end") from None
+    # A clock that was set back in between must not keep the GPUs away for days.
+    if request.until_at_s - now_s > LONGEST_S + 1.0:
+        raise StoreError(f"{path}: asks for more than a day", hint="gpuwatchctl release --end")
+    return request if request.until_at_s > now_s else None

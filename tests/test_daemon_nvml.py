@@ -1,0 +1,265 @@
+"""The daemon as a process on the NVML stand-in: GPUs that hang, come late, are let go, upgraded."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.service import bell
+from gpuwatchd.store import live, release
+from tests.conftest import need
+from tests.fakenvml import FakeNvml
+from tests.fakenvml.build import LIBRARY
+from tests.test_daemon import environ, said, state_of, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NVML = ("--source", "nvml", "--interval", "0.2")
+TWO = ("gpu 0 total=24G", "gpu 1 total=24G")
+PROGRAM = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeNvml:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the stand-in library is for Linux")
+    need(FakeNvml.available(), "a C compiler builds the stand-in library")
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    found = FakeNvml(folder)
+    shutil.copy(found.library_folder / LIBRARY, folder / LIBRARY)
+    found.library_folder = folder
+    return found
+
+
+def surroundings(fake: FakeNvml, tmp_path: Path, **extra: str) -> dict[str, str]:
+    kept = {name: fake.env()[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_CONF", "PYTHONPATH")}
+    return environ(tmp_path, **kept, **extra)
+
+
+@contextmanager
+def daemon(
+    fake: FakeNvml, tmp_path: Path, *args: str, **extra: str
+) -> Iterator[subprocess.Popen[str]]:
+    with (tmp_path / "log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpuwatchd", *(args or NVML)],
+            env=surroundings(fake, tmp_path, **extra), stderr=log, text=True,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: (s := live.read(tmp_path / "run")) is not None and s.pid == process.pid)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+def ctl(fake: FakeNvml, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        env=surroundings(fake, tmp_path), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def states(tmp_path: Path) -> list[str | None]:
+    return [d.reading.state if d.reading else None for d in state_of(tmp_path).devices]
+
+
+def end(process: subprocess.Popen[str]) -> float:
+    """Ask a daemon to stop and return how long it takes."""
+    asked = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    return time.monotonic() - asked
+
+
+# ---- hanging ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlDeviceGetMemoryInfo* 1 60000000",
+        "nvmlDeviceGet*RunningProcesses* 1 60000000",
+        "nvmlShutdown * 60000000",
+    ],
+)
+def test_a_hung_gpu_holds_up_neither_the_others_nor_the_end(
+    fake: FakeNvml, tmp_path: Path, call: str
+) -> None:
+    fake.write(*TWO)
+    with daemon(fake, tmp_path) as process:
+        wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+        fake.write(*TWO, f"delay {call}")
+        if "Shutdown" not in call:
+            wait_for(lambda: states(tmp_path) == ["ok", "hung"])
+        ticks, began = state_of(tmp_path).ticks, time.monotonic()
+        wait_for(lambda: state_of(tmp_path).ticks >= ticks + 10)
+        assert time.monotonic() - began < 6.0
+        assert states(tmp_path)[0] == "ok"
+        assert end(process) < 5.0
+    assert "Traceback" not in said(tmp_path)
+
+
+def test_a_driver_that_hangs_at_the_start_leaves_the_daemon_alive(
+    fake: FakeNvml, tmp_path: Path
+) -> None:
+    fake.write(*TWO, "delay nvmlInitWithFlags * 60000000")
+    with daemon(fake, tmp_path) as process:
+        wait_for(lambda: state_of(tmp_path).ticks >= 5)
+        assert any("no answer" in problem for problem in state_of(tmp_path).problems)
+        assert end(process) < 5.0
+
+
+def test_what_happened_to_a_gpu_is_written_down_once(fake: FakeNvml, tmp_path: Path) -> None:
+    fake.write(*TWO)
+    with daemon(fake, tmp_path) as process:
+        wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+        fake.write(*TWO, "fail nvmlDevice* 1 15")
+        wait_for(lambda: states(tmp_path) == ["ok", "lost"])
+        ticks = state_of(tmp_path).ticks
+        wait_for(lambda: state_of(tmp_path).ticks > ticks + 5)
+        kinds = [[event.kind for event in d.events] for d in state_of(tmp_path).devices]
+        assert kinds == [[], ["gpu-lost"]]
+        assert end(process) < 5.0
+
+
+# ---- coming late -----------------------------------------------------------------------------
+
+
+def test_a_driver_that_comes_later_is_found_and_missed_in_one_line(
+    fake: FakeNvml, tmp_path: Path
+) -> None:
+    fake.write("init_error 9")
+    with daemon(fake, tmp_path):
+        wait_for(lambda: state_of(tmp_path).ticks >= 5)
+        assert state_of(tmp_path).devices == ()
+        fake.write(*TWO)
+        wait_for(lambda: state_of(tmp_path).devices, 40)
+        wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+        assert state_of(tmp_path).problems == ()
+    assert said(tmp_path).count("WARNING") == 1
+
+
+# ---- letting go ------------------------------------------------------------------------------
+
+
+def test_release_lets_go_and_the_end_takes_back(fake: FakeNvml, tmp_path: Path) -> None:
+    fake.write(*TWO)
+    # A long interval: the verb wakes the daemon, and does not wait for its next tick.
+    with daemon(fake, tmp_path, "--source", "nvml", "--interval", "60s") as process:
+        done = ctl(fake, tmp_path, "release", "--for", "1m")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"(pid {process.pid}) has let go of the GPUs until " in done.stdout
+        assert states(tmp_path) == ["released", "released"]
+        assert any("let go on request" in problem for problem in state_of(tmp_path).problems)
+        assert ctl(fake, tmp_path, "release", "--end").returncode == 0
+        wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+        assert not (tmp_path / "run" / release.FILE_NAME).exists()
+        assert end(process) < 5.0
+    assert "Traceback" not in said(tmp_path)
+
+
+def test_a_release_ends_by_itself_and_outlives_the_daemon(fake: FakeNvml, tmp_path: Path) -> None:
+    fake.write(*TWO)
+    with daemon(fake, tmp_path) as process:
+        wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+        release.ask(tmp_path / "run", 10.0, time.time())
+        assert bell.ring(tmp_path / "run")
+        wait_for(lambda: states(tmp_path) == ["released", "released"])
+        end(process)
+    with daemon(fake, tmp_path):
+        # It has not seen the cards; where sysfs does not show them either there are none to show.
+        assert "released" in states(tmp_path) or state_of(tmp_path).devices == ()
+        assert any("let go on request" in problem for problem in state_of(tmp_path).problems)
+        wait_for(lambda: state_of(tmp_path).devices and states(tmp_path) == ["ok", "ok"], 20)
+
+
+def test_a_request_that_is_none_is_ignored_with_one_warning(fake: FakeNvml, tmp_path: Path) -> None:
+    fake.write(*TWO)
+    with daemon(fake, tmp_path):
+        wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+        (tmp_path / "run" / release.FILE_NAME).write_text("\x1b[2J not a request")
+        ticks = state_of(tmp_path).ticks
+        wait_for(lambda: state_of(tmp_path).ticks > ticks + 5)
+        assert states(tmp_path) == ["ok", "ok"]
+    assert said(tmp_path).count("release request ignored") == 1
+
+
+def test_a_driver_that_hangs_is_not_said_to_be_let_go(
+    fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuwatchd.ctl import release as verb
+    from gpuwatchd.errors import GpuwatchdError
+
+    fake.write(*TWO)
+    monkeypatch.setattr(verb, "WAIT_S", 1.5)
+    with daemon(fake, tmp_path):
+        wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+        fake.write(*TWO, "delay nvmlDeviceGetMemoryInfo* 1 60000000")
+        wait_for(lambda: states(tmp_path) == ["ok", "hung"])
+        before = state_of(tmp_path)
+        release.ask(tmp_path / "run", 60.0, time.time())
+        with pytest.raises(GpuwatchdError, match="GPU 1 is hung"):
+            verb._wait(tmp_path / "run", before)
+        assert states(tmp_path) == ["ok", "hung"]
+
+
+# ---- a new driver ----------------------------------------------------------------------------
+
+
+def replace_library(fake: FakeNvml) -> None:
+    fresh = fake.library_folder / "fresh"
+    shutil.copy(fake.library_folder / LIBRARY, fresh)
+    fresh.replace(fake.library_folder / LIBRARY)
+
+
+def listen(ear: socket.socket, heard: list[bytes]) -> None:
+    while b"STOPPING=1" not in heard:
+        heard.append(ear.recv(4096))
+
+
+def test_after_a_driver_upgrade_it_starts_anew_once(fake: FakeNvml, tmp_path: Path) -> None:
+    broken = (*TWO, "init_error 18", "fail nvmlDevice* * 18")
+    path, heard = str(tmp_path / "notify"), list[bytes]()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(path)
+        # Read all the time: who sends to a full socket waits.
+        listener = threading.Thread(target=listen, args=(ear, heard), daemon=True)
+        listener.start()
+        fake.write(*TWO)
+        with daemon(fake, tmp_path, NOTIFY_SOCKET=path) as process:
+            wait_for(lambda: states(tmp_path) == ["ok", "ok"])
+            fake.write(*broken)
+            wait_for(lambda: states(tmp_path) == ["lost", "lost"])
+            assert any("library 550.54.15" in problem for problem in state_of(tmp_path).problems)
+            assert "starting anew" not in said(tmp_path), "the library is still the old one"
+            replace_library(fake)
+            wait_for(lambda: said(tmp_path).count("start version=") == 2)
+            wait_for(lambda: not state_of(tmp_path).stopped)
+            fake.write(*TWO)
+            wait_for(lambda: state_of(tmp_path).devices and states(tmp_path) == ["ok", "ok"], 40)
+            assert process.poll() is None, "the same process, so that its manager keeps it"
+            assert (tmp_path / "run/gpuwatchd.lock").read_text() == f"{process.pid}\n"
+            # The next upgrade comes too soon: it runs degraded and does not loop.
+            fake.write(*broken)
+            replace_library(fake)
+            ticks = state_of(tmp_path).ticks
+            wait_for(lambda: state_of(tmp_path).ticks > ticks + 10)
+            assert said(tmp_path).count("starting anew") == 1
+            end(process)
+        listener.join(10)
+    assert heard.count(b"READY=1") == 2
+    assert heard.count(b"STOPPING=1") == 1
