@@ -169,7 +169,7 @@ ROLES: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
         ("ipykernel_launcher.py", "colab_kernel_launcher.py"),
         ("ipykernel_launcher", "ipykernel", "colab_kernel_launcher"),
     ),
-    ("engine", ("VLLM::EngineCor", "sglang::schedul"), (), ()),
+    ("engine", ("VLLM::EngineCor", "sglang::sched"), (), ()),
     ("engine worker", ("VLLM::Worker",), (), ()),
     ("detokenizer", ("sglang::detoken",), (), ()),
     ("tokenizer", ("sglang::tokeniz",), (), ()),
