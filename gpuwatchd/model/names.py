@@ -44,6 +44,7 @@ EventKind = Literal[
     "xid",
     "ecc",
     "throttle",
+    "memory-pressure",
     "driver-changed",
     "released",
 ]

@@ -233,6 +233,7 @@ class DrmSource:
             card.gauges = self._gauges(card, mono_s)
         busy = drm_sysfs.number(f"{found.folder}/gpu_busy_percent")
         util = None if busy is None else min(100.0, float(busy))
+        traffic = drm_sysfs.number(f"{found.folder}/mem_busy_percent")
         if found.vendor == "intel" and held.reason is None:
             util = held.busy_pct
         if memory.total_bytes is not None:
@@ -245,6 +246,7 @@ class DrmSource:
             free_bytes=memory.free_bytes,
             total_bytes=memory.total_bytes,
             util_pct=util,
+            memory_util_pct=None if traffic is None else min(100.0, float(traffic)),
             temp_c=card.gauges.temp_c,
             power_w=card.gauges.power_w,
             clock_mhz=card.gauges.clock_mhz,

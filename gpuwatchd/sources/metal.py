@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from gpuwatchd import units
 from gpuwatchd.errors import GpuwatchdError, SourceError, SourceUnavailable
 from gpuwatchd.model import Availability, Device, DeviceReading, Event, Fault, Sample
 from gpuwatchd.sources import metal_ioreg, metal_processes, metal_system
@@ -97,6 +98,7 @@ class MetalSource:
         self._asked_metal = False
         self._recommended: int | None = None
         self._ceiling: Ceiling | None = None
+        self._pressure: int | None = None
 
     # ---- the protocol ---------------------------------------------------------------------------
 
@@ -147,6 +149,7 @@ class MetalSource:
         for gpu in self._gpus.values():
             readings.append(self._read(gpu, system, mono_s, faults))
             events += self._news(gpu, taken_at_s)
+        events += self._worries(system, taken_at_s)
         return Sample(
             taken_at_s=taken_at_s,
             taken_mono_s=mono_s,
@@ -227,7 +230,7 @@ class MetalSource:
     def _ceiling_in_words(self) -> str:
         if self._ceiling is None:
             return ""
-        amount = f"{self._ceiling.total_bytes / metal_system.GIB:.1f} GiB"
+        amount = units.size(self._ceiling.total_bytes)
         how = {
             "set": "set by iogpu.wired_limit_mb",
             "Metal": "recommended by Metal",
@@ -280,6 +283,23 @@ class MetalSource:
     def _note_total(gpu: _Gpu, total: int | None) -> None:
         if total is not None and total != gpu.device.memory_total_bytes:
             gpu.device = msgspec.structs.replace(gpu.device, memory_total_bytes=total)
+
+    def _worries(self, system: System, at_s: float) -> list[Event]:
+        """Return an event when the host has become shorter of memory since the last look.
+
+        On a Mac that is what running out looks like: programs are compressed, swapped and, in the
+        end, ended.
+        """
+        before, self._pressure = self._pressure, system.pressure or self._pressure
+        now = self._pressure or metal_system.NORMAL
+        unified = [gpu for gpu in self._gpus.values() if gpu.device.memory_kind == "unified"]
+        if now <= max(before or 0, metal_system.NORMAL) or not unified:
+            return []
+        word = "critical" if now >= metal_system.CRITICAL else "raised"
+        swapped = "" if not system.swap_bytes else f", {units.size(system.swap_bytes)} are swapped"
+        text = f"the memory pressure of the machine is {word}{swapped}"
+        uid = unified[0].device.uid
+        return [Event(at_s=at_s, kind="memory-pressure", device_uid=uid, text=text)]
 
     @staticmethod
     def _news(gpu: _Gpu, at_s: float) -> list[Event]:

@@ -24,6 +24,7 @@ SYSCTL_KEYS: Final = (
     "kern.memorystatus_level",
     "vm.swapusage",
 )
+NORMAL: Final = 1
 CRITICAL: Final = 4
 """Pressure levels: 1 normal, 2 warning, 4 critical: the system ends programs."""
 _SMALL_MACHINE: Final = 36 * GIB

@@ -56,7 +56,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 
 def test_an_amd_card_gives_every_figure_it_publishes(tree: Tree) -> None:
-    tree.navi(ras__umc_err_count="ue: 3\nce: 12")  # codespell:ignore ue
+    tree.navi(ras__umc_err_count="ue: 3\nce: 12", mem_busy_percent=12)  # codespell:ignore ue
     source = tree.source()
     reading = only(source.read())
     (device,) = source.devices()
@@ -67,6 +67,7 @@ def test_an_amd_card_gives_every_figure_it_publishes(tree: Tree) -> None:
     assert (reading.used_bytes, reading.free_bytes) == (2 * GIB, 14 * GIB)
     assert (reading.util_pct, reading.temp_c, reading.power_w) == (37.0, 61.0, 143.0)
     assert (reading.clock_mhz, reading.ecc_errors) == (2105.0, 3)
+    assert reading.memory_util_pct == 12.0
     assert (reading.uses, reading.uses_reason, reading.state) == ((), None, "ok")
     assert reading.memory_api == "sysfs vram"
 

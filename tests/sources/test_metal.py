@@ -434,6 +434,21 @@ def test_a_restart_of_the_gpu_is_told_once(mac: FakeMac) -> None:
     assert source.read().events == ()
 
 
+def test_a_machine_that_runs_short_of_memory_says_so_once_per_step(mac: FakeMac) -> None:
+    source = mac.source()
+    told = []
+    for level in (1, 2, 2, 4, 4, 1, 2):
+        line = f"vm_pressure_level: {level}".encode()
+        mac.output[SYSCTL] = text("sysctl.txt").replace(b"vm_pressure_level: 1", line)
+        sample = source.read()
+        told.append([event.text.partition(" of the machine is ")[2] for event in sample.events])
+    raised, critical = "raised, 512 MiB are swapped", "critical, 512 MiB are swapped"
+    assert told == [[], [raised], [], [critical], [], [], [raised]]
+    mac.output[SYSCTL] = SourceError("sysctl failed")
+    assert source.read().events == ()
+    assert source.read().readings[0].free_bytes is not None
+
+
 # ---- recordings of others, where they are -------------------------------------------------------
 
 
