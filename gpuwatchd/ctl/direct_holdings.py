@@ -64,13 +64,14 @@ def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Boar
     reading, uid = item.reading, item.device.uid
     if reading is None or item.processes is None or reading.state != "ok":
         return Board(uid=uid)
-    cut = any(other.device.parent_uid == uid for other in view.devices)
+    if any(other.device.parent_uid == uid for other in view.devices):
+        return Board(uid=uid, uses=())  # what is held there, its MIG instances hold
     return Board(
         uid=uid,
         total_bytes=reading.total_bytes or item.device.memory_total_bytes,
         util_pct=reading.util_pct,
         memory_util_pct=reading.memory_util_pct,
-        ledger=None if cut else blame.draw(reading, item.device.memory_kind),
+        ledger=blame.draw(reading, item.device.memory_kind),
         uses=tuple(
             _held(use, was, local=item.device.source not in _RECORDED) for use in item.processes
         ),

@@ -135,7 +135,9 @@ class Holdings:
             gap_s=max(GAP_S, 3.0 * float(self.config.daemon.interval)),
         )
         fresh = self._glances(now_s, limits.minimum_bytes)
-        boards = [self._board(seen, fresh) for seen in self._intake.devices.values()]
+        devices = self._intake.devices.values()
+        cut = {seen.device.parent_uid for seen in devices if seen.device.parent_uid is not None}
+        boards = [self._board(seen, fresh, cut) for seen in devices]
         found = self._vigil.look(boards, self._servers(), now_s, limits)
         totals = {board.uid: board.total_bytes for board in boards}
         self.found = tuple(self._priced(one, totals.get(one.device_uid), now_s) for one in found)
@@ -213,11 +215,13 @@ class Holdings:
         if self._host is not None and (changed or found.state in _STUCK or info.state in _STUCK):
             self._host.states((info.key.pid,))
 
-    def _board(self, seen: Seen, fresh: dict[ProcessKey, Glance]) -> Board:
+    def _board(self, seen: Seen, fresh: dict[ProcessKey, Glance], cut: set[str]) -> Board:
         reading = seen.reading
         uid = seen.device.uid
         if reading is None or reading.uses is None or reading.state != "ok":
             return Board(uid=uid)
+        if uid in cut:
+            return Board(uid=uid, uses=())  # what is held there, its instances hold
         local = self._is_local(seen)
         infos = self._intake.infos
         return Board(
@@ -254,7 +258,11 @@ class Holdings:
             parent = None if above is None else f"{above.name}[{now.parent_pid}]"
             if info.parents and info.parents[0].endswith(f"[{now.parent_pid}]"):
                 parent = info.parents[0]
-        state = now.state if now is not None else info.state if info.state != "D" else None
+        state = info.state if info.state != "D" else None
+        if now is not None:
+            state = now.state
+        elif known is not None and known.now is not None and known.now.state == "T":
+            state = "T"
         return Held(
             info=info,
             used_bytes=use.used_bytes,

@@ -41,6 +41,9 @@ HUNG_RANK: Final = (
     "see where it stands: py-spy dump --pid PID",
     "ending it (SIGTERM first) frees its memory; the job has to start from its last checkpoint",
 )
+ELSEWHERE: Final = (
+    "see whether it needs this GPU: CUDA_VISIBLE_DEVICES at its start keeps it to the others",
+)
 RANK_LEFT: Final = (
     "its siblings will not come back: end it (SIGTERM first), or start the whole job again",
 )
@@ -61,6 +64,8 @@ def idle(held: Held) -> tuple[str, ...]:
     if is_notebook(info):
         return ("restart the notebook's kernel (or shut it down): results in memory are lost",)
     found = []
+    if held.state in {"T", "t"}:
+        found.append("it was stopped (Ctrl-Z, SIGSTOP): fg or SIGCONT lets it go on, or end it")
     if held.orphan:
         found.append("whoever started it has ended: nobody will stop it unless you do")
     if info.framework == "Ollama":

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from gpuwatchd import units
 from gpuwatchd.zombies import activity, advice
 from gpuwatchd.zombies.facts import Sign
@@ -55,6 +57,7 @@ def read(
     limits
         What counts.
     """
+    elsewhere: set[ProcessKey] | None = None
     for board in boards:
         if board.uses is None:
             continue
@@ -72,8 +75,27 @@ def read(
                 or (_hung(board, held, waits) if waits else None)
                 or _idle(board, held, servers, limits.idle_after_s, around)
             )
+            if found is not None and found.kind == "idle":
+                elsewhere = _works_elsewhere(boards) if elsewhere is None else elsewhere
+                if held.info.key in elsewhere:
+                    found = structs.replace(
+                        found,
+                        evidence=f"{found.evidence}; it works on another GPU",
+                        advice=advice.ELSEWHERE,
+                    )
             if found is not None:
                 yield found
+
+
+def _works_elsewhere(boards: Sequence[Board]) -> set[ProcessKey]:
+    """Return the processes that are at work on some device now."""
+    found = set()
+    for board in boards:
+        around = activity.scene(board)
+        for held in board.uses or ():
+            if activity.of(board, held, around) in {"busy", "spins"}:
+                found.add(held.info.key)
+    return found
 
 
 def _sign(  # noqa: PLR0913 - the fields of one value
@@ -222,6 +244,8 @@ def _idle(
         words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"
     else:
         words = f"{amount} unchanged, and the GPU did nothing for it in any look"
+    if held.state in {"T", "t"}:
+        words += "; it is stopped (state T)"
     if held.orphan:
         words += "; whoever started it has ended"
     hints = (advice.ON_THE_HOST,) if held.info.foreign else advice.idle(held)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from gpuwatchd.config import Config
 from gpuwatchd.config.sections import CostSection, Seconds, ZombiesSection
@@ -390,3 +391,28 @@ def test_a_cache_that_stays_in_use_of_a_server_at_rest(machine: Machine) -> None
     assert "20%" in found.evidence
     machine.answers[url].append(answer("vLLM", 9_900.0, kv_share=0.2, running=1, waiting=0))
     assert machine.ticks(EVERY_TICKS) == ()
+
+
+def test_what_a_card_in_parts_holds_is_listed_with_its_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    machine.card([info(7)], util=0.0)
+    machine.card([info(7)], util=0.0, uid="MIG-1")
+    machine.devices["MIG-1"].device = structs.replace(
+        machine.devices["MIG-1"].device, parent_uid="GPU-1"
+    )
+    machine.run(7)
+    found = machine.ticks(9 * EVERY_TICKS)
+    assert [one.device_uid for one in found] == ["MIG-1"]
+
+
+def test_a_stopped_process_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    people = [info(pid) for pid in range(100, 140)]
+    machine.card(people, util=0.0)
+    for one in people:
+        machine.run(one.key.pid, "T")
+    found = machine.ticks(9 * EVERY_TICKS)
+    assert len(found) == 40
+    assert all("stopped" in one.evidence for one in found)

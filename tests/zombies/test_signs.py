@@ -206,6 +206,19 @@ def test_a_launcher_that_has_ended_is_said() -> None:
     assert "whoever started it has ended" in found.evidence
 
 
+def test_one_that_was_stopped_is_said_to_be() -> None:
+    (found,) = look(board(held(state="T"), **IDLE), looks=LONG)
+    assert "stopped (state T)" in found.evidence
+    assert "SIGCONT" in found.advice[0]
+
+
+def test_one_that_works_on_another_gpu_is_not_advised_to_be_ended() -> None:
+    found = look(board(held(), **IDLE), board(held(), uid="GPU-2"), looks=LONG)
+    assert [one.device_uid for one in found] == ["GPU-1"]
+    assert found[0].evidence.endswith("; it works on another GPU")
+    assert "CUDA_VISIBLE_DEVICES" in found[0].advice[0]
+
+
 @pytest.mark.parametrize(
     "changes", [{"exists": False}, {"state": "Z"}, {"state": "D", "cpu_pct": 0.0}, {}]
 )
