@@ -59,9 +59,7 @@ def share(
     known = dict(names or {})
     grown: list[tuple[ProcessKey | None, str, float]] = []
     for key, series in processes.items():
-        started_s = key.started_at_s
-        late = started_s is None or started_s > since_s
-        more, for_s = growth(series, since_s, from_zero=late)
+        more, for_s = growth(series, since_s, from_zero=_late(key, since_s))
         if more > 0.0:
             took_s = max(took_s, for_s)
             grown.append((key, known.get(key, f"pid {key.pid}"), more))
@@ -94,6 +92,11 @@ def growth(series: Series, since_s: float, *, from_zero: bool = False) -> tuple[
     return _kept(x[begin:], before), float(t[-1]) - since
 
 
+def _late(key: ProcessKey, since_s: float) -> bool:
+    """Say whether a process that is first seen after ``since_s`` was not there before."""
+    return key.started_at_s is None or key.started_at_s > since_s
+
+
 def _kept(x: FloatArray, before: float | None = None) -> float:
     """Return by how much the end lies above ``before``, by default the lowest value there is."""
     # The last few samples, so that a swing at the very end is not taken for growth.
@@ -108,13 +111,15 @@ def _unowned(device: Series, processes: Mapping[ProcessKey, Series], since_s: fl
     begin = int(device.t_s.searchsorted(since_s))
     t = device.t_s[begin:]
     rest = device.used_bytes[begin:].copy()
-    for series in processes.values():
+    for key, series in processes.items():
         if series.t_s.size:
-            rest -= np.interp(t, series.t_s, series.used_bytes, left=0.0)
+            # Before it was listed, one that was there already held what it held then.
+            before = 0.0 if _late(key, since_s) else None
+            rest -= np.interp(t, series.t_s, series.used_bytes, left=before)
     if rest.size >= _SLIP:
         # Device and processes are not read in one instant: between two readings one may allocate.
-        around = np.lib.stride_tricks.sliding_window_view(rest, _SLIP)
-        rest = np.median(around, axis=1)
+        padded = np.pad(rest, _SLIP // 2, mode="edge")
+        rest = np.median(np.lib.stride_tricks.sliding_window_view(padded, _SLIP), axis=1)
     # From its beginning, not from its lowest: memory that two processes share for a while is
     # counted twice, and what nobody owns seems to dip.
     return _kept(rest, float(rest[: max(1, rest.size // 10)].min())) if rest.size else 0.0

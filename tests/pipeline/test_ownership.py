@@ -1,0 +1,179 @@
+"""Whose memory it is, tick after tick: ledgers, odd kinds of memory, and how things ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.endings import CRASHED, ENDED, FELL
+from gpuwatchd.pipeline.handover import KEPT
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
+from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
+from tests.store.world import opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.model import Sample
+
+COHERENT = msgspec.structs.replace(CARD, memory_kind="coherent")
+UNIFIED = msgspec.structs.replace(CARD, memory_kind="unified")
+
+
+def grown(tick: int, mib: int = 200) -> int:
+    return max(0, tick - 60) * mib * MIB
+
+
+def changed(taken: Sample, **changes: object) -> Sample:
+    reading = msgspec.structs.replace(taken.readings[0], **changes)
+    return msgspec.structs.replace(taken, readings=(reading,))
+
+
+def test_pages_that_the_kernel_keeps_are_no_leak() -> None:
+    def play(tick: int) -> Sample:
+        used = 10 * GIB + grown(tick)
+        return sample(1000.0 + 5 * tick, [(LEAKER, 8 * GIB)], used_bytes=used, device=COHERENT)
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=(COHERENT,))]), 250)
+    assert [a for t in ticks for a in t.changes] == []
+    shown = ticks[-1].state.devices[0]
+    assert shown.ledger is not None
+    assert (shown.ledger.owned_bytes, shown.ledger.unattributed_bytes) == (8 * GIB, None)
+    assert ticks[-1].findings[CARD.uid].reason == KEPT
+    assert ticks[-1].findings[f"{CARD.uid}/unattributed"].reason == KEPT
+    assert shown.finding is not None
+    assert shown.finding.pattern == "stable"
+
+
+def test_a_process_leaks_there_as_anywhere() -> None:
+    def play(tick: int) -> Sample:
+        taken = leaking(tick)
+        return changed(taken, used_bytes=70 * GIB)
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=(COHERENT,))]), 180)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert fired.subject.process == KEY
+    assert [(one.process, one.share) for one in fired.finding.blame] == [(KEY, 1.0)]
+
+
+def test_what_processes_hold_stands_in_for_a_device_without_a_figure() -> None:
+    def play(tick: int) -> Sample:
+        return changed(leaking(tick), used_bytes=None, free_bytes=60 * GIB)
+
+    pipeline = Pipeline(config=EAGER, sources=[Script(play, devices=(UNIFIED,))])
+    ticks = run(pipeline, 180)
+    last = pipeline.watcher.tracks[CARD.uid].window.last
+    assert last is not None
+    assert last[1] == pytest.approx(20 * GIB + 119 * 200 * MIB + 100 * MIB)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert fired.subject.process == KEY
+    assert pipeline.watcher.tracks[f"{CARD.uid}/unattributed"].window.last is None
+
+
+def test_what_is_only_an_upper_bound_is_not_judged() -> None:
+    """One process's memory is not known: the growth may be its own."""
+
+    def play(tick: int) -> Sample:
+        used = 10 * GIB + grown(tick)
+        return sample(1000.0 + 5 * tick, [(LEAKER, GIB), (QUIET, None)], used_bytes=used)
+
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    ticks = run(pipeline, 180)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert (fired.subject.process, fired.subject.unattributed) == (None, False)
+    assert fired.finding.blame == ()
+    ledger = ticks[-1].state.devices[0].ledger
+    assert ledger is not None
+    assert (ledger.state, ledger.unattributed_bytes) == ("partial", 9 * GIB + grown(179))
+    assert ticks[-1].state.devices[0].unattributed_bytes is None
+    assert pipeline.watcher.tracks[f"{CARD.uid}/unattributed"].window.last is None
+
+
+def test_memory_that_is_shared_leaves_a_gap_instead_of_nothing() -> None:
+    def play(tick: int) -> Sample:
+        return sample(1000.0 + 5 * tick, [(LEAKER, 8 * GIB), (QUIET, 8 * GIB)], used_bytes=9 * GIB)
+
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    shown = run(pipeline, 60)[-1].state.devices[0]
+    assert shown.ledger is not None
+    assert (shown.ledger.state, shown.unattributed_bytes) == ("overlap", -7 * GIB)
+    assert pipeline.watcher.tracks[f"{CARD.uid}/unattributed"].window.last is None
+
+
+def test_the_idle_baseline_is_kept_and_growth_up_to_it_is_none(tmp_path: Path) -> None:
+    def idle(tick: int) -> Sample:
+        return sample(1000.0 + 5 * tick, [], used_bytes=9 * GIB)
+
+    history = opened(tmp_path)
+    first = Pipeline(config=EAGER, sources=[Script(idle)], history=history)
+    first.resume()
+    ledgers = [t.state.devices[0].ledger for t in run(first, 5)]
+    assert [one.baseline_bytes for one in ledgers if one] == [None] * 3 + [9 * GIB] * 2
+    first.close()
+
+    def back(tick: int) -> Sample:
+        """Shared memory hid most of what nobody owns, and comes to light bit by bit."""
+        rest = min(9 * GIB, 2 * GIB + grown(tick, 50))
+        return sample(5000.0 + 5 * tick, [(QUIET, 20 * GIB)], used_bytes=20 * GIB + rest)
+
+    again = Pipeline(config=EAGER, sources=[Script(back)], history=opened(tmp_path))
+    again.resume()
+    ticks = run(again, 200)
+    assert [a for t in ticks for a in t.changes] == []
+    ledger = ticks[-1].state.devices[0].ledger
+    assert ledger is not None
+    assert ledger.baseline_bytes == 9 * GIB
+    again.close()
+
+
+def test_growth_over_the_baseline_is_told() -> None:
+    def play(tick: int) -> Sample:
+        if tick < 10:
+            return sample(1000.0 + 5 * tick, [], used_bytes=GIB)
+        used = 21 * GIB + grown(tick)
+        return sample(1000.0 + 5 * tick, [(QUIET, 20 * GIB)], used_bytes=used)
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 200)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert fired.subject.unattributed
+    assert "more than the 1.0 GiB that nobody owns while the device is idle" in fired.finding.reason
+    assert [(one.process, one.share) for one in fired.finding.blame] == [(None, 1.0)]
+
+
+@pytest.mark.parametrize(("end", "expected"), [(340, ENDED), (360, CRASHED)])
+def test_how_a_process_ended(end: int, expected: str) -> None:
+    """At 200 MiB a tick from 20 GiB on, 80 GiB are full at tick 367."""
+
+    def play(tick: int) -> Sample:
+        return leaking(tick) if tick < end else sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
+
+    post = Postbox()
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)], courier=post), end + 10)
+    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
+    assert expected in post.taken[-1].message.body
+
+
+def test_how_a_device_fell_whose_processes_are_not_known() -> None:
+    def play(tick: int) -> Sample:
+        used = leaking(tick).readings[0].used_bytes if tick < 364 else 100 * MIB
+        return sample(1000.0 + 5 * tick, None, used_bytes=used)
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)], courier=Postbox()), 800)
+    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [FELL]
+
+
+def test_nobody_is_blamed_while_the_list_is_unknown() -> None:
+    def play(tick: int) -> Sample:
+        full = leaking(tick)
+        return full if tick < 30 else changed(full, uses=None, uses_reason="no permission")
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 200)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert fired.subject.process is None
+    assert fired.finding.blame == ()
+    shown = ticks[-1].state.devices[0]
+    assert shown.processes is not None
+    assert shown.processes_age_s == 5.0 * (199 - 29)
