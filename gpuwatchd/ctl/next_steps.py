@@ -15,25 +15,24 @@ if TYPE_CHECKING:
     from gpuwatchd.model import ProcessInfo
 
 _URGENT_S = 7200.0
-_TORCH = (
-    "in the program: torch.cuda.memory._record_memory_history(), later "
-    'torch.cuda.memory._dump_snapshot("a.pickle"); drop it on pytorch.org/memory_viz'
-)
 _PROFILES: dict[str, tuple[str, str]] = {
-    "PyTorch": ("name the line that keeps it", _TORCH),
+    "PyTorch": (
+        "record in the program, write it out, drop the file on pytorch.org/memory_viz",
+        'torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot("a.pickle")',
+    ),
     "JAX": (
-        "name the arrays that are kept",
-        'in the program: jax.profiler.save_device_memory_profile("a.prof"); then pprof a.prof',
+        "in the program: name the arrays that are kept (read it with pprof)",
+        'jax.profiler.save_device_memory_profile("a.prof")',
     ),
     "TensorFlow": (
-        "compare what is used inside the pool",
-        'in the program: tf.config.experimental.get_memory_info("GPU:0")',
+        "in the program: compare what is used inside the pool",
+        'tf.config.experimental.get_memory_info("GPU:0")',
     ),
     "CuPy": (
-        "compare used and kept bytes of its pool",
-        "in the program: cupy.get_default_memory_pool().used_bytes()",
+        "in the program: compare used and kept bytes of its pool",
+        "cupy.get_default_memory_pool().used_bytes()",
     ),
-    "MLX": ("compare active and cached memory", "in the program: mx.get_active_memory()"),
+    "MLX": ("in the program: compare active and cached memory", "mx.get_active_memory()"),
     "Ollama": ("see what is loaded and for how long", "ollama ps"),
     "vLLM": (
         "see the KV cache and the requests",
@@ -116,13 +115,13 @@ def _nobody(case: Case) -> Iterator[Step]:
 
 def _identify(case: Case, info: ProcessInfo) -> Iterator[Step]:
     pid = info.key.pid
+    eta = case.finding.eta if case.finding is not None else None
+    if eta is not None and eta.low_s <= _URGENT_S:
+        yield Step(f"save its work now: it may be full in {units.duration(eta.low_s)}")
     yield Step(
         "identify: when it began, and what began then",
         f"gpuwatchctl history --pid {pid} --since 6h",
     )
-    eta = case.finding.eta if case.finding is not None else None
-    if eta is not None and eta.low_s <= _URGENT_S:
-        yield Step(f"save its work now: it may be full in {units.duration(eta.low_s)}")
     if info.foreign:
         yield Step(
             "look on the host of this container: the pid means nothing here", f"ps -fp {pid}"
