@@ -2,8 +2,9 @@
 
 The daemon's own parts (source, host, windows, judgement, policy, history, live state, scheduler,
 courier) on the stand-in library: 8 GPUs x 8 live processes, one of them leaking, five seconds of
-its clock per tick. Beside it, in the same run, bare nvidia-ml-py, nvitop's snapshot and gpustat's
-query. Driver time is not in any of them.
+its clock per tick; then the same with a GPU that hangs, and 16 GPUs x 32 processes. Beside it, in
+the same run, bare nvidia-ml-py, nvitop's snapshot and gpustat's query. Driver time is not in any
+of them. ``--split`` says which part of the tick takes how long.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tests.bench import bench_tick
 from tests.fakenvml import FakeNvml
@@ -67,20 +69,53 @@ def now_rss():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 import os
+spent = {}
+def timed(owner, name, part):
+    inner = getattr(owner, name, None)
+    if inner is None:
+        return
+    def call(*arguments, **named):
+        began = time.perf_counter()
+        try:
+            return inner(*arguments, **named)
+        finally:
+            spent[part] = spent.get(part, 0.0) + time.perf_counter() - began
+    setattr(owner, name, call)
+if sys.argv[3] == "split":
+    from gpuwatchd.store import live
+    timed(source, "read", "source: read")
+    timed(pipeline, "_ask", "source, with its thread")
+    timed(pipeline.intake, "take", "intake")
+    timed(pipeline, "_judge", "judge")
+    timed(pipeline, "_announce", "policy and messages")
+    timed(pipeline, "_record", "history: record")
+    timed(pipeline, "_flush", "history: write")
+    timed(pipeline.holdings, "look", "holdings")
+    timed(pipeline.serving, "step", "endpoints")
+    timed(pipeline, "_state", "live state: make")
+    timed(live, "write", "live state: write")
+    timed(pipeline, "tick", "whole tick")
 for _ in range(200):
     pipeline.tick()
+spent.clear()
+each = []
 cpu = time.process_time()
 for tick in range(200, ticks):
+    began = time.process_time()
     pipeline.tick()
+    each.append(1000 * (time.process_time() - began))
     if tick % 12 == 0:
         history.chores(clock())
         allocator.trim()
-    if tick in (1000, 2000, 5000, ticks - 1):
+    if tick in {1000, 2000, 5000, ticks - 1}:
         rss[tick + 1] = round(now_rss(), 1)
         fds[tick + 1] = len(os.listdir("/proc/self/fd"))
 cpu = (time.process_time() - cpu) / (ticks - 200) * 1000
 state = pipeline.tick().state
-print(json.dumps({"cpu_ms": cpu, "rss_mib": rss, "descriptors": fds,
+each.sort()
+print(json.dumps({"cpu_ms": each[len(each) // 2], "mean_ms": cpu,
+                  "p95_ms": each[int(0.95 * len(each))], "rss_mib": rss, "descriptors": fds,
+                  "split_us": {part: round(1e6 * s / (ticks - 200)) for part, s in spent.items()},
                   "alerts": [a.title for a in state.alerts if a.state == "firing"],
                   "problems": state.problems}))
 os._exit(0)
@@ -92,27 +127,33 @@ def _memory() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-def main() -> int:
-    """Run and print."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ticks", type=int, default=10_000)
-    parser.add_argument("--runs", type=int, default=3, help="fresh processes per peer")
-    chosen = parser.parse_args()
-    if not FakeNvml.available():
-        print("bench_daemon: needs Linux and a C compiler", file=sys.stderr)
-        return 1
-    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(64)]
+def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False) -> dict[str, Any]:
+    """Return the figures of one fresh daemon.
+
+    Parameters
+    ----------
+    gpus, processes
+        The machine: so many cards, and so many processes on each.
+    ticks
+        How often it looks.
+    more
+        More lines of the stand-in's world.
+    split
+        Whether to measure the parts, which makes the whole a little slower.
+    """
+    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(gpus * processes)]
     try:
         with tempfile.TemporaryDirectory(dir=_memory()) as folder:
             fake = FakeNvml(Path(folder))
-            lines = [f"gpu {g} total=80G reserved=600M base=500M util=90" for g in range(8)]
+            lines = [f"gpu {g} total=80G reserved=600M base=500M util=90" for g in range(gpus)]
             lines += [
-                f"proc {i // 8} pid={child.pid} mem=2G" + (" rate=200M max=60G" if i == 9 else "")
+                f"proc {i // processes} pid={child.pid} mem=2G"
+                + (" rate=200M max=60G" if i == processes + 1 else "")
                 for i, child in enumerate(children)
             ]
-            fake.write(*lines)
+            fake.write(*lines, *more)
             done = subprocess.run(
-                [sys.executable, "-c", SETUP, str(chosen.ticks), folder],
+                [sys.executable, "-c", SETUP, str(ticks), folder, "split" if split else "whole"],
                 env=fake.env(), capture_output=True, text=True, check=False, timeout=900,
             )  # fmt: skip
     finally:
@@ -120,16 +161,46 @@ def main() -> int:
             child.kill()
             child.wait()
     if done.returncode or not done.stdout:
-        print(done.stderr, file=sys.stderr)
+        raise SystemExit(done.stderr[-4000:] or f"exit {done.returncode}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ticks", type=int, default=10_000)
+    parser.add_argument("--runs", type=int, default=3, help="fresh processes per peer")
+    parser.add_argument("--split", action="store_true", help="only say what each part takes")
+    chosen = parser.parse_args()
+    if not FakeNvml.available():
+        print("bench_daemon: needs Linux and a C compiler", file=sys.stderr)
         return 1
-    ours = json.loads(done.stdout.splitlines()[-1])
+    if chosen.split:
+        for part, spent_us in look(8, 8, chosen.ticks, split=True)["split_us"].items():
+            print(f"{part:26} {spent_us:7,} us of wall time per tick")
+        return 0
+    ours = look(8, 8, chosen.ticks)
     print(f"daemon, {chosen.ticks:,} ticks, 8 GPUs x 8 processes, no driver time")
-    print(f"CPU per tick, everything on: {ours['cpu_ms']:.2f} ms; alerts: {ours['alerts']}")
+    print(
+        f"CPU per tick, everything on: median {ours['cpu_ms']:.2f} ms, "
+        f"95 % {ours['p95_ms']:.2f} ms, "
+        f"mean {ours['mean_ms']:.2f} ms with its chores; alerts: {ours['alerts']}"
+    )
     print(f"RSS MiB after ticks: {ours['rss_mib']}; descriptors: {ours['descriptors']}")
     if ours["problems"]:
         print(f"problems: {ours['problems']}")
-    peers = bench_tick.run(chosen.runs, 1.0)
-    for name, values in peers.items():
+    fewer = max(600, chosen.ticks // 5)
+    for title, figures in (
+        ("one of the GPUs hangs", look(8, 8, fewer, bench_tick.HANGS)),
+        ("16 GPUs x 32 processes", look(16, 32, fewer)),
+    ):
+        ratio = figures["cpu_ms"] / ours["cpu_ms"]
+        print(
+            f"{title:40} {figures['cpu_ms']:8.2f} ms CPU  {ratio:6.2f} x the daemon"
+            f"  (mean {figures['mean_ms']:.2f} ms)"
+        )
+    for name, values in bench_tick.run(chosen.runs, 1.0).items():
         if values is None:
             print(f"{name:40} not installed")
         else:

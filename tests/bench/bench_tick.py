@@ -1,8 +1,10 @@
 """What one look at 8 GPUs with 8 processes each costs: ``python tests/bench/bench_tick.py``.
 
 Against the stand-in library, so the driver's own time is not in the figures. Each row is the
-median of several fresh processes; the load is 64 live ``sleep`` processes whose memory grows.
-``--json`` prints the same as JSON; ``--runs`` and ``--ticks`` change the effort.
+median of several fresh processes; the load is live ``sleep`` processes whose memory grows.
+``--gpus`` and ``--processes`` change the machine, ``--runs`` and ``--ticks`` the effort;
+``--hang`` lets one GPU hang (the other tools then wait for it and are left out); ``--json`` prints
+the same as JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tests.fakenvml import FakeNvml
 
 GPUS, PROCESSES = 8, 8
+HANGS = "delay nvmlDeviceGetMemoryInfo* 0 3600000000"
 OURS = "gpuwatchd: NvmlSource.read + Host.look"
 
 FRAME = """
@@ -84,11 +87,11 @@ ROWS = (
 )
 
 
-def configuration(pids: list[int]) -> list[str]:
-    """Return the stand-in's world: 8 cards, and 8 growing processes on each."""
-    lines = [f"gpu {gpu} total=80G reserved=600M base=500M util=90" for gpu in range(GPUS)]
+def configuration(pids: list[int], gpus: int = GPUS) -> list[str]:
+    """Return the stand-in's world: cards, and as many growing processes on each."""
+    lines = [f"gpu {gpu} total=80G reserved=600M base=500M util=90" for gpu in range(gpus)]
     lines += [
-        f"proc {index // PROCESSES} pid={pid} mem=2G rate=1M max=8G"
+        f"proc {index * gpus // len(pids)} pid={pid} mem=2G rate=1M max=8G"
         for index, pid in enumerate(pids)
     ]
     return lines
@@ -109,15 +112,25 @@ def measure(fake: FakeNvml, setup: str, warmup: int, ticks: int) -> list[float]:
     return values
 
 
-def run(runs: int, factor: float) -> dict[str, list[float] | None]:
+def run(
+    runs: int,
+    factor: float,
+    gpus: int = GPUS,
+    processes: int = PROCESSES,
+    *,
+    hang: bool = False,
+) -> dict[str, list[float] | None]:
     """Return row -> medians; None where the package is not installed."""
-    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(GPUS * PROCESSES)]
+    children = [subprocess.Popen(["sleep", "3600"]) for _ in range(gpus * processes)]
     results: dict[str, list[float] | None] = {}
     try:
         with tempfile.TemporaryDirectory() as folder:
             fake = FakeNvml(Path(folder))
-            fake.write(*configuration([child.pid for child in children]))
+            world = configuration([child.pid for child in children], gpus)
+            fake.write(*world, *([HANGS] if hang else ()))
             for name, package, setup, warmup, ticks in ROWS:
+                if hang and not name.startswith("gpuwatchd"):
+                    continue
                 if importlib.util.find_spec(package) is None:
                     results[name] = None
                     continue
@@ -132,11 +145,11 @@ def run(runs: int, factor: float) -> dict[str, list[float] | None]:
     return results
 
 
-def table(results: dict[str, list[float] | None], runs: int) -> str:
+def table(results: dict[str, list[float] | None], runs: int, machine: str) -> str:
     """Return the results for people, with how many times dearer than ours each is."""
     ours = results[OURS]
     lines = [
-        f"{GPUS} GPUs x {PROCESSES} processes, medians of {runs} fresh processes, no driver time",
+        f"{machine}, medians of {runs} fresh processes, no driver time",
         f"{'':40} {'CPU ms/tick':>12} {'wall ms':>9} {'RSS MB':>8} {'x ours':>8}",
     ]
     for name, values in results.items():
@@ -154,13 +167,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="cost of one look at 8 GPUs x 8 processes")
     parser.add_argument("--runs", type=int, default=5, help="fresh processes per row")
     parser.add_argument("--ticks", type=float, default=1.0, help="factor on the ticks per process")
+    parser.add_argument("--gpus", type=int, default=GPUS)
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="on each GPU")
+    parser.add_argument("--hang", action="store_true", help="let GPU 0 hang")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not FakeNvml.available():
         print("bench_tick: needs Linux and a C compiler", file=sys.stderr)
         return 1
-    results = run(options.runs, options.ticks)
-    print(json.dumps(results) if options.json else table(results, options.runs))
+    gpus, processes = options.gpus, options.processes
+    results = run(options.runs, options.ticks, gpus, processes, hang=options.hang)
+    machine = f"{gpus} GPUs x {processes} processes" + (", one GPU hangs" if options.hang else "")
+    print(json.dumps(results) if options.json else table(results, options.runs, machine))
     return 0
 
 
