@@ -61,7 +61,7 @@ class DrmSection(Section, frozen=True, kw_only=True):
     """``[sources.drm]``: AMD and Intel GPUs on Linux."""
 
     integrated: bool = False
-    """Watch integrated Intel graphics too, which as a rule only draw the desktop."""
+    """Watch integrated graphics that as a rule only draw: Intel's, and AMD's beside a card."""
 
 
 class SourcesSection(Section, frozen=True, kw_only=True):

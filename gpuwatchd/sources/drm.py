@@ -64,7 +64,7 @@ class DrmSource:
     Parameters
     ----------
     integrated
-        Watch integrated Intel graphics too; they draw the desktop and are left out by default.
+        Watch integrated graphics too that as a rule only draw: Intel's, and AMD's beside a card.
     slow_every
         Temperature, power and memory errors are read at every so many looks.
     rescan_s

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 AMD, INTEL = "0x1002", "0x8086"
 DRIVERS: Final = {"amdgpu": "amd", "i915": "intel", "xe": "intel"}
 _CARD: Final = re.compile(r"card(\d+)")
+_MAKERS: Final = {AMD: "amd", INTEL: "intel", "0x10de": "nvidia"}
+_DISPLAY_CLASS: Final = "0x03"
+_INTEL_INTEGRATED: Final = "0000:00:02.0"
+_AMD_INTEGRATED: Final = "0000:00:01.0"
 _AMD_PROCESSOR: Final = "0x1022"
 _ENCRYPTION_CLASS: Final = "0x1080"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -138,8 +142,9 @@ def is_suspended(folder: Path) -> bool:
 def identify(number_: int, folder: Path, sys: Path, *, integrated: bool) -> Found | None:
     """Return a card that is to be watched, None for any other.
 
-    NVIDIA's cards belong to another source; integrated Intel graphics are left out unless
-    ``integrated``, for they draw the desktop.
+    NVIDIA's cards belong to another source. Integrated graphics are left out unless
+    ``integrated``, for they draw the desktop: Intel's always, and AMD's where there is a card to
+    compute on.
     """
     driver = driver_of(folder)
     vendor = DRIVERS.get(driver)
@@ -148,15 +153,14 @@ def identify(number_: int, folder: Path, sys: Path, *, integrated: bool) -> Foun
     pdev = _address(folder)
     if pdev is None:
         return None
-    on_board = pdev.split(":")[1] == "00"
+    unified = _is_integrated(vendor, pdev, sys)
+    if unified and not integrated and (vendor == "intel" or _has_card(sys)):
+        return None
     if vendor == "intel":
-        if on_board and not integrated:
-            return None
-        return _found(number_, folder, driver, pdev, pdev, unified=on_board)
+        return _found(number_, folder, driver, pdev, pdev, unified=unified)
     serial = unique_id(folder)
     if serial is None and is_suspended(folder) and (folder / "unique_id").exists():
         return None  # its identity is not readable while it sleeps; another one would be wrong
-    unified = on_board or _beside_a_processor(pdev, sys)
     return _found(number_, folder, driver, pdev, serial or pdev, unified=unified)
 
 
@@ -200,12 +204,20 @@ def _address(folder: Path) -> str | None:
     return text if _ADDRESS.fullmatch(text) else None
 
 
-def _beside_a_processor(pdev: str, sys: Path) -> bool:
-    """Say whether the graphics are part of a processor (an APU).
+def _is_integrated(vendor: str, pdev: str, sys: Path) -> bool:
+    """Say whether graphics are part of a processor; the kernel tells it nowhere in /sys.
 
-    AMD's processors put their security processor (vendor 0x1022, an encryption controller) into
-    the same PCI slot as their graphics; a card never has one. The kernel tells it nowhere in /sys.
+    Intel's have had one address for ever. AMD's processors put their security processor (vendor
+    0x1022, an encryption controller) into the same PCI slot as their graphics, which a card never
+    has; the oldest had one address. The bus alone says nothing: in a virtual machine a card may be
+    on bus 0.
     """
+    if vendor == "intel":
+        if pdev != _INTEL_INTEGRATED:
+            return False  # and no file of a card that may sleep is read
+        return intel_total_bytes(sys / "bus/pci/devices" / pdev) is None
+    if pdev == _AMD_INTEGRATED:
+        return True
     slot = pdev.rpartition(".")[0]
     devices = sys / "bus/pci/devices"
     return any(
@@ -213,6 +225,17 @@ def _beside_a_processor(pdev: str, sys: Path) -> bool:
         and word(devices / f"{slot}.{function}/class").startswith(_ENCRYPTION_CLASS)
         for function in range(1, 8)
     )
+
+
+def _has_card(sys: Path) -> bool:
+    """Say whether the machine has a GPU that is a card, of any of the three makers."""
+    for device in (sys / "bus/pci/devices").glob("*"):
+        vendor = _MAKERS.get(word(device / "vendor"))
+        if vendor is None or not word(device / "class").startswith(_DISPLAY_CLASS):
+            continue
+        if vendor == "nvidia" or not _is_integrated(vendor, device.name, sys):
+            return True
+    return False
 
 
 def amd_memory(card: Found, available_bytes: int | None) -> Memory:

@@ -379,6 +379,43 @@ def test_integrated_graphics_only_draw_unless_asked_for(tree: Tree) -> None:
     assert (reading.total_bytes, reading.free_bytes) == (32 * GIB, 20 * GIB)
 
 
+def apu(tree: Tree) -> None:
+    tree.card(0, APU, "amdgpu", mem_info_vram_total=512 * MIB, mem_info_vram_used=MIB,
+              mem_info_gtt_total=GIB, mem_info_gtt_used=MIB)  # fmt: skip
+    tree.put(tree.sys / "bus/pci/devices/0000:c4:00.2/vendor", "0x1022")
+    tree.put(tree.sys / "bus/pci/devices/0000:c4:00.2/class", "0x108000")
+
+
+@pytest.mark.parametrize("card", ["amdgpu", "nvidia", "xe"])
+def test_beside_a_card_a_processors_graphics_only_draw(tree: Tree, card: str) -> None:
+    apu(tree)
+    assert len(tree.source().read().readings) == 1
+    tree.card(1, NAVI, card, mem_info_vram_total=16 * GIB, mem_info_vram_used=GIB)
+    drawing = f"amd-{APU}"
+    source = tree.source()
+    source.probe()
+    assert drawing not in {device.uid for device in source.devices()}
+    asked = tree.source(integrated=True)
+    asked.read()
+    assert drawing in {device.uid for device in asked.devices()}
+
+
+def test_a_chip_for_the_console_of_a_server_is_no_card(tree: Tree) -> None:
+    apu(tree)
+    console = tree.sys / "bus/pci/devices/0000:05:00.0"
+    tree.put(console / "vendor", "0x1a03")
+    tree.put(console / "class", "0x030000")
+    assert len(tree.source().read().readings) == 1
+
+
+@pytest.mark.parametrize(("driver", "pdev"), [("amdgpu", "0002:00:00.0"), ("xe", "0000:00:05.0")])
+def test_in_a_virtual_machine_a_card_on_bus_0_is_a_card(tree: Tree, driver: str, pdev: str) -> None:
+    tree.card(0, pdev, driver, mem_info_vram_total=16 * GIB, mem_info_vram_used=GIB)
+    source = tree.source()
+    source.read()
+    assert [device.memory_kind for device in source.devices()] == ["dedicated"]
+
+
 def test_a_card_that_is_plugged_in_later_is_found(tree: Tree) -> None:
     source = tree.source()
     with pytest.raises(SourceUnavailable):
