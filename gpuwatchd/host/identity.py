@@ -22,12 +22,16 @@ from gpuwatchd.model import ProcessInfo, ProcessKey
 from gpuwatchd.text import clean, mask_argv, mask_title
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gpuwatchd.host.files import Stat
+    from gpuwatchd.host.parents import Ancestor
 
 MAX_THREADS: Final = 64
 _ARGV_BYTES: Final = 16 * 1024
+_NEAR: Final = 3
+"""A program that renames itself often has a parent that did."""
 _ENVIRON_BYTES: Final = 256 * 1024
 _MAPS_BYTES: Final = 4 * 1024 * 1024
 
@@ -73,7 +77,7 @@ class Registry:
         title = stat.name.decode("utf-8", "replace")
         family = ancestors(self._proc, pid, stat)
         own = ranks.facts(self._environ(pid))
-        parent = ranks.facts(self._environ(family[0].pid)) if own is None and family else None
+        parent = self._inherited(family) if own is None else None
         member = ranks.membership(own, parent, family, place, argv[0] if argv else title)
         framework, sure = frameworks.recognise(argv, libraries, title, threads)
         info = ProcessInfo(
@@ -99,6 +103,11 @@ class Registry:
         )
         known = program.keyed(info, folder, argv, libraries)
         return Sight(known, status.anonymous_bytes)
+
+    def _inherited(self, family: Sequence[Ancestor]) -> dict[str, str] | None:
+        """Return the facts of the nearest ancestor that has not lost its environment."""
+        near = (ranks.facts(self._environ(ancestor.pid)) for ancestor in family[:_NEAR])
+        return next((found for found in near if found is not None), None)
 
     def _environ(self, pid: int) -> bytes:
         """Return a process's environment, for :func:`ranks.facts` only: it may hold secrets."""

@@ -206,6 +206,21 @@ def test_a_record_says_its_rank_and_nothing_else_of_the_environment(proc: FakePr
     assert "planted" not in repr(found)
 
 
+def test_the_nearest_environment_that_is_left_counts(proc: FakeProc) -> None:
+    step = b"SLURM_JOB_ID=42\0SLURM_STEP_ID=0\0SLURM_PROCID=3\0SLURM_STEP_NUM_TASKS=4\0"
+    proc.process(40, environ=step)
+    proc.process(41, parent=40, argv=b"engine::core" + bytes(80), environ=bytes(80))
+    proc.process(42, parent=41, argv=b"engine::worker" + bytes(80), environ=b"ker" + bytes(80))
+    proc.process(43, parent=42, argv=b"engine::x" + bytes(80), environ=bytes(80))
+    proc.process(44, parent=43, argv=b"engine::far" + bytes(80), environ=bytes(80))
+    found = _look(proc, 42, 43, 44)
+    assert [(i.group, i.rank, i.world) for i in found] == [
+        ("slurm 42.0", None, 4),
+        ("slurm 42.0", None, 4),
+        (None, None, None),
+    ]
+
+
 def test_a_group_outlives_its_agent(proc: FakeProc) -> None:
     clock = Clock()
     proc.process(40, name=b"torchrun")
