@@ -31,6 +31,8 @@ METRICS: dict[str, tuple[str, float]] = {
 _LINE = re.compile(
     r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+]?(?:[0-9][0-9.eE+-]*|NaN|Inf))(?:\s+(-?\d{1,16}))?\s*$"
 )
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 _START = re.compile(
     r"(?:# (?:HELP|TYPE) )?(?:" + "|".join(METRICS) + r"|DCGM_FI_\w+|nvidia_smi_\w+)[ {]"
@@ -133,4 +135,11 @@ class Reader:
 
 
 def _unescaped(text: str) -> str:
-    return text.replace('\\"', '"').replace("\\n", " ").replace("\\\\", "\\")
+    r"""Return a label as it was before it was escaped; a line end becomes a blank.
+
+    Examples
+    --------
+    >>> print(_unescaped(r'C:\\new \"big\"'))
+    C:\new "big"
+    """
+    return _ESCAPED.sub(lambda found: " " if found[1] == "n" else found[1], text)
