@@ -32,7 +32,6 @@ _LINE = re.compile(
     r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+]?(?:[0-9][0-9.eE+-]*|NaN|Inf))(?:\s+(-?\d{1,16}))?\s*$"
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 _START = re.compile(
     r"(?:# (?:HELP|TYPE) )?(?:" + "|".join(METRICS) + r"|DCGM_FI_\w+|nvidia_smi_\w+)[ {]"
