@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.look import View
     from gpuwatchd.ctl.output import Out, Part
     from gpuwatchd.model import Holding, ProcessInfo
+    from gpuwatchd.store.live import LiveDevice
 
 _HEAD: Final = ("GPU", "what", "held", "since", "for", "GiB hours", "cost")
 _WHAT, _SINCE, _HOURS, _COST = 1, 3, 5, 6
@@ -54,7 +55,7 @@ def _view(flags: Globals) -> View:
         When no GPU was found anywhere, or none that ``--gpu`` names.
     """
     state, _ = look.read_state()
-    if state is not None and state.devices and look.alive(state):
+    if state is not None and look.alive(state):
         return look.see(flags)
     try:
         view = look.direct(flags)
@@ -80,7 +81,7 @@ def _view(flags: Globals) -> View:
 
 
 def _payload(view: View, loose: Loose) -> dict[str, Any]:
-    known = [item for item in view.devices if item.processes is not None]
+    known = [item for item in view.devices if _is_known(item)]
     return {
         "holdings": [payload.holding_json(one) for one in view.holdings],
         "checked": {
@@ -106,6 +107,11 @@ def _payload(view: View, loose: Loose) -> dict[str, Any]:
     }
 
 
+def _is_known(item: LiveDevice) -> bool:
+    """Return whether a process list is of now, and not only remembered."""
+    return item.processes is not None and item.processes_age_s is None
+
+
 def _since(view: View) -> float | None:
     """Return since when somebody has been looking."""
     return view.taken_at_s if view.source == "direct" else view.daemon.started_at_s
@@ -117,7 +123,7 @@ def _since(view: View) -> float | None:
 def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
     for _, sentence in view.warnings:
         out.flow(_split(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-    unknown = [item.device.label for item in view.devices if item.processes is None]
+    unknown = [item.device.label for item in view.devices if not _is_known(item)]
     if unknown:
         plural = "its process list is" if len(unknown) == 1 else "their process lists are"
         line = f"! {', '.join(unknown)}: {plural} unknown, nothing is said of it"
@@ -131,7 +137,7 @@ def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
 
 
 def _checked(view: View) -> str:
-    known = [item for item in view.devices if item.processes is not None]
+    known = [item for item in view.devices if _is_known(item)]
     count = sum(len(item.processes or ()) for item in known)
     processes = "1 process" if count == 1 else f"{count} processes"
     cards = "1 GPU" if len(known) == 1 else f"{len(known)} GPUs"

@@ -152,6 +152,21 @@ def test_nothing_held_says_what_was_checked(capsys: pytest.CaptureFixture[str]) 
     assert "GPU 1: its process list is unknown" in out
 
 
+def test_a_list_that_is_only_remembered_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = world.state().devices
+    old = structs.replace(first, processes_age_s=30.0)
+    world.write(devices=(old, structs.replace(second, processes=())))
+    out = said(capsys)[1]
+    assert "GPU 0: its process list is unknown" in out
+    assert "0 processes on 1 GPU looked at, since " in out
+
+
+def test_a_daemon_that_sees_no_gpu_is_believed(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(devices=(), problems=("nvml: no driver",))
+    assert main(["zombies"]) == 1
+    assert capsys.readouterr().err.startswith("gpuwatchctl: no GPU found: nvml: no driver")
+
+
 def test_exit_code_3_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     world.write(holdings=(holding(),))
     assert said(capsys)[0] == 0
