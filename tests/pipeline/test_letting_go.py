@@ -1,0 +1,127 @@
+"""From the request's file to the sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.model import Availability, Device, Fault, Sample
+from gpuwatchd.pipeline.letting_go import LettingGo
+from gpuwatchd.pipeline.workers import SourceWorker
+from gpuwatchd.store import release
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+NOW = 1_000_000.0
+
+
+class Holder:
+    """A source that notes for how long it was asked to let go."""
+
+    name = "holder"
+
+    needs_restart = False
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self.faults: tuple[Fault, ...] = ()
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, reason="")
+
+    def devices(self) -> list[Device]:
+        return []
+
+    def read(self) -> Sample:
+        return Sample(taken_at_s=0.0, taken_mono_s=0.0, boot_id="", readings=(), faults=self.faults)
+
+    def close(self) -> None:
+        pass
+
+    def release(self, duration_s: float) -> None:
+        self.asked.append(duration_s)
+
+
+class Plain(Holder):
+    """One that holds nothing."""
+
+    release = None  # type: ignore[assignment]
+
+
+def test_a_request_is_passed_on_once_and_ended_in_time(tmp_path: Path) -> None:
+    holder = Holder()
+    workers = [SourceWorker(holder, deadline_s=1.0), SourceWorker(Plain(), deadline_s=1.0)]
+    letting_go = LettingGo(tmp_path, workers)
+    assert not letting_go.look(NOW)
+    release.ask(tmp_path, 60.0, NOW)
+    assert letting_go.look(NOW + 1)
+    assert not letting_go.look(NOW + 2)
+    assert holder.asked == [59.0]
+    release.ask(tmp_path, 60.0, NOW + 30)
+    assert letting_go.look(NOW + 30)
+    assert not letting_go.look(NOW + 89)
+    assert letting_go.look(NOW + 90)
+    assert holder.asked == [59.0, 60.0, 0.0]
+    assert release.stamp(tmp_path) is None
+    assert not letting_go.look(NOW + 91)
+    for worker in workers:
+        worker.close()
+
+
+def test_a_request_that_is_taken_back_ends_at_once(tmp_path: Path) -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=1.0)
+    letting_go = LettingGo(tmp_path, [worker])
+    release.ask(tmp_path, 60.0, NOW)
+    letting_go.look(NOW)
+    release.end(tmp_path)
+    assert letting_go.look(NOW + 1)
+    assert holder.asked == [60.0, 0.0]
+    worker.close()
+
+
+def test_a_new_daemon_honours_what_is_left_and_clears_what_is_over(tmp_path: Path) -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=1.0)
+    release.ask(tmp_path, 60.0, NOW)
+    assert LettingGo(tmp_path, [worker]).look(NOW + 40)
+    assert holder.asked == [20.0]
+    LettingGo(tmp_path, [worker]).look(NOW + 61)
+    assert release.stamp(tmp_path) is None
+    worker.close()
+
+
+def test_garbage_is_told_once_and_ends_no_release(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=1.0)
+    letting_go = LettingGo(tmp_path, [worker])
+    release.ask(tmp_path, 60.0, NOW)
+    letting_go.look(NOW)
+    (tmp_path / release.FILE_NAME).write_text("garbage")
+    for second in range(5):
+        assert not letting_go.look(NOW + second)
+    assert len([r for r in caplog.records if "ignored" in r.getMessage()]) == 1
+    assert holder.asked == [60.0]
+    worker.close()
+
+
+def test_what_a_sample_says_of_the_whole_source_is_shown() -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=5.0)
+    holder.faults = (
+        Fault(where="holder/0", why="one card", device_uid="GPU-0"),
+        Fault(where="holder", why="all of it"),
+    )
+    assert isinstance(worker.read(0.0), Sample)
+    assert worker.why_absent == "holder: all of it"
+    holder.faults = ()
+    worker.read(1.0)
+    assert worker.why_absent is None
+    restarts = [worker.needs_restart]
+    holder.needs_restart = True
+    assert [*restarts, worker.needs_restart] == [False, True]
+    worker.close()

@@ -1,0 +1,74 @@
+"""The bell: a wait that a signal or another program ends."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+from gpuwatchd.service import bell
+from gpuwatchd.service.bell import Bell
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def waited(one: Bell, seconds: float) -> float:
+    began = time.monotonic()
+    one.wait(seconds)
+    return time.monotonic() - began
+
+
+def test_ringing_ends_the_wait_once(tmp_path: Path) -> None:
+    one = Bell()
+    one.hang_up(tmp_path)
+    assert bell.ring(tmp_path)
+    assert waited(one, 10.0) < 1.0
+    assert waited(one, 0.1) >= 0.09
+    one.take_down()
+
+
+def test_nobody_rings_where_nobody_listens(tmp_path: Path) -> None:
+    assert not bell.ring(tmp_path)
+    one = Bell()
+    one.hang_up(tmp_path)
+    one.take_down()
+    assert not bell.ring(tmp_path)
+    (tmp_path / "gone").mkdir()
+    one.hang_up(tmp_path / "gone" / "nowhere")
+    assert waited(one, 0.05) >= 0.04
+
+
+def test_a_full_pipe_has_rung(tmp_path: Path) -> None:
+    one = Bell()
+    one.hang_up(tmp_path)
+    handle = os.open(tmp_path / bell.FILE_NAME, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(handle, b"x" * 4096)
+    except BlockingIOError:
+        pass
+    assert bell.ring(tmp_path)
+    assert waited(one, 10.0) < 1.0
+    os.close(handle)
+    one.take_down()
+
+
+def test_what_lies_in_its_place_is_replaced_and_only_ours_may_ring(tmp_path: Path) -> None:
+    path = tmp_path / bell.FILE_NAME
+    path.write_text("a file")
+    assert not bell.ring(tmp_path)
+    assert path.read_text() == "a file"
+    one = Bell()
+    one.hang_up(tmp_path)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    # Hung up again, as after the directory was made anew, it holds no more descriptors.
+    before = descriptors()
+    for _ in range(5):
+        one.hang_up(tmp_path)
+    assert descriptors() == before
+    assert bell.ring(tmp_path)
+    one.take_down()

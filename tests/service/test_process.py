@@ -1,0 +1,61 @@
+"""Starting anew: rarely, and with everything that makes the process what it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from gpuwatchd.service import process
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+NOW = 1_000_000.0
+
+
+def test_it_may_start_anew_once_in_a_while(tmp_path: Path) -> None:
+    assert process.may_start_anew(tmp_path, NOW)
+    assert not process.may_start_anew(tmp_path, NOW + 1)
+    assert not process.may_start_anew(tmp_path, NOW + process.AGAIN_AFTER_S - 1)
+    assert process.may_start_anew(tmp_path, NOW + process.AGAIN_AFTER_S)
+
+
+def test_a_note_of_the_future_says_nothing(tmp_path: Path) -> None:
+    assert process.may_start_anew(tmp_path, NOW)
+    assert process.may_start_anew(tmp_path, NOW - 1e5)
+
+
+def test_where_it_cannot_be_noted_it_does_not_happen(tmp_path: Path) -> None:
+    assert not process.may_start_anew(tmp_path / "gone", NOW)
+
+
+SCRIPT = """
+import os, sys
+from gpuwatchd.service import process
+print(os.getpid(), sys.argv[1:], os.environ.get("TURN"), len(os.listdir("/dev/fd")), flush=True)
+if "TURN" not in os.environ:
+    process.start_anew({**os.environ, "TURN": "2"})
+"""
+
+
+def test_it_becomes_itself_again_with_pid_and_arguments() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, "--interval", "1s"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "TURN"},
+    )  # fmt: skip
+    first, second = (line.split(" ", 1) for line in done.stdout.splitlines())
+    assert first[0] == second[0]
+    assert first[1].startswith("['--interval', '1s'] None")
+    assert second[1].startswith("['--interval', '1s'] 2")
+    assert first[1].split()[-1] == second[1].split()[-1]
+
+
+def test_when_it_cannot_the_exit_code_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert process.start_anew({}) == process.EXIT_AGAIN == 75

@@ -1,0 +1,94 @@
+"""The request to let go of the GPUs: written whole, read with suspicion, bounded."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.errors import StoreError
+from gpuwatchd.store import release
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = 1_000_000.0
+
+
+def test_what_is_asked_is_read_until_its_time_is_over(tmp_path: Path) -> None:
+    release.ask(tmp_path, 60.0, NOW)
+    found = release.read(tmp_path, NOW + 59)
+    assert found is not None
+    assert found.until_at_s == NOW + 60
+    assert release.read(tmp_path, NOW + 60) is None
+    file = tmp_path / release.FILE_NAME
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == [release.FILE_NAME]
+
+
+def test_a_second_request_extends_and_never_shortens(tmp_path: Path) -> None:
+    release.ask(tmp_path, 600.0, NOW)
+    assert release.ask(tmp_path, 30.0, NOW + 10).until_at_s == NOW + 600
+    assert release.ask(tmp_path, 600.0, NOW + 10).until_at_s == NOW + 610
+
+
+@pytest.mark.parametrize(("asked_s", "given_s"), [(1.0, 10.0), (1e9, 86_400.0)])
+def test_the_time_is_bounded(tmp_path: Path, asked_s: float, given_s: float) -> None:
+    assert release.ask(tmp_path, asked_s, NOW).until_at_s == NOW + given_s
+
+
+def test_without_a_request_there_is_nothing_to_read_or_end(tmp_path: Path) -> None:
+    assert release.read(tmp_path, NOW) is None
+    assert release.stamp(tmp_path) is None
+    assert release.end(tmp_path) is False
+
+
+def test_the_stamp_changes_with_every_request(tmp_path: Path) -> None:
+    release.ask(tmp_path, 60.0, NOW)
+    first = release.stamp(tmp_path)
+    release.ask(tmp_path, 90.0, NOW)
+    assert None not in {first, release.stamp(tmp_path)}
+    assert release.stamp(tmp_path) != first
+    assert release.end(tmp_path) is True
+    assert release.stamp(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is not a request"),
+        (b"\x00\xff" * 100, "is not a request"),
+        (b"[" * 4000, "is not a request"),
+        (b'{"until_at_s": "soon", "asked_at_s": 1}', "is not a request"),
+        (b'{"until_at_s": 1e300, "asked_at_s": 1}', "asks for more than a day"),
+        (b'{"until_at_s": 1090000.0, "asked_at_s": 1}', "asks for more than a day"),
+        (b" " * 100_000, "is not a request"),
+    ],
+)
+def test_what_is_no_request_is_one_line(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / release.FILE_NAME).write_bytes(content)
+    with pytest.raises(StoreError, match=why):
+        release.read(tmp_path, NOW)
+    # And it does not stand in the way of a good one.
+    assert release.ask(tmp_path, 60.0, NOW).until_at_s == NOW + 60
+    assert release.read(tmp_path, NOW) is not None
+
+
+def test_neither_a_link_nor_a_pipe_is_followed(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.write_text('{"until_at_s": 1000060.0, "asked_at_s": 1000000.0}')
+    path = tmp_path / release.FILE_NAME
+    path.symlink_to(target)
+    with pytest.raises(StoreError, match="cannot be read"):
+        release.read(tmp_path, NOW)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="is not a file of ours"):
+        release.read(tmp_path, NOW)
+
+
+def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be written"):
+        release.ask(tmp_path / "gone", 60.0, NOW)
