@@ -34,6 +34,7 @@ from gpuwatchd.sources.metal_calls import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.model import DeviceState
     from gpuwatchd.sources.metal_ioreg import Node
     from gpuwatchd.sources.metal_system import Ceiling, System
 
@@ -134,6 +135,7 @@ class MetalSource:
         taken_at_s, mono_s = self._clock(), self._monotonic()
         faults: list[Fault] = []
         events: list[Event] = []
+        silent = False
         try:
             self._adopt(self._nodes())
         except SourceError as error:
@@ -141,13 +143,19 @@ class MetalSource:
                 raise
             for gpu in self._gpus.values():
                 gpu.node = None
-            faults.append(Fault(where="metal/ioreg", why=error.message))
+                faults.append(_fault(gpu, "", error.message))
+            silent = True
         if not self._gpus:
             raise SourceUnavailable("macOS lists no GPU (IOAccelerator)")
         system = self._system(faults)
         readings = []
         for gpu in self._gpus.values():
-            readings.append(self._read(gpu, system, mono_s, faults))
+            if gpu.node is None:
+                if not silent:
+                    faults.append(_fault(gpu, "", "macOS does not list it any more"))
+                readings.append(_blank(gpu, "hung" if silent else "lost"))
+            else:
+                readings.append(self._read(gpu, gpu.node, system, mono_s, faults))
             events += self._news(gpu, taken_at_s)
         events += self._worries(system, taken_at_s)
         return Sample(
@@ -238,16 +246,10 @@ class MetalSource:
         }[self._ceiling.how]
         return f"; the GPU may take {amount} of memory ({how})"
 
-    def _read(self, gpu: _Gpu, system: System, mono_s: float, faults: list[Fault]) -> DeviceReading:
-        node, uid = gpu.node, gpu.device.uid
-        if node is None:
-            if not faults:
-                faults.append(_fault(gpu, "", "macOS does not list it any more"))
-            why = "the GPU could not be read"
-            return DeviceReading(
-                device_uid=uid, used_bytes=None, free_bytes=None,
-                total_bytes=gpu.device.memory_total_bytes, uses_reason=why, state="lost",
-            )  # fmt: skip
+    def _read(
+        self, gpu: _Gpu, node: Node, system: System, mono_s: float, faults: list[Fault]
+    ) -> DeviceReading:
+        uid = gpu.device.uid
         if not node.is_apple:
             used, free, total = node.vram
             self._note_total(gpu, total)
@@ -312,6 +314,17 @@ class MetalSource:
             return []
         text = f"the driver restarted the GPU because it did not answer ({now} times since boot)"
         return [Event(at_s=at_s, kind="gpu-hung", device_uid=gpu.device.uid, text=text)]
+
+
+def _blank(gpu: _Gpu, state: DeviceState) -> DeviceReading:
+    return DeviceReading(
+        device_uid=gpu.device.uid,
+        used_bytes=None,
+        free_bytes=None,
+        total_bytes=gpu.device.memory_total_bytes,
+        uses_reason="the GPU could not be read",
+        state=state,
+    )
 
 
 def _fault(gpu: _Gpu, field: str, why: str) -> Fault:

@@ -34,11 +34,14 @@ TIMEOUT_S: Final = 1.5
 _RUSAGE_INFO_V0: Final = 0
 _LIBRARY: Final = "/usr/lib/libSystem.B.dylib"
 
-# In a process of its own: Metal starts threads and keeps memory that a daemon has no use for.
+# In a process of its own: Metal starts threads and keeps memory that a daemon has no use for. A
+# program without windows has a default device only once Core Graphics is loaded.
 _ASK_METAL: Final = """
 from ctypes import cdll, c_void_p
 from rubicon.objc import ObjCInstance
-metal = cdll.LoadLibrary("/System/Library/Frameworks/Metal.framework/Metal")
+frameworks = "/System/Library/Frameworks/"
+cdll.LoadLibrary(frameworks + "CoreGraphics.framework/CoreGraphics")
+metal = cdll.LoadLibrary(frameworks + "Metal.framework/Metal")
 metal.MTLCreateSystemDefaultDevice.restype = c_void_p
 size = ObjCInstance(metal.MTLCreateSystemDefaultDevice()).recommendedMaxWorkingSetSize
 print(int(size() if callable(size) else size))

@@ -401,8 +401,9 @@ def test_ioreg_that_hangs_is_a_fault_and_the_rest_goes_on(mac: FakeMac) -> None:
     source.read()
     mac.output[ACCELERATORS] = SourceError("ioreg did not answer within 1.5 s")
     sample = source.read()
-    assert sample.readings[0].used_bytes is None
+    assert (sample.readings[0].used_bytes, sample.readings[0].state) == (None, "hung")
     assert [fault.why for fault in sample.faults] == ["ioreg did not answer within 1.5 s"]
+    assert sample.faults[0].device_uid == sample.readings[0].device_uid
     with pytest.raises(SourceError, match="did not answer"):
         mac.source().read()
 

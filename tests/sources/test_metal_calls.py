@@ -1,0 +1,77 @@
+"""The thin functions that ask the system, as far as they can be asked anywhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from gpuwatchd.errors import SourceError, SourceUnavailable
+from gpuwatchd.sources import metal_calls
+from gpuwatchd.sources.metal_calls import Mac
+
+PYTHON = sys.executable
+
+
+def test_a_program_is_run_without_a_shell_in_a_bare_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    script = "import os, sys; print(sorted(os.environ)[:2], sys.argv[1:], sys.stdin.read())"
+    printed = Mac().run((PYTHON, "-I", "-c", script, "$HOME; ls"))
+    assert printed.startswith(b"['LC_ALL', 'PATH'] ['$HOME; ls']")
+
+
+def test_a_program_that_is_not_there_is_no_mac() -> None:
+    with pytest.raises(SourceUnavailable, match="/usr/sbin/no-such-program is not here"):
+        Mac().run(("/usr/sbin/no-such-program",))
+
+
+def test_a_program_that_fails_is_named_with_its_code() -> None:
+    with pytest.raises(SourceError, match="failed with exit code 3"):
+        Mac().run((PYTHON, "-c", "raise SystemExit(3)"))
+
+
+def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metal_calls, "TIMEOUT_S", 0.1)
+    began_s = time.monotonic()
+    with pytest.raises(SourceError, match=r"did not answer within 0\.1 s"):
+        Mac().run((PYTHON, "-c", "import time; time.sleep(30)"))
+    assert time.monotonic() - began_s < 10
+
+
+def test_every_program_of_the_system_has_its_whole_path() -> None:
+    named = (
+        metal_calls.ACCELERATORS, metal_calls.ACCELERATORS_TEXT, metal_calls.GPU_CLIENTS,
+        metal_calls.PLATFORM, metal_calls.SYSCTL, metal_calls.VM_STAT,
+    )  # fmt: skip
+    assert all(argv[0].startswith("/usr/") for argv in named), "launchd's PATH is short"
+
+
+def test_the_process_table_has_this_program_and_its_parent() -> None:
+    table = {one.pid: one for one in Mac().processes()}
+    own = table[os.getpid()]
+    assert own.parent_pid == os.getppid()
+    assert own.argv
+    assert 0 < own.started_at_s <= time.time()
+
+
+def test_resident_memory_is_that_of_the_process() -> None:
+    held = Mac().resident_bytes(os.getpid())
+    assert held is not None
+    assert held > 1 << 20
+    assert Mac().resident_bytes(2**22 + 1) is None
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has Metal")
+def test_without_metal_nothing_is_recommended() -> None:
+    assert Mac().recommended_bytes() is None
+
+
+@pytest.mark.skipif(sys.platform != "darwin", reason="only macOS tells footprints")
+def test_a_footprint_of_this_program() -> None:
+    found = Mac().footprint(os.getpid())
+    assert found is not None
+    assert found.footprint_bytes > 1 << 20
