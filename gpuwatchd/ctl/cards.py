@@ -72,6 +72,9 @@ def show(
     state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
         out.flow(state, first=_INDENT, rest=_INDENT)
+    broken = device_facts.broken(item, now_s=view.taken_at_s) if not wide else []
+    if broken and _readable(item):
+        out.flow(broken, first=_INDENT, rest=_INDENT)
     _verdict(out, view, item, whole=whole)
     if wide:
         _hardware(out, view, item)
@@ -86,8 +89,12 @@ def _verdict(out: Out, view: View, item: LiveDevice, *, whole: bool) -> None:
         return
     if item.finding is None and device_facts.is_parent(item, view.devices):
         out.flow([("its MIG instances are judged, not the card", "dim")], first=_INDENT)
-    elif item.finding is not None or (item.reading is not None and item.reading.state == "ok"):
+    elif _readable(item) or (item.finding is not None and item.finding.tier != "none"):
         out.flow(_judgement(item, item.finding), first=_INDENT, rest=_INDENT)
+
+
+def _readable(item: LiveDevice) -> bool:
+    return item.reading is not None and item.reading.state == "ok"
 
 
 def _hardware(out: Out, view: View, item: LiveDevice) -> None:
@@ -102,7 +109,7 @@ def _hardware(out: Out, view: View, item: LiveDevice) -> None:
     means = device_facts.memory_means(device)
     if means:
         out.flow(output.sentence(means, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
-    if item.ledger is not None:
+    if item.ledger is not None and item.ledger.state != "none":
         account = device_facts.balance(item.ledger)
         out.flow(output.sentence(account, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
     for event in item.events[-_EVENTS:]:

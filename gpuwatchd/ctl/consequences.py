@@ -99,7 +99,7 @@ def who(case: Case) -> Iterator[str]:
     unknown = device_facts.processes(case.item)
     if unknown:
         yield unknown
-    if case.item.ledger is not None:
+    if case.item.ledger is not None and case.item.ledger.state != "none":
         yield device_facts.balance(case.item.ledger)
     rest = device_facts.unowned(case.item)
     if rest:
@@ -278,11 +278,12 @@ def change(case: Case) -> Iterator[str]:
     """Yield what would make it another verdict."""
     finding, found = case.finding, case.measured
     section, rules = case.config.detection, case.config.policy
-    if finding is None:
+    if finding is None or finding.pattern == "unknown":
         yield (
-            f"{section.minimum_samples} samples (minimum-samples) and "
+            f"more of it: {section.minimum_samples} samples (minimum-samples) and "
             f"{units.short_duration(section.minimum_duration)} (minimum-duration)"
         )
+    if finding is None:
         return
     if case.alert is not None and case.alert.state in {"watch", "firing"}:
         hold = units.duration(policy.clear_hold_s(case.alert))

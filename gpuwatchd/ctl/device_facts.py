@@ -36,6 +36,7 @@ _MEMORY_MEANS: dict[MemoryKind, str] = {
     "coherent": "the kernel keeps pages after a process has ended: processes alone are judged",
 }
 UNOWNED = "that no process owns"
+_DAY_S = 86400.0
 _MATTERS_BYTES, _MATTERS_SHARE = 512 * 1024**2, 0.01
 """Memory that nobody owns is spoken of from this amount and share of the device on."""
 
@@ -158,6 +159,15 @@ def happened(event: Event, *, now_s: float) -> list[Part]:
     if event.hardware is not None:
         look = "look at the hardware first" if event.hardware else "the application's doing"
     return [units.clock(event.at_s, now_s=now_s), (event.kind, style), event.text, (look, "dim")]
+
+
+def broken(item: LiveDevice, *, now_s: float) -> list[Part]:
+    """Return the last thing of the hardware that broke within a day; [] when nothing did."""
+    found = [e for e in item.events if e.hardware and now_s - e.at_s < _DAY_S]
+    if not found:
+        return []
+    at = units.clock(found[-1].at_s, now_s=now_s)
+    return [(f"{at} {found[-1].text}", "yellow"), ("look at the hardware first", "dim")]
 
 
 def is_parent(item: LiveDevice, others: Sequence[LiveDevice]) -> bool:

@@ -29,6 +29,7 @@ NOT_SEEN = {
     "plateau": "no levelling off: nothing that rose has stopped, or provably slows down",
 }
 _SMALL_P = 0.001
+_SHORTEST_S = 30.0
 
 
 class Case(NamedTuple):
@@ -266,10 +267,9 @@ def _no_leak(finding: Finding, found: Evidence) -> Iterator[str]:
         yield "a pool that was taken at once says nothing about what happens inside it"
         return
     if grown is None:
-        yield (
-            f"no look-back from 30 s to {units.duration(found.view.span_s)} shows {least} or more "
-            "that was taken and not given back"
-        )
+        span_s = found.view.span_s
+        back = f" from 30 s to {units.duration(span_s)}" if span_s > _SHORTEST_S else ""
+        yield f"no look-back{back} shows {least} or more that was taken and not given back"
         return
     seen, k = grown.found, grown.best
     yield (

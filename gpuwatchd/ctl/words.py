@@ -86,8 +86,9 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
         # Growth that provably slows down is watched as well.
         return f"watch {finding.pattern}", "yellow"
     if finding.pattern == "unknown":
-        collecting = finding.reason.startswith("collecting")
-        return finding.reason if collecting else "unknown", "dim"
+        few = f"collecting, {finding.samples} samples so far"
+        told = finding.reason.startswith("collecting")
+        return finding.reason if told else few if finding.samples < needed else "unknown", "dim"
     return finding.pattern, "green" if finding.pattern in _CALM else ""
 
 

@@ -280,3 +280,31 @@ def test_every_key_is_in_the_manual(verb: str, capsys: pytest.CaptureFixture[str
         signal["facts"] = {}  # each detector's own
     page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text(encoding="utf-8")
     assert {key for key in _keys(answer) if f"`{key}`" not in page} == set()
+
+
+def test_what_broke_lately_is_said_without_being_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = time.time()
+    old = Event(at_s=now_s - 90000, kind="xid", text="XID 48: memory", hardware=True)
+    new = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", hardware=True)
+    ours = Event(at_s=now_s - 30, kind="xid", text="XID 31: a program", hardware=False)
+    world.write(devices=(_device(events=(old, new, ours)),), alerts=())
+    shown = _shown(capsys, "status")
+    assert "XID 79: off the bus  look at the hardware first" in shown
+    assert "XID 31" not in shown
+    world.write(devices=(_device(events=(old, ours)),), alerts=())
+    assert "XID" not in _shown(capsys, "status")
+
+
+def test_a_gpu_that_is_lost_has_no_calm_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    for finding, said in ((making.calm(), False), (world.leak(), True)):
+        world.write(devices=(_state("lost", finding=finding),), alerts=())
+        shown = _shown(capsys, "status")
+        assert ("gradual" in shown) is said
+        assert "stable" not in shown
+
+
+def test_too_few_samples_are_called_so() -> None:
+    few = making.calm(pattern="unknown", samples=3, reason="too little data for a verdict")
+    assert words.verdict(few)[0] == "collecting, 3 samples so far"
+    enough = msgspec.structs.replace(few, samples=30)
+    assert words.verdict(enough)[0] == "unknown"
