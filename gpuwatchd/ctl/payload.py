@@ -150,6 +150,7 @@ def info_json(info: ProcessInfo) -> dict[str, Any]:
         "unit": maybe(info.unit),
         "group": maybe(info.group),
         "rank": info.rank,
+        "world": info.world,
     }
 
 

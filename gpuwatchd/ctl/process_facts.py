@@ -24,13 +24,15 @@ def runs(info: ProcessInfo) -> str:
     --------
     >>> from gpuwatchd.model import ProcessInfo, ProcessKey
     >>> key = ProcessKey(pid=1, started_at_s=None)
-    >>> runs(ProcessInfo(key=key, name="x", framework="PyTorch", framework_sure=True, rank=3))
-    'PyTorch, rank 3'
+    >>> runs(ProcessInfo(key=key, name="x", framework="PyTorch", framework_sure=True, rank=3,
+    ...                  world=8))
+    'PyTorch, rank 3 of 8'
     """
     what = "" if not info.framework else words.framework(None, info)
     if info.model:
         what = f"{what} {info.model}".strip()
-    rank = f"rank {info.rank}" if info.rank is not None else ""
+    of = f" of {info.world}" if info.world is not None else ""
+    rank = f"rank {info.rank}{of}" if info.rank is not None else ""
     return ", ".join(word for word in (what, rank) if word)
 
 

@@ -23,14 +23,15 @@ VERDICT = {
 }  # fmt: skip
 DEVICE = {
     "device", "state", "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes",
-    "unattributed_bytes", "util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors", "retired_pages",
+    "unattributed_bytes", "util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors",
+    "retired_pages",
     "ledger", "events", "faults", "verdict", "blame", "processes", "processes_age_s",
     "processes_reason",
 }  # fmt: skip
 PROCESS = {
     "pid", "started_at", "name", "argv", "user", "uid", "state", "foreign", "parents",
     "framework", "framework_sure", "frameworks", "model", "container", "pod", "job", "unit",
-    "group", "rank", "kind", "used_bytes", "sm_pct", "host_bytes", "history", "verdict",
+    "group", "rank", "world", "kind", "used_bytes", "sm_pct", "host_bytes", "history", "verdict",
     "host_verdict",
 }  # fmt: skip
 HEAD = {"schema_version", "verb", "generated_at", "host", "version", "source", "stale_s",
