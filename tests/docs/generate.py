@@ -36,6 +36,7 @@ DAEMON_CODES = [
     ("0", "stopped in order; with `--once`: a GPU was read"),
     ("1", "already running, no usable directory; with `--once`: no GPU was read"),
     ("2", "usage"),
+    ("75", "start it again: the NVIDIA library is new, and it could not replace itself"),
     ("78", "configuration error at start"),
 ]
 
