@@ -17,6 +17,20 @@ ABSENT_LOOKS: Final = 2
 """A rank that was not listed in so many looks has ended."""
 
 
+MOST_JOBS: Final = 256
+"""Jobs that are remembered although none of their ranks is seen any more."""
+
+
+class _Seen:
+    """Where a rank was last seen, and for how many looks it has not been."""
+
+    __slots__ = ("absent", "uid")
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.absent = 0
+
+
 class Rank(NamedTuple):
     """One rank on one device."""
 
@@ -36,14 +50,18 @@ class Ranks:
     """Remembers who belonged to which job."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[ProcessKey, int]] = {}
+        self._known: dict[str, dict[ProcessKey, _Seen]] = {}
         self._lost: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Return how many jobs are remembered."""
+        return len(self._known)
 
     def remember(self, processes: Iterable[ProcessInfo]) -> None:
         """Take up whom an earlier run of the daemon saw."""
         for info in processes:
             if info.group is not None:
-                self._known.setdefault(info.group, {})[info.key] = 0
+                self._known.setdefault(info.group, {})[info.key] = _Seen("")
 
     def bereaved(self, group: str) -> None:
         """Take up that ranks of a job have ended, without their number."""
@@ -60,8 +78,7 @@ class Ranks:
                     rank = Rank(board, held, activity.of(board, held, around))
                     jobs.setdefault(group, []).append(rank)
         if jobs or self._known:
-            whole = all(board.uses is not None and board.complete for board in boards)
-            self._count(jobs, whole=whole)
+            self._count(jobs, boards)
         found = {}
         for group, members in jobs.items():
             for rank in members:
@@ -70,22 +87,27 @@ class Ranks:
                     found[rank.board.uid, rank.held.info.key] = wait
         return found
 
-    def _count(self, jobs: dict[str, list[Rank]], *, whole: bool) -> None:
-        """Note which ranks have ended; nobody has, while a list is unknown."""
+    def _count(self, jobs: dict[str, list[Rank]], boards: Sequence[Board]) -> None:
+        """Note which ranks have ended; nobody has whose device's list is unknown, or lacks some."""
+        blind = {board.uid for board in boards if board.uses is None or not board.complete}
         for group, members in jobs.items():
             known = self._known.setdefault(group, {})
-            known.update((rank.held.info.key, 0) for rank in members)
-        for group, known in list(self._known.items()) if whole else ():
-            present = {rank.held.info.key for rank in jobs.get(group, ())}
-            if not present:
-                del self._known[group]
+            if any(rank.held.info.key not in known for rank in members):
+                # It begins, or has been started again: who was there before is not missed.
+                known.clear()
                 self._lost.pop(group, None)
-                continue
-            for key in known.keys() - present:
-                known[key] += 1
-                if known[key] >= ABSENT_LOOKS:
+            known.update((rank.held.info.key, _Seen(rank.board.uid)) for rank in members)
+        for group, known in list(self._known.items()):
+            present = {rank.held.info.key for rank in jobs.get(group, ())}
+            for key in [key for key in known if key not in present]:
+                seen = known[key]
+                seen.absent += seen.uid not in blind
+                if seen.absent >= ABSENT_LOOKS:
                     del known[key]
                     self._lost[group] = self._lost.get(group, 0) + 1
+            if not known or (not present and len(self._known) > MOST_JOBS):
+                del self._known[group]
+                self._lost.pop(group, None)
 
     def _waits(self, group: str, rank: Rank, members: Sequence[Rank]) -> Wait | None:
         info, does = rank.held.info, rank.does

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuwatchd.model import ProcessKey
 from gpuwatchd.zombies import Board, Vigil
+from gpuwatchd.zombies.ranks import MOST_JOBS, Ranks
 from tests.zombies.facts import blind, board, held, info, kinds, look
 
 JOB = "torchrun 7f3a"
 MINUTES_11 = 23
 
 
-def rank(number: int, util: float, *, moved: float = 30.0, **changes: Any) -> Board:
+def rank(
+    number: int, util: float, *, moved: float = 30.0, who_key: float | None = None, **changes: Any
+) -> Board:
     """Return the card of one rank."""
-    who = {"group": JOB, "rank": number}
+    who: dict[str, Any] = {"group": JOB, "rank": number}
+    if who_key is not None:
+        who["key"] = ProcessKey(pid=200 + number, started_at_s=who_key)
     return board(
         held(100 + number, who=who, **changes),
         uid=f"GPU-{number}",
@@ -91,3 +97,34 @@ def test_a_dead_sibling_that_is_still_listed_counts_as_ended() -> None:
     job = [rank(0, 0.0), rank(1, 0.0, exists=False)]
     found = look(*job, vigil=vigil, at_s=90, looks=MINUTES_11)
     assert kinds(found) == ["gone", "hung-rank"]
+
+
+def test_jobs_that_nobody_can_see_the_end_of_are_forgotten_in_time() -> None:
+    ranks = Ranks()
+    for number in range(3 * MOST_JOBS):
+        who = {"group": f"slurm {number}", "rank": 0}
+        ranks.look([board(held(number, who=who), complete=False)])
+    assert len(ranks) <= MOST_JOBS + 1
+
+
+def test_jobs_that_have_ended_are_forgotten() -> None:
+    ranks = Ranks()
+    ranks.look([rank(0, 99.0), rank(1, 99.0)])
+    for _ in range(3):
+        ranks.look([empty(0), empty(1)])
+    assert len(ranks) == 0
+
+
+def test_another_device_that_is_unknown_hides_no_end() -> None:
+    vigil = Vigil()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    left = [rank(0, 0.0), empty(1), blind("GPU-7")]
+    assert kinds(look(*left, vigil=vigil, at_s=90, looks=MINUTES_11)) == ["hung-rank"]
+
+
+def test_a_job_that_is_started_again_under_its_name_has_lost_nobody() -> None:
+    vigil = Vigil()
+    look(rank(0, 99.0), rank(1, 99.0), vigil=vigil)
+    look(empty(0), rank(1, 99.0), vigil=vigil, at_s=90)
+    again = [rank(number, 0.0, who_key=9000.0) for number in (0, 1)]
+    assert look(*again, vigil=vigil, at_s=180, looks=MINUTES_11) == ()
