@@ -32,7 +32,8 @@ _SECRET_NAME = re.compile(_TELLING, re.IGNORECASE)
 # What counts tokens or makes them is no secret, and hiding it would hide what a program does.
 _NO_SECRET = re.compile(
     r"tokeniz\w*|(?:max|min|num|new|total|batched|input|output|prompt|context)[-_a-z]*tokens?\b"
-    r"|key(?:points?|frames?|board|words?)|authors?\b|monkey",
+    r"|(?:stop|pad|eos|bos|unk|sep|mask|special|image)[-_]tokens?\b|tokens?[-_]ids?\b"
+    r"|key(?:points?|frames?|board|words?)|key[-_](?:dims?|value[-_]heads?|padding)|authors?\b",
     re.IGNORECASE,
 )
 _BARE_NAME = re.compile(r"(?:token|passw(?:or)?d|passphrase|secret|api[-_]?key)", re.IGNORECASE)

@@ -252,6 +252,15 @@ def test_a_secret_that_is_cut_is_masked_first() -> None:
         ("x", "http://localhost:8000/models/a@main", "user@host:path", "cuda:0", "a=b@c"),
         ("llama-server", "--model", "/root/.ollama/models/blobs/sha256-" + "0a" * 32),
         ("python", "-p", "8000", '{"lr": 0.1, "max_tokens": 5}'),
+        (
+            "run",
+            "--eos_token",
+            "</s>",
+            "--pad-token-id=0",
+            "--num-key-value-heads",
+            "8",
+            "key_dim=64",
+        ),
         ("ray::IDLE",),
     ],
 )
