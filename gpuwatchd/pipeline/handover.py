@@ -78,6 +78,7 @@ def _unjudged(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
         if track.finding is None or track.finding.reason != KEPT:
             track.finding = unjudged(track.subject, KEPT, now_s)
             track.room.note(track.finding)
+            watcher.looks += 1
         alert = watcher.end(track, KEPT, now_s, quietly=True)
         if alert is not None:
             ended.append(alert)

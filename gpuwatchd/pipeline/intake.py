@@ -146,6 +146,7 @@ class Intake:
         changed: list[Alert] = []
         seen = self._seen(device, reading, source)
         same = reading.uses is not None and reading.uses is seen.uses
+        seen.still = same and reading.used_bytes == seen.room.used_bytes
         if boot_id is None:
             changed += self._retire(seen.others, "its MIG instances are judged", now_s)
         elif not seen.others:
@@ -170,14 +171,17 @@ class Intake:
     def due(self, source: str, now_s: float) -> list[Track]:
         """Return the tracks of a source's devices that are due for a judgement now."""
         due, fast_s = self.watcher.due, policy.FAST_S
-        return [
-            track
-            for seen in self._of(source)
-            for track in handover.judgeable(seen, now_s)
-            # The same as in due, which would be called for every process: most are not.
-            if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
-            and due(track, now_s)
-        ]
+        found: list[Track] = []
+        for seen in self._of(source):
+            still = seen.still
+            for track in handover.judgeable(seen, now_s):
+                # The same as in due, which would be called for every process: most are not. What
+                # stands still cannot have passed what it was before.
+                quiet = still and not track.subject.host
+                soonest_s = track.due_s if quiet else track.due_s - track.pause_s + fast_s
+                if (now_s >= soonest_s or now_s >= track.due_s) and due(track, now_s):
+                    found.append(track)
+        return found
 
     def _retire(self, tracks: list[Track], why: str, now_s: float) -> list[Alert]:
         """Judge these tracks no more, and empty their list."""

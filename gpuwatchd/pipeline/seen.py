@@ -35,6 +35,8 @@ class Seen(msgspec.Struct, kw_only=True):
     uses_s: float = 0.0
     feeds: list[tuple[Callable[[float, float], None], int]] | None = None
     """Where the figures of that list go, and they; None when that must be found out."""
+    still: bool = False
+    """Whether no figure of its memory has changed since the look before."""
     hosts_s: float = float("-inf")
     """When what its processes hold on the host was last looked at."""
     missing: set[ProcessKey] = msgspec.field(default_factory=set)

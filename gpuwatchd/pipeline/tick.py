@@ -141,6 +141,7 @@ class Pipeline:
         self._faults: tuple[Fault, ...] = ()
         self._sparks = Sparks()
         self._scene = Scene()
+        self._judged: tuple[int, dict[str, Finding]] = (-1, {})
         self._pieces: live.Pieces = {}
 
     def reconfigure(self, config: Config) -> None:
@@ -202,16 +203,24 @@ class Pipeline:
         self._guard("knowledge", self.knowledge.step)
         return Tick(
             samples=tuple(samples),
-            findings={
-                key: track.finding
-                for key, track in self.watcher.tracks.items()
-                if track.finding is not None
-            },
+            findings=self._findings(),
             alerts=state.alerts,
             changes=tuple(changes),
             decisions=tuple(decisions),
             state=state,
         )
+
+    def _findings(self) -> dict[str, Finding]:
+        """Return every newest judgement; the same dictionary until there is a newer one."""
+        looks, found = self._judged
+        if looks != self.watcher.looks:
+            found = {
+                key: track.finding
+                for key, track in self.watcher.tracks.items()
+                if track.finding is not None
+            }
+            self._judged = (self.watcher.looks, found)
+        return found
 
     def _ask(self, label: str, worker: SourceWorker) -> Sample | Fault | None:
         try:

@@ -90,6 +90,8 @@ class Watcher:
         self.ranks = Ranks()
         self.passed_on: list[Alert] = []
         """Alerts that went on with another rank of their job, until somebody takes them."""
+        self.looks = 0
+        """Judgements ever made, and subjects forgotten."""
         self.unjudged: dict[str, str] = {}
         """Subject id -> why its last judgement failed."""
 
@@ -199,6 +201,7 @@ class Watcher:
     def forget(self, track: Track) -> None:
         """Judge a track no more: its subject has gone."""
         self.tracks.pop(track.subject.id, None)
+        self.looks += 1
         self.unjudged.pop(track.subject.id, None)
         self.ranks.leave(track)
 
@@ -225,6 +228,7 @@ class Watcher:
             told_at_s=track.told_at_s,
         )
         track.finding = finding
+        self.looks += 1
         track.room.note(finding)
         if track.lead is not None:
             if before is None or before.state == "pending":

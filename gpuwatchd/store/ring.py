@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CELL_S = 5.0
 _TICK_S = 0.01
+_TICKS_PER_S = 100.0
 _FULL = 2**32
 _TRIM_AT = 1024
 
@@ -66,24 +67,15 @@ class Ring:
 
     def add(self, t_s: float, value: float) -> None:
         """Append a point; one that is not newer than the last is ignored."""
-        cell = int(t_s / self.cell_s)
-        if cell == self._cell:
-            if t_s <= self._last[0]:
-                return
-            if value != self._last[1]:
-                self.moves += 1
-            self._last = (t_s, value)
-            if value < self._min:
-                self._min, self._low = value, self._last
-            elif value > self._max:
-                self._max, self._high = value, self._last
-        elif cell > self._cell:
-            if self._low is self._high and self._t:
+        cell, current = int(t_s / self.cell_s), self._cell
+        if cell > current:
+            low = self._low
+            if low is self._high and (times := self._t):
                 # The same as _close_cell, for the usual cell of a single point.
-                ticks = round((self._low[0] - self._base_s) / _TICK_S)
-                if self._t[-1] < ticks < _FULL and len(self._t) < _TRIM_AT:
-                    self._t.append(ticks)
-                    self._v.append(self._low[1])
+                ticks = int((low[0] - self._base_s) * _TICKS_PER_S + 0.5)
+                if times[-1] < ticks < _FULL and len(times) < _TRIM_AT:
+                    times.append(ticks)
+                    self._v.append(low[1])
                 else:
                     self._close_cell()
             else:
@@ -93,6 +85,16 @@ class Ring:
             self._cell = cell
             self._last = self._low = self._high = (t_s, value)
             self._min = self._max = value
+        elif cell == current:
+            if t_s <= self._last[0]:
+                return
+            if value != self._last[1]:
+                self.moves += 1
+            self._last = (t_s, value)
+            if value < self._min:
+                self._min, self._low = value, self._last
+            elif value > self._max:
+                self._max, self._high = value, self._last
         else:
             return
         self.count += 1
