@@ -156,11 +156,11 @@ def look(
     Notes
     -----
     An event of the hardware outweighs one of a program: a program that dies of broken memory
-    leaves the traces of both. A slowdown by heat does not make memory grow, but it is shown.
+    leaves the traces of both. A slowdown by heat makes no memory grow: it is only mentioned.
     """
     since_s = now_s - RECENT_S if since_s is None else since_s
     recent = sorted((e for e in events if e.at_s >= since_s), key=lambda e: e.at_s)
-    broken = next((e for e in reversed(recent) if e.hardware), None)
+    broken = next((e for e in reversed(recent) if _breaks(e)), None)
     if broken is not None:
         return Look(word="hardware", sentence=_first(broken, now_s), event=broken)
     if reading is not None and reading.state in _BROKEN:
@@ -181,7 +181,14 @@ def look(
     if reading is None or reading.state in _UNREADABLE:
         why = "no reading" if reading is None else _UNREADABLE[reading.state]
         return Look(word="unreadable", sentence=f"not readable: {why}")
-    return Look(word="clean", sentence=_clean(reading))
+    slow = next((e for e in reversed(recent) if e.kind == "throttle"), None)
+    beside = "" if slow is None else f"; {slow.text}, at {units.clock(slow.at_s, now_s=now_s)}"
+    return Look(word="clean", sentence=_clean(reading) + beside, event=slow)
+
+
+def _breaks(event: Event) -> bool:
+    """Say whether it is a reason to suspect the hardware or the driver."""
+    return event.hardware is True and event.kind != "throttle"
 
 
 def _first(event: Event, now_s: float) -> str:
@@ -211,7 +218,7 @@ def advice(
         Since when the finding says that memory grows, and when it was judged.
     """
     begun_s = (judged_at_s if onset_at_s is None else onset_at_s) - BEFORE_S
-    broken = [e for e in events if e.hardware and begun_s <= e.at_s <= judged_at_s + BEFORE_S]
+    broken = [e for e in events if _breaks(e) and begun_s <= e.at_s <= judged_at_s + BEFORE_S]
     if not broken:
         return ()
     return (_first(max(broken, key=lambda e: e.at_s), judged_at_s),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuwatchd import hardware
@@ -95,6 +96,15 @@ def test_a_finding_is_told_what_broke_in_its_window(ago_s: float, *, said: bool)
     )
     assert bool(told) is said
     assert all(line.startswith("look at the hardware first: ") for line in told)
+
+
+def test_a_slowdown_is_mentioned_and_blames_nothing() -> None:
+    slow = event(hardware=True, text="clocks held down for 60 s: hardware thermal slowdown")
+    slow = msgspec.structs.replace(slow, kind="throttle")
+    seen = hardware.look([slow], reading(ecc_errors=0), now_s=NOW_S)
+    assert seen.word == "clean"
+    assert seen.sentence.startswith("not the hardware: no error was reported; clocks held down")
+    assert hardware.advice([slow], onset_at_s=None, judged_at_s=NOW_S) == ()
 
 
 def test_a_finding_is_not_told_of_a_programs_own_error() -> None:

@@ -21,6 +21,7 @@ Answer = tuple[int, int]
 
 _MEMORY_V2: Final = 0x0200_0028
 _ADDRESSING_V1: Final = 0x0100_0008
+_TEMPERATURE_V1: Final = 0x0100_000C
 _TEMPERATURE_GPU: Final = 0
 _CLOCK_SM: Final = 1
 _UNCORRECTED, _VOLATILE = 1, 0
@@ -52,6 +53,16 @@ class Rates(ctypes.Structure):
     """Utilisation of the compute units and of the memory's bus, per cent."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Temperature(ctypes.Structure):
+    """What the newer question for a temperature fills."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("sensor", ctypes.c_int),
+        ("value", ctypes.c_int),
+    )
 
 
 class Addressing(ctypes.Structure):
@@ -182,6 +193,7 @@ class Calls:
         self._memory1 = find("nvmlDeviceGetMemoryInfo")
         self._rates = find("nvmlDeviceGetUtilizationRates")
         self._temperature = find("nvmlDeviceGetTemperature")
+        self._temperature_next = find("nvmlDeviceGetTemperatureV")
         self._power = find("nvmlDeviceGetPowerUsage")
         self._clock = find("nvmlDeviceGetClockInfo")
         self._reasons = find("nvmlDeviceGetCurrentClocksEventReasons")
@@ -216,7 +228,12 @@ class Calls:
 
     def temperature(self, desk: Desk) -> Answer:
         """Return degrees Celsius."""
-        return self._temperature(desk.handle, _TEMPERATURE_GPU, desk.number_ref), desk.number.value
+        code = self._temperature(desk.handle, _TEMPERATURE_GPU, desk.number_ref)
+        if code != FUNCTION_NOT_FOUND:
+            return code, desk.number.value
+        # The next libraries leave the older question out.
+        found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
+        return self._temperature_next(desk.handle, ctypes.byref(found)), found.value
 
     def power(self, desk: Desk) -> Answer:
         """Return milliwatts."""

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 UNKNOWN_MEMORY: Final = 0xFFFF_FFFF_FFFF_FFFF
 MAX_PIDS: Final = 4_194_304
+_SAMPLES: Final = 128
+MOST_SAMPLES: Final = 4096
+"""Utilisation samples that there is room for: at first, and when the driver asks for more."""
 LIST_TRIES: Final = 4
 """One read, and three more with a larger buffer when the list grew meanwhile."""
 
@@ -256,20 +259,26 @@ class ProcessLists:
 
     def _samples(self, desk: Desk) -> tuple[int, dict[int, tuple[int, float]]]:
         """Return NVML's code and, by pid, instant and share of the newest sample."""
-        count = desk.number
-        count.value = desk.room
-        buffer = ctypes.create_string_buffer(desk.room * _SAMPLE.size)
-        since = ctypes.c_ulonglong(desk.seen_us)
-        code = self._calls.samples(desk.handle, buffer, desk.number_ref, since)
+        room = max(_SAMPLES, desk.room)
+        code, raw = self._ask_samples(desk, room)
+        if code == INSUFFICIENT_SIZE:
+            # A driver may ask for room for every sample it could have, however few there are.
+            code, raw = self._ask_samples(desk, MOST_SAMPLES)
         newest: dict[int, tuple[int, float]] = {}
         if code == OK:
-            raw = buffer.raw[: min(count.value, desk.room) * _SAMPLE.size]
             for pid, at_us, sm_pct, *_ in _SAMPLE.iter_unpack(raw):
                 # Drivers are known to hand out blank samples, and shares far above 100.
                 if pid and sm_pct <= 100 and at_us >= newest.get(pid, (0, 0.0))[0]:
                     newest[pid] = (at_us, float(sm_pct))
             desk.seen_us = max([desk.seen_us, *(at_us for at_us, _ in newest.values())])
         return code, newest
+
+    def _ask_samples(self, desk: Desk, room: int) -> tuple[int, bytes]:
+        count, since = desk.number, ctypes.c_ulonglong(desk.seen_us)
+        count.value = room
+        buffer = ctypes.create_string_buffer(room * _SAMPLE.size)
+        code = self._calls.samples(desk.handle, buffer, desk.number_ref, since)
+        return code, string_at(buffer, min(count.value, room) * _SAMPLE.size)
 
 
 def _joined(before: tuple[int | None, str], known: int | None, kind: str) -> tuple[int | None, str]:

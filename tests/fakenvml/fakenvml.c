@@ -29,6 +29,7 @@
  *   procs_v3_fail_second [N]   the list "grew" between sizing and reading: the first N reads with a
  *                              buffer (all, without N) answer INSUFFICIENT_SIZE
  *   procs_widened              version 3 of the lists has entries of 32 bytes, as some 535 drivers had
+ *   procutil_room N            utilisation samples need a buffer for N, however few there are
  *   procutil_success           the sizing call for utilisation samples answers SUCCESS when there are
  *                              none, instead of NOT_FOUND
  *   v2_inclusive               memory v2 `used` holds the reserve too (as one driver manual says)
@@ -87,7 +88,7 @@ typedef struct { int gpu; unsigned gi, ci; uint64_t type, data; char line[TEXT];
 typedef struct {
   char driver[TEXT], nvml[TEXT];
   int cuda, init_error, gpus, migs[MAX_GPUS], nprocs, nfails, ndelays, nevents, inclusive, widened,
-      procutil_success, first[MAX_GPUS], last[MAX_GPUS];
+      procutil_success, procutil_room, first[MAX_GPUS], last[MAX_GPUS];
   int fail_second; /* how many buffered reads fail; -1: all */
   Unit gpu[MAX_GPUS], mig[MAX_GPUS][MAX_MIGS];
   Proc procs[MAX_PROCS];
@@ -266,6 +267,7 @@ static void one_line(World *w, char *line) {
   } else if (strcmp(verb, "v2_inclusive") == 0) w->inclusive = 1;
   else if (strcmp(verb, "procs_widened") == 0) w->widened = 1;
   else if (strcmp(verb, "procutil_success") == 0) w->procutil_success = 1;
+  else if (strcmp(verb, "procutil_room") == 0) sscanf(rest, "%d", &w->procutil_room);
   else if (strcmp(verb, "driver") == 0) sscanf(rest, "%95s", w->driver);
   else if (strcmp(verb, "nvml") == 0) sscanf(rest, "%95s", w->nvml);
   else if (strcmp(verb, "cuda") == 0) sscanf(rest, "%d", &w->cuda);
@@ -545,7 +547,10 @@ int nvmlDeviceGetProcessUtilization(Handle *h, Sample *to, unsigned *n, unsigned
     found += world.procs[i].sm != NA && since < at && on(&world.procs[i], h);
   *n = found;
   if (found == 0) LEAVE(world.procutil_success ? OK : NOT_FOUND);
-  if (found > room) LEAVE(TOO_SMALL);
+  if (found > room || (unsigned)world.procutil_room > room) {
+    if (found < (unsigned)world.procutil_room) *n = (unsigned)world.procutil_room;
+    LEAVE(TOO_SMALL);
+  }
   unsigned k = 0;
   for (int i = world.first[h->gpu]; i >= 0 && k < found; i = world.procs[i].next) {
     const Proc *p = &world.procs[i];

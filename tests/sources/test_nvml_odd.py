@@ -207,6 +207,19 @@ def test_each_process_says_how_busy_it_is(fake: FakeNvml, child: int) -> None:
     assert {use["key"]["pid"]: use["sm_pct"] for use in readings[0]["uses"]} == {child: 70, 1: 0}
 
 
+@pytest.mark.parametrize("room", [1, 100, 1000])
+def test_room_is_made_for_as_many_samples_as_the_driver_wants(
+    fake: FakeNvml, child: int, room: int
+) -> None:
+    readings, _, _ = one_read(
+        fake,
+        "gpu 0 total=24G util=70",
+        f"proc 0 pid={child} mem=1G sm=70",
+        f"procutil_room {room}",
+    )
+    assert readings[0]["uses"][0]["sm_pct"] == 70
+
+
 @pytest.mark.parametrize("quirk", [[], ["procutil_success"]])
 @pytest.mark.parametrize(("util", "sm_pct"), [(0, 0), (90, None)])
 def test_no_sample_at_all_is_idle_only_on_an_idle_card(
@@ -248,6 +261,11 @@ def test_an_older_driver_tells_it_under_the_older_name(fake: FakeNvml) -> None:
         fake, "gpu 0 total=24G reasons=128", "fail nvmlDeviceGetCurrentClocksEventReasons 0 13"
     )
     assert readings[0]["throttle"] == ["hardware power brake"]
+
+
+def test_a_library_without_the_older_question_tells_the_temperature(fake: FakeNvml) -> None:
+    readings, _, _ = one_read(fake, "gpu 0 total=24G temp=61", "fail nvmlDeviceGetTemperature 0 13")
+    assert readings[0]["temp_c"] == 61
 
 
 def test_a_slowdown_that_lasts_is_told_once(fake: FakeNvml) -> None:
