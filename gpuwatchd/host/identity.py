@@ -6,6 +6,8 @@ import os
 import pwd
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from gpuwatchd import frameworks
 from gpuwatchd.host import cgroup, program, ranks
 from gpuwatchd.host.files import (
@@ -103,6 +105,15 @@ class Registry:
         )
         known = program.keyed(info, folder, argv, libraries)
         return Sight(known, status.anonymous_bytes)
+
+    def moved(self, info: ProcessInfo, stat: Stat) -> ProcessInfo:
+        """Return a process in its present state, with its present parents."""
+        parents = info.parents
+        if stat.parent_pid != info.parent_pid:
+            parents = tuple(each.label for each in ancestors(self._proc, info.key.pid, stat))
+        return msgspec.structs.replace(
+            info, state=stat.state, parent_pid=stat.parent_pid, parents=parents
+        )
 
     def _inherited(self, family: Sequence[Ancestor]) -> dict[str, str] | None:
         """Return the facts of the nearest ancestor that has not lost its environment."""

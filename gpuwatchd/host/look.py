@@ -199,9 +199,7 @@ class Host:
             before = known.info
             stuck = {stat.state, before.state} & _STUCK and stat.state != before.state
             if stuck or stat.parent_pid != before.parent_pid:
-                known.info = msgspec.structs.replace(
-                    before, state=stat.state, parent_pid=stat.parent_pid
-                )
+                known.info = self._registry.moved(before, stat)
         return found
 
     def gone(self, pid: int) -> ProcessInfo | None:

@@ -71,9 +71,14 @@ def test_states_are_of_now_and_what_matters_is_kept(proc: FakeProc) -> None:
     seen = host.look([7, 8])
     assert seen[7] is first[7]
     assert (seen[8].state, seen[8].key, seen[8].argv) == ("D", first[8].key, first[8].argv)
+    proc.process(2, name=b"sh", argv=b"sh\0")
     proc.process(8, state="S", parent=2)
     assert host.states([8]) == {8: "S"}
-    assert (host.look([8])[8].state, host.look([8])[8].parent_pid) == ("S", 2)
+    moved = host.look([8])[8]
+    assert (moved.state, moved.parent_pid, moved.parents) == ("S", 2, ("sh[2]",))
+    proc.process(8, parent=1)
+    host.states([8])
+    assert host.look([8])[8].parents == ()
     proc.process(8, starttime=STARTED + 1)
     assert host.states([8]) == {}
 
