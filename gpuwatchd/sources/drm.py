@@ -14,8 +14,9 @@ import errno
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,17 +24,32 @@ from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import Availability, Device, DeviceReading, Event, Fault, Sample
 from gpuwatchd.sources import drm_sysfs
 from gpuwatchd.sources.drm_names import Names, is_contained
-from gpuwatchd.sources.drm_processes import Processes
+from gpuwatchd.sources.drm_processes import Holders, Processes
 from gpuwatchd.sources.drm_sysfs import Found, Gauges, Memory
+from gpuwatchd.sources.nvml_lanes import Lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gpuwatchd.model import DeviceState, EventKind, ProcessInfo
-    from gpuwatchd.sources.drm_processes import Holders
 
 HIDDEN: Final = "the memory in use is the sum of the processes that can be read: a lower bound"
+UNREAD: Final = "everybody's open files could not be looked through in time"
+DEADLINE_S: Final = 1.0
+"""A card that has not answered by then hangs; the others do not wait for it."""
+_OPEN_FILES: Final = "open files"
+_SILENT: Final = frozenset({"lost", "hung"})
 _NO_RIGHTS: Final = frozenset({errno.EACCES, errno.EPERM})
+
+
+class _Measured(NamedTuple):
+    """What /sys says of one card."""
+
+    memory: Memory
+    busy_pct: int | None
+    traffic_pct: int | None
+    gauges: Gauges | None
+    """None: not asked for in this look."""
 
 
 class _Card:
@@ -98,6 +114,7 @@ class DrmSource:
         self._boot_id = drm_sysfs.word(self._proc / "sys/kernel/random/boot_id")
         self._cards: dict[str, _Card] = {}
         self._processes = Processes(self._proc, self._sys, rescan_s=rescan_s)
+        self._lanes = Lanes()
         self._names = Names(self._proc) if is_contained(self._proc) else None
         self._scan_at_mono_s = float("-inf")
         self._looks = 0
@@ -134,18 +151,27 @@ class DrmSource:
         faults: list[Fault] = []
         events: list[Event] = []
         awake = {
-            card.found.pdev: card.found.unified
-            for card in self._cards.values()
+            uid: card
+            for uid, card in self._cards.items()
             if not drm_sysfs.is_suspended(card.found.folder)
         }
-        # Where nothing is awake nobody computes: not even open files are looked through.
-        holders = self._processes.look(mono_s, awake.items()) if awake else {}
+        answers = self._ask(awake, mono_s)
+        holders = answers.get(_OPEN_FILES)
         readings = []
-        for position, card in enumerate(self._cards.values()):
+        for uid, card in self._cards.items():
             before = card.state
-            slow = (self._looks + position) % self._slow_every == 0
-            held = holders.get(card.found.pdev)
-            readings.append(self._read(card, held, faults, mono_s=mono_s, slow=slow))
+            if not os.path.isdir(card.found.folder):  # noqa: PTH112 - once per card and look
+                why = "the kernel does not list it any more"
+                readings.append(_blank(card, "lost", why, faults))
+            elif uid not in awake:
+                card.state = "asleep"
+                readings.append(_nothing(card))
+            elif uid not in answers:
+                readings.append(_blank(card, "hung", self._hangs(uid), faults))
+            else:
+                known = holders.get(card.found.pdev) if isinstance(holders, dict) else None
+                held = known or Holders(None, UNREAD, None)
+                readings.append(_reading(card, answers[uid], held, mono_s, faults))
             events += _news(card, before, taken_at_s)
         self._looks += 1
         people = self._name(readings)
@@ -160,7 +186,44 @@ class DrmSource:
         )
 
     def close(self) -> None:
-        """Let go of nothing: no file is kept open between two looks."""
+        """End the threads; no file is kept open between two looks."""
+        self._lanes.close()
+
+    def _ask(self, awake: Mapping[str, _Card], mono_s: float) -> dict[str, Any]:
+        """Return what the cards and everybody's open files answer in time, each in its lane."""
+        if not awake:
+            return {}  # nobody computes: not even open files are looked through
+        cards = [(card.found.pdev, card.found.unified) for card in awake.values()]
+        jobs: dict[str, Callable[[], Any]] = {
+            uid: partial(self._measure, card.found, (self._looks + turn) % self._slow_every == 0)
+            for turn, (uid, card) in enumerate(awake.items())
+        }
+        jobs[_OPEN_FILES] = partial(self._processes.look, mono_s, cards)
+        free = {lane: work for lane, work in jobs.items() if lane not in self._lanes.busy}
+        return self._lanes.run(free, DEADLINE_S)
+
+    def _hangs(self, uid: str) -> str:
+        stuck_s = self._lanes.busy_s(uid) or DEADLINE_S
+        return f"the driver has not answered for {max(1, round(stuck_s))} s"
+
+    def _measure(self, found: Found, slow: bool) -> _Measured | OSError:  # noqa: FBT001
+        """Read what /sys says of one card; runs in the card's lane and changes nothing."""
+        total, available = drm_sysfs.host_memory(self._proc) if found.unified else (None, None)
+        try:
+            if found.vendor == "amd":
+                memory = drm_sysfs.amd_memory(found, available)
+            else:
+                drm_sysfs.read_word(found.folder / "vendor")  # raises where the card is gone
+                known = drm_sysfs.intel_total_bytes(found.folder)
+                memory = Memory(None, available, total if found.unified else known)
+        except OSError as error:
+            return error
+        return _Measured(
+            memory=memory,
+            busy_pct=drm_sysfs.number(f"{found.folder}/gpu_busy_percent"),
+            traffic_pct=drm_sysfs.number(f"{found.folder}/mem_busy_percent"),
+            gauges=drm_sysfs.gauges(found) if slow else None,
+        )
 
     def _name(self, readings: list[DeviceReading]) -> tuple[ProcessInfo, ...]:
         """Say who the processes are where nobody else can: in a container."""
@@ -211,88 +274,84 @@ class DrmSource:
             else "amdgpu, i915 and xe are read: lspci -k says which driver a card has",
         )
 
-    def _read(
-        self, card: _Card, held: Holders | None, faults: list[Fault], *, mono_s: float, slow: bool
-    ) -> DeviceReading:
-        found = card.found
-        if not os.path.isdir(found.folder):  # noqa: PTH112 - once per card and look
-            return self._blank(card, "lost", "the kernel does not list it any more", faults)
-        if held is None:
-            card.state = "asleep"
-            return _nothing(card)
-        try:
-            memory, reason = self._memory(card, held)
-        except OSError as error:
-            state: DeviceState = "no-permission" if error.errno in _NO_RIGHTS else "lost"
-            why = f"its memory cannot be read: {error.strerror or 'no answer'}"
-            return self._blank(card, state, why, faults)
-        card.state = "ok"
-        if memory.used_bytes is None and found.vendor == "amd":
-            faults.append(_fault(card, "memory", "its memory figures are no numbers"))
-        if slow:
-            card.gauges = self._gauges(card, mono_s)
-        busy = drm_sysfs.number(f"{found.folder}/gpu_busy_percent")
-        util = None if busy is None else min(100.0, float(busy))
-        traffic = drm_sysfs.number(f"{found.folder}/mem_busy_percent")
-        if found.vendor == "intel" and held.reason is None:
-            util = held.busy_pct
-        if memory.total_bytes is not None:
-            card.device = msgspec.structs.replace(
-                card.device, memory_total_bytes=memory.total_bytes
-            )
-        return DeviceReading(
-            device_uid=found.uid,
-            used_bytes=memory.used_bytes,
-            free_bytes=memory.free_bytes,
-            total_bytes=memory.total_bytes,
-            util_pct=util,
-            memory_util_pct=None if traffic is None else min(100.0, float(traffic)),
-            temp_c=card.gauges.temp_c,
-            power_w=card.gauges.power_w,
-            clock_mhz=card.gauges.clock_mhz,
-            ecc_errors=card.gauges.ecc_errors,
-            uses=held.uses,
-            uses_reason=reason,
-            memory_api=_api(found),
-        )
 
-    def _memory(self, card: _Card, held: Holders) -> tuple[Memory, str | None]:
-        """Return the memory, and why the list of processes may lack some."""
-        found = card.found
-        host = drm_sysfs.host_memory(self._proc) if found.unified else (None, None)
-        if found.vendor == "amd":
-            return drm_sysfs.amd_memory(found, host[1]), held.reason
-        drm_sysfs.read_word(found.folder / "vendor")  # raises where the card is gone
-        amounts = [use.used_bytes for use in held.uses]
-        known = [amount for amount in amounts if amount is not None]
-        used = sum(known) if len(known) == len(amounts) else None
-        total = host[0] if found.unified else drm_sysfs.intel_total_bytes(found.folder)
-        if held.reason is not None:
-            # More may be in use: what is left would be too much.
-            return Memory(used, None, total), f"{held.reason}; {HIDDEN}"
-        free = None if total is None or used is None else max(0, total - used)
-        return Memory(used, host[1] if found.unified else free, total), None
+def _reading(
+    card: _Card, answer: _Measured | OSError, held: Holders, mono_s: float, faults: list[Fault]
+) -> DeviceReading:
+    """Put together what a card and everybody's open files say."""
+    if not isinstance(answer, _Measured):
+        number = getattr(answer, "errno", None)
+        state: DeviceState = "no-permission" if number in _NO_RIGHTS else "lost"
+        words = getattr(answer, "strerror", None) or str(answer) or "no answer"
+        return _blank(card, state, f"its memory cannot be read: {words}", faults)
+    found, memory, reason = card.found, answer.memory, held.reason
+    card.state = "ok"
+    if found.vendor == "intel":
+        memory, reason = _of_processes(memory, held, unified=found.unified)
+    elif memory.used_bytes is None:
+        faults.append(_fault(card, "memory", "its memory figures are no numbers"))
+    if answer.gauges is not None:
+        card.gauges = _with_power(card, answer.gauges, mono_s)
+    util = _percent(answer.busy_pct)
+    if found.vendor == "intel" and held.reason is None:
+        util = held.busy_pct
+    if memory.total_bytes is not None:
+        card.device = msgspec.structs.replace(card.device, memory_total_bytes=memory.total_bytes)
+    return DeviceReading(
+        device_uid=found.uid,
+        used_bytes=memory.used_bytes,
+        free_bytes=memory.free_bytes,
+        total_bytes=memory.total_bytes,
+        util_pct=util,
+        memory_util_pct=_percent(answer.traffic_pct),
+        temp_c=card.gauges.temp_c,
+        power_w=card.gauges.power_w,
+        clock_mhz=card.gauges.clock_mhz,
+        ecc_errors=card.gauges.ecc_errors,
+        uses=held.uses,
+        uses_reason=reason,
+        memory_api=_api(found),
+    )
 
-    @staticmethod
-    def _gauges(card: _Card, mono_s: float) -> Gauges:
-        gauges = drm_sysfs.gauges(card.found)
-        before, card.energy = card.energy, None
-        if gauges.energy_uj is None:
-            return gauges
-        card.energy = (mono_s, gauges.energy_uj)
-        if gauges.power_w is not None or before is None or mono_s <= before[0]:
-            return gauges
-        used_uj = gauges.energy_uj - before[1]
-        # The counter starts anew with the driver.
-        power_w = used_uj / 1e6 / (mono_s - before[0]) if used_uj >= 0 else None
-        return gauges._replace(power_w=power_w)
 
-    @staticmethod
-    def _blank(card: _Card, state: DeviceState, why: str, faults: list[Fault]) -> DeviceReading:
-        card.state = state
-        card.energy = None
-        faults.append(_fault(card, "", why))
-        return _nothing(card, "the GPU does not answer")
+def _of_processes(memory: Memory, held: Holders, *, unified: bool) -> tuple[Memory, str | None]:
+    """Return the memory of a card whose driver does not tell it: what its processes hold."""
+    amounts = [use.used_bytes for use in held.uses or ()]
+    known = [amount for amount in amounts if amount is not None]
+    used = sum(known) if held.uses is not None and len(known) == len(amounts) else None
+    total = memory.total_bytes
+    if held.uses is None:
+        return Memory(None, None, total), held.reason
+    if held.reason is not None:
+        # More may be in use: what is left would be too much.
+        return Memory(used, None, total), f"{held.reason}; {HIDDEN}"
+    free = None if total is None or used is None else max(0, total - used)
+    return Memory(used, memory.free_bytes if unified else free, total), None
+
+
+def _with_power(card: _Card, gauges: Gauges, mono_s: float) -> Gauges:
+    """Return the gauges, with the power that an energy counter stands for."""
+    before, card.energy = card.energy, None
+    if gauges.energy_uj is None:
+        return gauges
+    card.energy = (mono_s, gauges.energy_uj)
+    if gauges.power_w is not None or before is None or mono_s <= before[0]:
+        return gauges
+    used_uj = gauges.energy_uj - before[1]
+    # The counter starts anew with the driver.
+    power_w = used_uj / 1e6 / (mono_s - before[0]) if used_uj >= 0 else None
+    return gauges._replace(power_w=power_w)
+
+
+def _percent(value: int | None) -> float | None:
+    return None if value is None else min(100.0, float(value))
+
+
+def _blank(card: _Card, state: DeviceState, why: str, faults: list[Fault]) -> DeviceReading:
+    card.state = state
+    card.energy = None
+    faults.append(_fault(card, "", why))
+    return _nothing(card, "the GPU does not answer")
 
 
 def _nothing(card: _Card, why: str = "the GPU is asleep and is left so") -> DeviceReading:
@@ -322,9 +381,11 @@ def _news(card: _Card, before: DeviceState, at_s: float) -> list[Event]:
     kind: EventKind
     if card.state == "lost" and before != "lost":
         kind, text = "gpu-lost", "the kernel does not answer for it any more"
-    elif before == "lost" and card.state != "lost":
+    elif card.state == "hung" and before != "hung":
+        kind, text = "gpu-hung", "its driver does not answer in time"
+    elif before in _SILENT and card.state not in _SILENT:
         kind, text = "gpu-back", "it answers again"
     else:
         return []
-    hardware = True if kind == "gpu-lost" else None
+    hardware = None if kind == "gpu-back" else True
     return [Event(at_s=at_s, kind=kind, device_uid=card.found.uid, text=text, hardware=hardware)]

@@ -28,7 +28,8 @@ _FDINFO_BYTES: Final = 16 * 1024
 class Holders(NamedTuple):
     """Who holds what on one card."""
 
-    uses: tuple[ProcessUse, ...]
+    uses: tuple[ProcessUse, ...] | None
+    """None: they are not known."""
     reason: str | None
     """Why there may be more that hold memory; None when these are all."""
     busy_pct: float | None

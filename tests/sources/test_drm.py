@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -312,6 +314,52 @@ def test_a_card_that_may_not_be_read_is_called_so(
     tree.navi()
     forbid(tree.sys / "class/drm/card1/device/mem_info_vram_used")
     assert only(tree.source().read()).state == "no-permission"
+
+
+def test_a_card_that_hangs_delays_no_other_and_is_not_asked_again(tree: Tree) -> None:
+    folder = tree.navi()
+    tree.card(2, "0000:0a:00.0", "amdgpu", mem_info_vram_total=GIB, mem_info_vram_used=MIB)
+    source = tree.source()
+    source.read()
+    pipe = folder / "mem_info_vram_used"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    began_s = time.monotonic()
+    first = source.read()
+    assert time.monotonic() - began_s < 3
+    assert [reading.state for reading in first.readings] == ["hung", "ok"]
+    assert [event.kind for event in first.events] == ["gpu-hung"]
+    threads = threading.active_count()
+    again = source.read()
+    assert [reading.state for reading in again.readings] == ["hung", "ok"]
+    assert again.events == ()
+    assert threading.active_count() == threads
+    with pipe.open("w") as writer:  # the driver lets go
+        writer.write("4096\n")
+    pipe.unlink()
+    tree.put(pipe, 3 * MIB)
+    until_s = time.monotonic() + 10
+    while (back := source.read()).readings[0].state != "ok" and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert back.readings[0].used_bytes == 3 * MIB
+    assert [event.kind for event in back.events] == ["gpu-back"]
+    source.close()
+
+
+def test_open_files_that_hang_leave_the_memory_known(tree: Tree) -> None:
+    tree.navi()
+    tree.open(500, 7, amd_fdinfo(5, 1024))
+    source = tree.source()
+    source.read()
+    pipe = tree.proc / "500/fdinfo/7"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    reading = only(source.read())
+    assert (reading.state, reading.used_bytes, reading.uses) == ("ok", 2 * GIB, None)
+    assert "could not be looked through" in str(reading.uses_reason)
+    with pipe.open("w") as writer:
+        writer.write("drm-driver: amdgpu\n")
+    source.close()
 
 
 @pytest.mark.parametrize("garbage", ["", "-1", "lots", "9" * 40, "\x00\xff"])
