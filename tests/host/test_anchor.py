@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from gpuwatchd.host import Host, anchor
+from gpuwatchd.host.files import inside_container
 from gpuwatchd.store import live
 from tests.conftest import ROOT, need
 from tests.fakenvml import FakeNvml
 from tests.host.world import STARTED, Clock, FakeProc, linux
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpuwatchd.model import ProcessKey
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -91,6 +91,8 @@ def test_the_daemon_keeps_it_in_its_state_directory(
     child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
+    if inside_container(Path("/proc"), Path("/")):
+        pytest.skip("in a pid namespace of its own no process has a start")
     fake = FakeNvml(tmp_path)
     fake.write("gpu 0 total=8G reserved=100M base=100M", f"proc 0 pid={child.pid} mem=1G")
     env = fake.env() | {
