@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.ctl.reasons import Case
-    from gpuwatchd.model import Alert, Finding, ServerReading
+    from gpuwatchd.model import Alert, Finding, Profile, ServerReading
     from gpuwatchd.store.live import LiveProcess
 
 _KEEPS = {
@@ -31,7 +31,7 @@ _KEEPS = {
     ),
     "MLX": "it keeps a cache up to a limit (mx.set_cache_limit): a rise that flattens is it",
 }
-_UNEVEN = 0.3
+_UNEVEN, _RUNS = 0.3, 5
 
 
 def full(case: Case) -> Iterator[str]:
@@ -158,12 +158,26 @@ def known(case: Case) -> Iterator[str]:
         said = words.known(case.process.history)
         yield f"{said}; they count in the verdict" if said else "this is its first run"
     found = case.measured
+    for run in found.series.history[-_RUNS:] if found is not None else ():
+        yield _run(run, now_s=case.now_s)
     if found is not None and found.growth is not None:
         compared = found.growth.compared()
         if compared:
             yield f"compared with them: {compared}"
     if case.word is not None:
         yield words.said(case.word)
+
+
+def _run(run: Profile, *, now_s: float) -> str:
+    """Return one earlier run in a line: when, how long, how high, what was said of it."""
+    what = {"run": "a run that ended", "sibling": "a sibling, at", "yesterday": "yesterday, at"}
+    said = f", said to be {'normal' if run.word == 'normal' else 'a leak'}" if run.word else ""
+    ended = ", ended near the limit" if run.near_limit else ""
+    return (
+        f"{what[run.kind]} {units.clock(run.ended_at_s, now_s=now_s)}: "
+        f"{units.duration(run.run_s)} long, from {units.size(run.base_bytes)} up to "
+        f"{units.size(run.top_bytes)}{ended}{said}"
+    )
 
 
 def framework(case: Case) -> Iterator[str]:

@@ -86,7 +86,7 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
         # Growth that provably slows down is watched as well.
         return f"watch {finding.pattern}", "yellow"
     if finding.pattern == "unknown":
-        few = f"collecting, {finding.samples} samples so far"
+        few = f"collecting, {finding.samples} sample{'s' if finding.samples != 1 else ''} so far"
         told = finding.reason.startswith("collecting")
         return finding.reason if told else few if finding.samples < needed else "unknown", "dim"
     return finding.pattern, "green" if finding.pattern in _CALM else ""

@@ -66,7 +66,8 @@ def compose(alert: Alert, notice: NoticeKind, *, now_s: float) -> Message:
     finding = alert.finding
     what = _recovered(alert) if notice == "resolved" else growth_line(finding)
     target = finding.subject.process
-    command = f"gpuwatchctl predict --pid {target.pid}" if target else "gpuwatchctl status"
+    about = target.pid if target else finding.subject.device_uid
+    command = f"gpuwatchctl explain {about}"
     if notice == "resolved":
         command = "gpuwatchctl alerts --all"
     full_in = "Host out of memory in" if finding.subject.host else "Full in"

@@ -21,10 +21,13 @@ from gpuwatchd.model import (
     ProcessInfo,
     ProcessKey,
     ProcessUse,
+    Profile,
     Sample,
     Subject,
 )
+from gpuwatchd.programs import key_on
 from gpuwatchd.store.live import KnownRuns, LiveProcess
+from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
@@ -376,3 +379,27 @@ def test_no_foreign_text_harms(target: str, capsys: pytest.CaptureFixture[str]) 
     answer = json.loads(capsys.readouterr().out)
     for part in answer["data"]["sections"]:
         assert all(line.isprintable() for line in part["lines"])
+
+
+def test_earlier_runs_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    _record("gradual")
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(config.state_dir(), settings, boot_id="b")
+    profile = Profile(
+        ended_at_s=time.time() - 9000, run_s=4000.0, base_bytes=2.0 * GIB, hold_s=0.0,
+        proven_bytes=5.0 * GIB, top_bytes=9.0 * GIB, near_limit=True, word="normal",
+    )  # fmt: skip
+    history.shelf.keep(
+        Run(
+            key=key_on("p", making.CARD) or "",
+            device_uid=making.CARD.uid,
+            label="python",
+            process=ProcessKey(pid=3, started_at_s=8e8),
+            begun_at_s=8e8,
+            profile=profile,
+        )
+    )
+    history.close()
+    told = _told(capsys, "4711")
+    assert "1 earlier run" in told
+    assert "1h 07m long, from 2.0 GiB up to 9.0 GiB, ended near the limit" in told

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.model import EtaRange
+from gpuwatchd.model import EtaRange, Subject
 from gpuwatchd.pipeline import messages
 from tests.making import alert, finding
 
@@ -22,7 +22,7 @@ def test_the_first_message_says_who_how_fast_how_sure_and_when() -> None:
         "Full in 0h 47m (0h 39m - 1h 02m).\n"
         "The floor rose in 14 of 16 windows."
     )
-    assert message.command == "gpuwatchctl predict --pid 4711"
+    assert message.command == "gpuwatchctl explain 4711"
     assert message.thread is None
     assert message.facts["R²"] == "0.982"
     assert message.facts["Full in"] == "0h 47m (0h 39m - 1h 02m)"
@@ -90,3 +90,11 @@ def test_a_subject_never_exceeds_its_width(title: str, mid_s: float) -> None:
         message = messages.compose(rude, notice, now_s=NOW_S)
         assert len(message.subject) <= messages.SUBJECT_CHARS
         msgspec.json.encode(message)
+
+
+def test_the_next_command_explains_what_the_message_is_about() -> None:
+    whole = Subject(device_uid="GPU-1")
+    told = alert(notices=1, finding=finding(subject=whole), subject=whole)
+    assert messages.compose(told, "firing", now_s=NOW_S).command == "gpuwatchctl explain GPU-1"
+    over = alert(notices=2, state="resolved", resolved_at_s=NOW_S)
+    assert messages.compose(over, "resolved", now_s=NOW_S).command == "gpuwatchctl alerts --all"
