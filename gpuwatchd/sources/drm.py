@@ -251,7 +251,9 @@ class DrmSource:
                 continue
             card = self._cards.get(found.uid)
             if card is None:
-                self._cards[found.uid] = _Card(found, len(self._cards))
+                # NVIDIA's are numbered from 0 by another source: no number is given twice.
+                first = drm_sysfs.nvidia_count(self._sys)
+                self._cards[found.uid] = _Card(found, first + len(self._cards))
             else:
                 card.found = found  # it may be another number after it was plugged in again
 

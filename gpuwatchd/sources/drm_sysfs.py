@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 AMD, INTEL = "0x1002", "0x8086"
@@ -227,15 +228,25 @@ def _is_integrated(vendor: str, pdev: str, sys: Path) -> bool:
     )
 
 
-def _has_card(sys: Path) -> bool:
-    """Say whether the machine has a GPU that is a card, of any of the three makers."""
+def _display_devices(sys: Path) -> Iterator[tuple[str, str]]:
+    """Yield (maker, PCI address) of every GPU of the three makers; this wakes none."""
     for device in (sys / "bus/pci/devices").glob("*"):
         vendor = _MAKERS.get(word(device / "vendor"))
-        if vendor is None or not word(device / "class").startswith(_DISPLAY_CLASS):
-            continue
-        if vendor == "nvidia" or not _is_integrated(vendor, device.name, sys):
-            return True
-    return False
+        if vendor is not None and word(device / "class").startswith(_DISPLAY_CLASS):
+            yield vendor, device.name
+
+
+def _has_card(sys: Path) -> bool:
+    """Say whether the machine has a GPU that is a card, of any of the three makers."""
+    return any(
+        vendor == "nvidia" or not _is_integrated(vendor, pdev, sys)
+        for vendor, pdev in _display_devices(sys)
+    )
+
+
+def nvidia_count(sys: Path) -> int:
+    """Return how many NVIDIA GPUs the machine has: theirs are the first numbers."""
+    return sum(vendor == "nvidia" for vendor, _ in _display_devices(sys))
 
 
 def amd_memory(card: Found, available_bytes: int | None) -> Memory:

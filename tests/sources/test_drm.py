@@ -448,6 +448,15 @@ def test_beside_a_card_a_processors_graphics_only_draw(tree: Tree, card: str) ->
     assert drawing in {device.uid for device in asked.devices()}
 
 
+def test_beside_cards_of_nvidia_no_number_is_given_twice(tree: Tree) -> None:
+    tree.card(0, "0000:01:00.0", "nvidia")
+    tree.card(1, "0000:02:00.0", "nvidia")
+    tree.card(2, NAVI, "amdgpu", mem_info_vram_total=GIB, mem_info_vram_used=MIB)
+    source = tree.source()
+    source.read()
+    assert [device.index for device in source.devices()] == [2]
+
+
 def test_a_chip_for_the_console_of_a_server_is_no_card(tree: Tree) -> None:
     apu(tree)
     console = tree.sys / "bus/pci/devices/0000:05:00.0"
