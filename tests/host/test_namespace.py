@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from gpuwatchd.host import Host, files
 from gpuwatchd.host.files import inside_container
 from gpuwatchd.model import ProcessInfo
-from tests.host.world import TORCH_MAPS, Clock, FakeProc
+from tests.conftest import ROOT
+from tests.host.world import TORCH_MAPS, Clock, FakeProc, linux
 
 
 def test_inside_a_container_a_pid_is_only_a_number(proc: FakeProc) -> None:
@@ -88,3 +92,26 @@ def test_a_container_that_shares_the_hosts_numbers_names_them(proc: FakeProc) ->
     proc.process(7)
     info = Host(proc.folder, monotonic=Clock()).look([7])[7]
     assert (info.name, info.foreign) == ("python3", False)
+
+
+@linux
+def test_a_real_pid_namespace_of_its_own() -> None:
+    script = """
+from gpuwatchd.host import Host
+host = Host()
+found = host.look([1, 999999, 4711])
+print(host.is_contained, [(i.name, i.foreign, i.user, i.argv) for i in found.values()] == [
+    (f"pid {pid} (outside this container)", True, None, ()) for pid in found
+], len(found))
+"""
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    try:
+        possible = subprocess.run([*inside, "true"], capture_output=True, check=False).returncode
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    if possible != 0:
+        pytest.skip("no pid namespace may be made here")
+    # The first process of a namespace is a shell's work.
+    command = [*inside, "sh", "-c", '"$0" -c "$1"; true', sys.executable, script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    assert done.stdout.split() == ["True", "True", "3"]
