@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.host.room import Room, room
+from gpuwatchd.model import ProcessKey
 from gpuwatchd.pipeline import Pipeline, hosting
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
+from tests.store.world import BOOT, Time, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,3 +134,59 @@ def test_the_room_of_the_host(tmp_path: Path) -> None:
     )
     assert room(tmp_path) == Room(total_bytes=1000 * 1024, free_bytes=624 * 1024)
     assert room(tmp_path / "nowhere") is None
+
+
+def test_ranks_that_leak_alike_on_the_host_are_one_alert() -> None:
+    ranks = [
+        msgspec.structs.replace(
+            LEAKER, key=ProcessKey(pid=50 + i, started_at_s=7.0), group="torchrun 7f3a", rank=i
+        )
+        for i in range(3)
+    ]
+
+    def play(tick: int) -> Sample:
+        one = sample(1000.0 + 5 * tick, [(rank, 10 * GIB) for rank in ranks])
+        uses = tuple(
+            msgspec.structs.replace(use, host_bytes=growing(tick))
+            for use in one.readings[0].uses or ()
+        )
+        reading = msgspec.structs.replace(one.readings[0], uses=uses)
+        return msgspec.structs.replace(one, readings=(reading,))
+
+    pipeline, post = watched(play)
+    ticks = run(pipeline, 500)
+    title = "host memory of 3 ranks of torchrun 7f3a (python train.py) of alice"
+    assert [a.title for a in ticks[-1].alerts] == [title]
+    assert post.told == [f"firing: {title}"]
+    (alert,) = ticks[-1].alerts
+    assert [one.name for one in alert.finding.blame] == [f"rank {i} on GPU 0" for i in range(3)]
+
+
+def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None:
+    def begin(start: int) -> tuple[Pipeline, Postbox]:
+        post = Postbox()
+        history = opened(tmp_path, Time(1000.0 + 5 * start))
+        source = Script(
+            lambda i: msgspec.structs.replace(on_host(start + i, growing(start + i)), boot_id=BOOT)
+        )
+        pipeline = Pipeline(
+            config=EAGER, sources=[source], courier=post, history=history,
+            wall=lambda: 1000.0 + 5 * start,
+        )  # fmt: skip
+        pipeline.intake.hosts = hosting.HostMemory(
+            pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=40 * GIB)
+        )
+        pipeline.resume()
+        return pipeline, post
+
+    first, _ = begin(0)
+    (before,) = run(first, 500)[-1].alerts
+    first.close()
+    again, post = begin(500)
+    ticks = run(again, 60)
+    (after,) = ticks[-1].alerts
+    assert (after.key, after.opened_at_s) == (before.key, before.opened_at_s)
+    assert post.told == []
+    track = again.watcher.tracks[before.subject.id]
+    assert track.window.count > 60
+    again.close()
