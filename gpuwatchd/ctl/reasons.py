@@ -102,7 +102,8 @@ def judged(case: Case) -> Iterator[str]:
     finding = case.finding
     if finding is None:
         return
-    if finding.onset_at_s is not None and finding.pattern in LEAK_PATTERNS | {"plateau"}:
+    grows = finding.pattern in LEAK_PATTERNS or finding.tier != "none"
+    if finding.onset_at_s is not None and grows:
         yield f"it has grown since {case.ago(finding.onset_at_s)}"
     late = case.now_s - finding.judged_at_s
     if late > 1.0:
@@ -137,9 +138,15 @@ def looked(case: Case) -> Iterator[str]:
         seen, k = grown.found, grown.best
         yield (
             f"what was never given back (the floor) grew by {units.size(float(seen.growth[k]))} in "
-            f"the {units.duration(float(seen.age_s[k]))} that deserve a verdict most, in about "
-            f"{seen.events[k]:.0f} independent rises"
+            f"the {units.duration(float(seen.age_s[k]))} that deserve a verdict most, in "
+            f"{_rises(float(seen.events[k]))}"
         )
+
+
+def _rises(events: float) -> str:
+    """Return "about 11 independent rises"."""
+    count = round(events)
+    return "one rise" if count == 1 else f"about {count} independent rises"
 
 
 def detectors(case: Case) -> Iterator[str]:
@@ -150,11 +157,20 @@ def detectors(case: Case) -> Iterator[str]:
     for name, nothing in NOT_SEEN.items():
         signal = told.get(name) or asked.get(name)
         if signal is not None:
-            yield f"{name}: {signal_words(signal, now_s=case.now_s)}"
+            swing = name == "trend" and _is_swing(signal, told.get("cycle") or asked.get("cycle"))
+            part = "; that is the present swing" if swing else ""
+            yield f"{name}: {signal_words(signal, now_s=case.now_s)}{part}"
         elif found is not None:
             yield f"{name}: {nothing}"
     if found is None and not told:
         yield "none of them has anything to show; without the recorded series they cannot be asked"
+
+
+def _is_swing(trend: Signal, cycle: Signal | None) -> bool:
+    """Say whether a rise is no more than the present one of many swings."""
+    if cycle is None or "period_s" not in cycle.facts or "growth_bytes" not in trend.facts:
+        return False
+    return trend.facts["growth_bytes"] <= 1.5 * cycle.facts["swing_bytes"]
 
 
 def signal_words(signal: Signal, *, now_s: float) -> str:
@@ -256,7 +272,7 @@ def _against(case: Case, finding: Finding) -> Iterator[str]:
         yield f"not a sawtooth: {of}, at most {units.size(fall)} was ever given back"
     if grown is not None:
         events = float(grown.found.events[grown.best])
-        yield f"not one jump: about {events:.0f} independent rises; one or two prove nothing"
+        yield f"not one jump: {_rises(events)}; one or two prove nothing"
 
 
 def _no_leak(finding: Finding, found: Evidence) -> Iterator[str]:

@@ -58,7 +58,7 @@ SHAPES_SAY = {
     "gradual": ("a straight rise of", "not a warm-up that ends", "not a sawtooth", "not one jump"),
     "step": ("stairs of 1.5 GiB", "rises in steps"),
     "cyclic": ("swings of", "creeps up", "never all"),
-    "sawtooth": ("swings of", "does not rise", "Why sawtooth"),
+    "sawtooth": ("swings of", "does not rise", "Why sawtooth", "the present swing"),
     "plateau": ("then stood at", "Why plateau"),
     "stable": ("flat at 4.0 GiB", "no look-back from 30 s", "nothing grows that would fill it"),
     "spike": ("one jump by 9.0 GiB", "Why spike"),
@@ -116,6 +116,9 @@ def test_every_pattern_is_reasoned_from_the_recorded_series(
     assert answer["data"]["verdict"]["pattern"] == shape
     told = _told(capsys, "4711")
     assert [words for words in SHAPES_SAY[shape] if words not in told] == []
+    leaks = shape in {"gradual", "step", "cyclic"}
+    assert ("it has grown since" in told) is leaks
+    assert ("full in" in told) is leaks
     assert "240 recorded samples over 1" in told or "0h 60m" in told
     assert "1. " in told
 
