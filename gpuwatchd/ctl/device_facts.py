@@ -87,7 +87,8 @@ def processes(item: LiveDevice) -> str:
     """Return why the process list is unknown, and how old the last one is; "" when it is known."""
     reading = item.reading
     if item.processes is not None and item.processes_age_s is None:
-        return ""
+        some = reading.uses_reason if reading is not None else None
+        return f"some processes unknown: {some}" if some else ""
     if reading is None or reading.state in {"asleep", "released"}:
         return ""
     if reading.uses_reason is None and reading.state != "ok":
@@ -143,7 +144,11 @@ def balance(ledger: Ledger) -> str:
         )
         if amount is not None
     ]  # fmt: skip
-    text = f"{units.size(ledger.total_bytes)} = {' + '.join(parts)}"
+    if ledger.free_bytes is None and ledger.unattributed_bytes is None:
+        # Shared with the host, or kept by the kernel: what is free is not the device's to count.
+        text = f"{', '.join(parts) or '?'}, of {units.size(ledger.total_bytes)}"
+    else:
+        text = f"{units.size(ledger.total_bytes)} = {' + '.join(parts)}"
     if ledger.state == "overlap" and ledger.unattributed_bytes is not None:
         more = units.size(-ledger.unattributed_bytes)
         text += f"; processes hold {more} more than is used: memory that they share counts in each"

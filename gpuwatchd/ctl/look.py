@@ -306,8 +306,10 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
             seen = host.look([key.pid for key in missing])
         finally:
             host.close()
+    # Whom the host does not see has ended: those of elsewhere, and hidden ones, it does tell.
+    state = "gone" if module is not None else None
     for key in missing:
-        known[key] = seen.get(key.pid) or ProcessInfo(key=key, name="?")
+        known[key] = seen.get(key.pid) or ProcessInfo(key=key, name="?", state=state)
     return known
 
 
@@ -317,21 +319,30 @@ def _live_device(
     sample: Sample,
     infos: dict[ProcessKey, ProcessInfo],
 ) -> LiveDevice:
+    from gpuwatchd import blame  # noqa: PLC0415 - only where there is no live state
+
     uses = reading.uses if reading is not None else None
     processes: tuple[LiveProcess, ...] | None = None
-    rest: int | None = None
-    if reading is not None and uses is not None:
+    if uses is not None:
         processes = tuple(
-            LiveProcess(info=infos[u.key], used_bytes=u.used_bytes, kind=u.kind) for u in uses
+            LiveProcess(
+                info=infos[u.key],
+                used_bytes=u.used_bytes,
+                kind=u.kind,
+                sm_pct=u.sm_pct,
+                host_bytes=u.host_bytes,
+            )
+            for u in uses
         )
-        amounts = [u.used_bytes for u in uses]
-        if reading.used_bytes is not None and None not in amounts:
-            rest = reading.used_bytes - sum(a for a in amounts if a is not None)
+    ledger = None if reading is None else blame.draw(reading, device.memory_kind)
+    rest = ledger.unattributed_bytes if ledger is not None and ledger.state != "partial" else None
     return LiveDevice(
         device=device,
         reading=reading,
         unattributed_bytes=rest,
         processes=processes,
+        ledger=ledger,
+        events=tuple(e for e in sample.events if e.device_uid == device.uid),
         samples=1,
         faults=tuple(f.why for f in sample.faults if f.device_uid == device.uid),
     )

@@ -104,6 +104,8 @@ def test_a_list_that_could_not_be_read_is_not_an_empty_one(
     assert "last known" not in shown
     world.write(devices=(_device(),), alerts=())
     assert "processes" not in _shown(capsys, "status")
+    world.write(devices=(_device(reading=look),), alerts=())
+    assert "some processes unknown: no permission\n" in _shown(capsys, "status")
 
 
 def _ledger(state: LedgerState, rest_gib: float, usual_gib: float | None = None) -> Ledger:
@@ -134,6 +136,8 @@ def test_the_account_explains_what_does_not_add_up() -> None:
     assert "3.0 GiB more than is used" in device_facts.balance(_ledger("overlap", -3.0))
     assert "<= 1.0 GiB nobody owns" in device_facts.balance(_ledger("partial", 1.0))
     assert "the process list is unknown" in device_facts.balance(_ledger("none", 0.0))
+    shared = Ledger(state="whole", total_bytes=100 * GIB, owned_bytes=9 * GIB)
+    assert device_facts.balance(shared) == "9.0 GiB in processes, of 100.0 GiB"
     parts = device_facts.balance(_ledger("whole", 9.0)).partition(" = ")[2].split(" + ")
     assert [part.split(" GiB")[0] for part in parts] == ["20.0", "1.0", "50.0", "9.0"]
 
