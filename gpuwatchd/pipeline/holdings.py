@@ -13,7 +13,7 @@ from gpuwatchd.host.glance import absent, booted_at_s, glance
 from gpuwatchd.zombies import DAEMONS, Board, Held, Limits, Server, Vigil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from gpuwatchd.config import Config
     from gpuwatchd.host import Host
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EVERY_TICKS: Final = 6
 AT_LEAST_EVERY_S: Final = 30.0
-GLANCES: Final = 8
+GLANCES: Final = 4
 """Processes whose state is read in one look, in turn; those in question come on top."""
 GAP_S: Final = 600.0
 _SCREEN: Final = frozenset({"display", "browser"})
@@ -95,9 +95,15 @@ class Holdings:
         self._looked_s: float | None = None
         self._util: dict[str, float] = {}
         """Highest use of each device since the last look, where it could be read."""
+        self._resting: set[str] = set()
+        """Devices with processes that did nothing at the last look."""
+        self._bursts: dict[tuple[str, ProcessKey], float] = {}
+        """What processes on these have done since."""
         self._past: dict[ProcessKey, _Past] = {}
         self._was: dict[int, ProcessInfo] = {}
         self._turn = 0
+        self._kept: dict[str, dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]]] = {}
+        """What is known of each process, as long as nothing is new."""
         self._suspects: set[ProcessKey] = set()
         """Seen to be stuck at the last look."""
 
@@ -117,6 +123,10 @@ class Holdings:
             reading = seen.reading
             if reading is not None and reading.util_pct is not None:
                 util[uid] = max(reading.util_pct, util.get(uid, 0.0))
+            if uid in self._resting and reading is not None:
+                for use in reading.uses or ():
+                    if use.sm_pct:
+                        self._bursts[uid, use.key] = use.sm_pct
         last_s = self._looked_s
         recent = last_s is not None and 0.0 <= now_s - last_s < AT_LEAST_EVERY_S
         self._ticks += 1
@@ -126,6 +136,7 @@ class Holdings:
         self._looked_s = now_s
         self._examine(now_s)
         util.clear()
+        self._bursts.clear()
 
     def _examine(self, now_s: float) -> None:
         section = self.config.zombies
@@ -138,6 +149,11 @@ class Holdings:
         devices = self._intake.devices.values()
         cut = {seen.device.parent_uid for seen in devices if seen.device.parent_uid is not None}
         boards = [self._board(seen, fresh, cut) for seen in devices]
+        for uid in self._kept.keys() - self._intake.devices.keys():
+            del self._kept[uid]
+        self._resting = {
+            board.uid for board in boards if any(held.busy_pct == 0 for held in board.uses or ())
+        }
         found = self._vigil.look(boards, self._servers(), now_s, limits)
         totals = {board.uid: board.total_bytes for board in boards}
         self.found = tuple(self._priced(one, totals.get(one.device_uid), now_s) for one in found)
@@ -157,16 +173,6 @@ class Holdings:
 
     # ---- processes ------------------------------------------------------------------------------
 
-    def _uses(self) -> Iterable[tuple[ProcessUse, ProcessInfo]]:
-        """Yield what is held by processes of this machine."""
-        infos = self._intake.infos
-        for seen in self._intake.devices.values():
-            if seen.reading is not None and self._is_local(seen):
-                for use in seen.reading.uses or ():
-                    info = infos.get(use.key)
-                    if info is not None and not info.foreign:
-                        yield use, info
-
     def _is_local(self, seen: Seen) -> bool:
         """Say whether a device's pids are those of this machine."""
         return self._host is not None and seen.device.source not in _RECORDED
@@ -181,14 +187,20 @@ class Holdings:
 
     def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, Glance]:
         """Read the state of some processes: those in question, and some others in turn."""
+        infos = self._intake.infos
         here: dict[ProcessKey, ProcessInfo] = {}
-        for use, info in self._uses():
-            key, used = use.key, use.used_bytes
-            if key.started_at_s is not None and (used is None or used >= least_bytes):
-                here[key] = info
-                if info.state in _STUCK:
-                    self._suspects.add(key)
-        for key in [key for key in self._past if key not in here]:
+        for seen in self._intake.devices.values():
+            if seen.reading is None or not self._is_local(seen):
+                continue
+            for use in seen.reading.uses or ():
+                key, used = use.key, use.used_bytes
+                if use.sm_pct or key.started_at_s is None:
+                    continue  # at work, or nobody who could be looked at
+                if used is None or used >= least_bytes:
+                    info = here[key] = infos[key]
+                    if info.state in _STUCK:
+                        self._suspects.add(key)
+        for key in [key for key in self._past if key not in infos]:
             del self._past[key]
         keys = list(here)
         begin = self._turn % len(keys) if keys else 0
@@ -224,28 +236,43 @@ class Holdings:
             return Board(uid=uid, uses=())  # what is held there, its instances hold
         local = self._is_local(seen)
         infos = self._intake.infos
+        kept = self._kept.get(uid, {})
+        now: dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]] = {}
+        for use in reading.uses:
+            key = use.key
+            info, before = infos[key], kept.get(key)
+            known = before is not None and before[0] is use and before[1] is info
+            if before is None or not known or key in fresh or self._may_differ(use, before[2]):
+                now[key] = use, info, self._held(uid, use, info, fresh.get(key), local=local)
+            else:
+                now[key] = before
+        self._kept[uid] = now
         return Board(
             uid=uid,
             total_bytes=reading.total_bytes or seen.device.memory_total_bytes,
             util_pct=self._util.get(uid),
             memory_util_pct=reading.memory_util_pct,
             ledger=seen.ledger,
-            uses=tuple(
-                [
-                    self._held(use, infos[use.key], fresh.get(use.key), local=local)
-                    for use in reading.uses
-                    if use.key in infos
-                ]
-            ),
+            uses=tuple([held for _, _, held in now.values()]),
             complete=reading.uses_reason is None,
             contained=local and self._host is not None and self._host.is_contained,
         )
 
-    def _held(self, use: ProcessUse, info: ProcessInfo, now: Glance | None, *, local: bool) -> Held:
+    def _may_differ(self, use: ProcessUse, held: Held) -> bool:
+        """Say whether more than the use itself must be looked at anew."""
+        burst = use.sm_pct == 0 and (self._bursts or held.busy_pct != 0)
+        return bool(burst or not held.exists or held.state in _STUCK)
+
+    def _held(
+        self, uid: str, use: ProcessUse, info: ProcessInfo, now: Glance | None, *, local: bool
+    ) -> Held:
+        busy_pct = use.sm_pct
+        if busy_pct == 0 and self._bursts:
+            busy_pct = self._bursts.get((uid, use.key), busy_pct)
         exempt = info.framework in _SCREEN or info.name in DAEMONS
         if not local:
             return Held(
-                info=info, used_bytes=use.used_bytes, kind=use.kind, busy_pct=use.sm_pct,
+                info=info, used_bytes=use.used_bytes, kind=use.kind, busy_pct=busy_pct,
                 exempt=exempt,
             )  # fmt: skip
         exists = True if use.key.started_at_s is not None else None
@@ -267,7 +294,7 @@ class Holdings:
             info=info,
             used_bytes=use.used_bytes,
             kind=use.kind,
-            busy_pct=use.sm_pct,
+            busy_pct=busy_pct,
             exists=exists,
             state=state,
             cpu_pct=None if known is None else known.cpu_pct,

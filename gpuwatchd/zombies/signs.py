@@ -35,6 +35,7 @@ HUNG_S: Final = 600.0
 BASELINE_SHARE: Final = 0.02
 BASELINE_BYTES: Final = 2**30
 """The driver alone takes no more than this, or than that share of the device."""
+_STUCK: Final = frozenset({"D", "Z", "X"})
 _MPS: Final = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
 
 
@@ -69,6 +70,13 @@ def read(
             used = held.used_bytes
             if held.exempt or (used is not None and (used < limits.minimum_bytes or used <= 0)):
                 continue
+            if (
+                held.busy_pct
+                and held.exists
+                and held.state not in _STUCK
+                and not (servers or waits)
+            ):
+                continue  # at work, as most are
             found = (
                 _ended(board, held)
                 or (_serving(board, held, servers) if servers else None)
@@ -130,12 +138,13 @@ def _ended(board: Board, held: Held) -> Sign | None:
     if held.exists is False:
         words = f"the driver still lists pid {pid}, which does not exist any more"
         return _sign(board, held, "gone", words, advice.GONE)
-    if held.state in {"Z", "X"}:
+    if held.state not in _STUCK:
+        return None
+    if held.state != "D":
         parent = f" {held.parent}" if held.parent else ""
         words = f"pid {pid} has ended and its parent{parent} has not collected it"
         return _sign(board, held, "defunct", words, advice.defunct(held))
-    still = held.cpu_pct is not None and held.cpu_pct < activity.STILL_CPU_PCT
-    if held.state == "D" and still:
+    if held.cpu_pct is not None and held.cpu_pct < activity.STILL_CPU_PCT:
         words = f"pid {pid} waited in the kernel (state D) in every look and used no CPU"
         return _sign(board, held, "driver-wait", words, advice.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
     return None

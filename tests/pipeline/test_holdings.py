@@ -169,7 +169,7 @@ def test_many_processes_are_asked_in_turn(machine: Machine) -> None:
         machine.run(one.key.pid)
     machine.ticks(1)
     assert machine.asked == list(range(100, 100 + GLANCES))
-    machine.ticks(4 * EVERY_TICKS)
+    machine.ticks(9 * EVERY_TICKS)
     assert sorted(machine.asked) == list(range(100, 140))
 
 
@@ -244,6 +244,15 @@ def test_waiting_in_the_driver_is_seen_at_every_look_once_suspected(machine: Mac
     assert machine.ticks(EVERY_TICKS) == ()
 
 
+def test_who_is_known_to_be_at_work_is_not_asked(machine: Machine) -> None:
+    machine.card([info(7)])
+    seen = machine.devices["GPU-1"]
+    (use,) = seen.reading.uses
+    seen.reading = structs.replace(seen.reading, uses=(structs.replace(use, sm_pct=40.0),))
+    assert machine.ticks(THREE_LOOKS) == ()
+    assert machine.asked == []
+
+
 def test_a_pid_that_is_another_process_by_now_is_not_believed(machine: Machine) -> None:
     machine.card([info(7)])
     machine.run(7, "D", started_s=9_000.0)
@@ -285,6 +294,26 @@ def test_work_between_two_looks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     for turn in range(10 * EVERY_TICKS):
         machine.card([info(7)], util=4.0 if turn % EVERY_TICKS == 3 else 0.0)
         assert machine.ticks(1) == ()
+
+
+def test_a_burst_of_one_process_between_two_looks_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch, zombies=IDLE)
+    machine.run(7)
+    machine.run(8)
+    for turn in range(10 * EVERY_TICKS):
+        machine.card([info(7), info(8)], util=50.0)
+        seen = machine.devices["GPU-1"]
+        first, second = seen.reading.uses
+        burst = 30.0 if turn % EVERY_TICKS == 3 else 0.0
+        uses = (
+            structs.replace(first, sm_pct=burst),
+            structs.replace(second, sm_pct=0.0),
+        )
+        seen.reading = structs.replace(seen.reading, uses=uses)
+        machine.ticks(1)
+    assert [one.process and one.process.key.pid for one in machine.holdings.found] == [8]
 
 
 def test_where_the_use_is_unknown_the_cpu_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,6 +442,6 @@ def test_a_stopped_process_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> Non
     machine.card(people, util=0.0)
     for one in people:
         machine.run(one.key.pid, "T")
-    found = machine.ticks(9 * EVERY_TICKS)
+    found = machine.ticks(12 * EVERY_TICKS)
     assert len(found) == 40
     assert all("stopped" in one.evidence for one in found)
