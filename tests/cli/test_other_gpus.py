@@ -20,7 +20,7 @@ from gpuwatchd.sources.drm import DrmSource
 from gpuwatchd.sources.metal import MetalSource
 from gpuwatchd.store import live
 from tests.sources.drm_case import Tree, amd_fdinfo
-from tests.sources.test_metal import FakeMac
+from tests.sources.metal_case import FakeMac
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what auto is on Linux")
 

@@ -20,7 +20,7 @@ from tests.conftest import need
 from tests.contract.source_laws import broken, states
 from tests.fakenvml import FakeNvml
 from tests.sources.drm_case import ARC, GIB, Tree, amd_fdinfo, xe_fdinfo
-from tests.sources.test_metal import FakeMac
+from tests.sources.metal_case import FakeMac
 
 if TYPE_CHECKING:
     from collections.abc import Callable

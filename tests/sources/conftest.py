@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
+from tests.sources.drm_case import Tree
+from tests.sources.metal_case import FakeMac
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -30,3 +34,41 @@ def child() -> Iterator[int]:
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process.pid
         process.kill()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+@pytest.fixture
+def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Refuse to open a file or a folder, even to root."""
+    forbidden: set[str] = set()
+    scandir, opened = os.scandir, os.open
+
+    def checked_scandir(path: str | Path) -> object:
+        if str(path) in forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    def checked_open(path: str | Path, *arguments: Any, **named: Any) -> Any:
+        if str(path) in forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr("os.scandir", checked_scandir)
+    monkeypatch.setattr("os.open", checked_open)
+    return lambda path: forbidden.add(str(path))
+
+
+@pytest.fixture
+def mac() -> FakeMac:
+    """Return a Mac of recorded texts."""
+    return FakeMac()
+
+
+@pytest.fixture
+def recorded(shared_data: Path) -> Path:
+    """Return the folder of recordings of others' Macs."""
+    return shared_data / "platforms/macos"
