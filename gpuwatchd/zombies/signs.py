@@ -221,8 +221,17 @@ def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None
                 f" request has been worked on for {units.duration(server.kv_idle_s)}"
             )
             begun_s = None if server.kv_idle_s is None else reading.at_s - server.kv_idle_s
-            return _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
+            found = _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
+            return structs.replace(found, held_bytes=_leaked_bytes(server))
     return None
+
+
+def _leaked_bytes(server: Server) -> int | None:
+    """Return how much of a KV cache stays taken, where one process has it and says its size."""
+    size = server.reading.facts.get("kv_cache_memory_usage_gb")
+    if size is None or server.kv_left is None or len(server.members) > 1:
+        return None
+    return round(server.kv_left * size * 2**30)
 
 
 def _has_own(server: Server) -> bool:

@@ -138,6 +138,10 @@ def test_a_cache_that_does_not_come_back_is_listed_with_its_share() -> None:
     (found,) = look(board(held(900, who={"framework": "vLLM"})), servers=[said], at_s=1000.0)
     assert (found.kind, found.since_s) == ("leaked-kv", 300.0)
     assert "12%" in found.evidence
+    assert found.held_bytes is None  # a part of the process's memory, of unknown size
+    told = server("SGLang", models=1, left=0.25, facts={"kv_cache_memory_usage_gb": 40.0})
+    (found,) = look(board(held(900, who={"framework": "SGLang"})), servers=[told], at_s=1000.0)
+    assert found.held_bytes == 10 * 2**30
 
 
 def test_holding_memory_idle_for_two_hours() -> None:
