@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.sources.metal_calls import ACCELERATORS
 from tests.making import GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
+from tests.sources.metal_case import FakeMac
 
 if TYPE_CHECKING:
     from gpuwatchd.model import Sample
@@ -58,3 +60,27 @@ def test_the_ledger_says_that_it_is_not_whole() -> None:
     assert ledger is not None
     assert ledger.state == "partial"
     assert tick.state.devices[0].unattributed_bytes is None
+
+
+class Filling(FakeMac):
+    """A Mac whose GPU memory fills by 40 MiB a look, held by a program that is not listed."""
+
+    def run(self, argv: tuple[str, ...]) -> bytes:
+        raw = super().run(argv)
+        if argv != ACCELERATORS:
+            return raw
+        self.now_s += 5.0
+        allocated = 6 * GIB + max(0, int(self.now_s) - 1300) // 5 * 40 * MIB
+        return raw.replace(b"6442450944", str(allocated).encode())
+
+
+def test_on_a_mac_what_is_allocated_is_judged_whoever_is_listed() -> None:
+    post = Postbox()
+    ticks = run(Pipeline(config=EAGER, sources=[Filling().source()], courier=post), 260)
+    (alert,) = [alert for alert in ticks[-1].alerts if alert.state == "firing"]
+    assert alert.subject.process is None
+    assert "Apple M2" in post.told[0]
+    assert len(post.told) == 1
+    ledger = ticks[-1].state.devices[0].ledger
+    assert ledger is not None
+    assert (ledger.state, ledger.unattributed_bytes) == ("partial", None)
