@@ -38,6 +38,8 @@ UNREAD: Final = "everybody's open files could not be looked through in time"
 DEADLINE_S: Final = 1.0
 """A card that has not answered by then hangs; the others do not wait for it."""
 _OPEN_FILES: Final = "open files"
+_NAMED: Final = 4
+"""So many cards are named when it is asked what is here."""
 _SILENT: Final = frozenset({"lost", "hung"})
 _NO_RIGHTS: Final = frozenset({errno.EACCES, errno.EPERM})
 
@@ -124,10 +126,12 @@ class DrmSource:
     def probe(self) -> Availability:
         """Say whether there is an AMD or Intel GPU to watch. Never raises."""
         self._scan()
-        count = len(self._cards)
-        if count:
-            return Availability(ok=True, reason=f"the kernel lists {count} AMD or Intel GPU(s)")
-        return self._absence()
+        found = [card.found for card in self._cards.values()]
+        if not found:
+            return self._absence()
+        named = ", ".join(f"{one.name} at {one.pdev} ({one.driver})" for one in found[:_NAMED])
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        return Availability(ok=True, reason=f"the kernel lists {named}{more}")
 
     def devices(self) -> list[Device]:
         """Return the cards known now, in the kernel's order."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 def test_an_amd_card_gives_every_figure_it_publishes(tree: Tree) -> None:
     tree.navi(ras__umc_err_count="ue: 3\nce: 12", mem_busy_percent=12)  # codespell:ignore ue
     source = tree.source()
+    assert source.probe().reason == f"the kernel lists AMD GPU 0x73bf at {NAVI} (amdgpu)"
     reading = only(source.read())
     (device,) = source.devices()
     assert device.uid == "amd-5a1b2c3d4e5f6071"
