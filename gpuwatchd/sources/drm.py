@@ -10,70 +10,34 @@ plain files of the same shape.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from gpuwatchd.errors import SourceUnavailable
-from gpuwatchd.model import Availability, Device, DeviceReading, Event, Fault, Sample
+from gpuwatchd.model import Availability, Fault, Sample
 from gpuwatchd.sources import drm_sysfs
+from gpuwatchd.sources.drm_card import Card, blank, measure, news, nothing, reading_of
 from gpuwatchd.sources.drm_names import Names, is_contained
 from gpuwatchd.sources.drm_processes import Holders, Processes
-from gpuwatchd.sources.drm_sysfs import Found, Gauges, Memory
 from gpuwatchd.sources.nvml_lanes import Lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuwatchd.model import DeviceState, EventKind, ProcessInfo
+    from gpuwatchd.model import Device, DeviceReading, Event, ProcessInfo
 
-HIDDEN: Final = "the memory in use is the sum of the processes that can be read: a lower bound"
 UNREAD: Final = "everybody's open files could not be looked through in time"
 DEADLINE_S: Final = 1.0
 """A card that has not answered by then hangs; the others do not wait for it."""
 _OPEN_FILES: Final = "open files"
 _NAMED: Final = 4
 """So many cards are named when it is asked what is here."""
-_SILENT: Final = frozenset({"lost", "hung"})
-_NO_RIGHTS: Final = frozenset({errno.EACCES, errno.EPERM})
-
-
-class _Measured(NamedTuple):
-    """What /sys says of one card."""
-
-    memory: Memory
-    busy_pct: int | None
-    traffic_pct: int | None
-    gauges: Gauges | None
-    """None: not asked for in this look."""
-
-
-class _Card:
-    """One card: who it is, and what is carried from look to look."""
-
-    __slots__ = ("device", "energy", "found", "gauges", "state")
-
-    def __init__(self, found: Found, index: int) -> None:
-        self.found = found
-        self.gauges = Gauges()
-        self.energy: tuple[float, int] | None = None
-        self.state: DeviceState = "ok"
-        self.device = Device(
-            uid=found.uid,
-            vendor=found.vendor,
-            index=index,
-            name=found.name,
-            memory_total_bytes=None,
-            memory_kind="unified" if found.unified else "dedicated",
-            source="drm",
-            pci_bus=found.pdev,
-        )
 
 
 class DrmSource:
@@ -114,7 +78,7 @@ class DrmSource:
         self._clock = clock
         self._monotonic = monotonic
         self._boot_id = drm_sysfs.word(self._proc / "sys/kernel/random/boot_id")
-        self._cards: dict[str, _Card] = {}
+        self._cards: dict[str, Card] = {}
         self._processes = Processes(self._proc, self._sys, rescan_s=rescan_s)
         self._lanes = Lanes()
         self._names = Names(self._proc) if is_contained(self._proc) else None
@@ -166,17 +130,17 @@ class DrmSource:
             before = card.state
             if not os.path.isdir(card.found.folder):  # noqa: PTH112 - once per card and look
                 why = "the kernel does not list it any more"
-                readings.append(_blank(card, "lost", why, faults))
+                readings.append(blank(card, "lost", why, faults))
             elif uid not in awake:
                 card.state = "asleep"
-                readings.append(_nothing(card))
+                readings.append(nothing(card))
             elif uid not in answers:
-                readings.append(_blank(card, "hung", self._hangs(uid), faults))
+                readings.append(blank(card, "hung", self._hangs(uid), faults))
             else:
                 known = holders.get(card.found.pdev) if isinstance(holders, dict) else None
                 held = known or Holders(None, UNREAD, None)
-                readings.append(_reading(card, answers[uid], held, mono_s, faults))
-            events += _news(card, before, taken_at_s)
+                readings.append(reading_of(card, answers[uid], held, mono_s, faults))
+            events += news(card, before, taken_at_s)
         self._looks += 1
         people = self._name(readings)
         return Sample(
@@ -193,13 +157,15 @@ class DrmSource:
         """End the threads; no file is kept open between two looks."""
         self._lanes.close()
 
-    def _ask(self, awake: Mapping[str, _Card], mono_s: float) -> dict[str, Any]:
+    def _ask(self, awake: Mapping[str, Card], mono_s: float) -> dict[str, Any]:
         """Return what the cards and everybody's open files answer in time, each in its lane."""
         if not awake:
             return {}  # nobody computes: not even open files are looked through
         cards = [(card.found.pdev, card.found.unified) for card in awake.values()]
         jobs: dict[str, Callable[[], Any]] = {
-            uid: partial(self._measure, card.found, (self._looks + turn) % self._slow_every == 0)
+            uid: partial(
+                measure, card.found, self._proc, (self._looks + turn) % self._slow_every == 0
+            )
             for turn, (uid, card) in enumerate(awake.items())
         }
         jobs[_OPEN_FILES] = partial(self._processes.look, mono_s, cards)
@@ -209,25 +175,6 @@ class DrmSource:
     def _hangs(self, uid: str) -> str:
         stuck_s = self._lanes.busy_s(uid) or DEADLINE_S
         return f"the driver has not answered for {max(1, round(stuck_s))} s"
-
-    def _measure(self, found: Found, slow: bool) -> _Measured | OSError:  # noqa: FBT001
-        """Read what /sys says of one card; runs in the card's lane and changes nothing."""
-        total, available = drm_sysfs.host_memory(self._proc) if found.unified else (None, None)
-        try:
-            if found.vendor == "amd":
-                memory = drm_sysfs.amd_memory(found, available)
-            else:
-                drm_sysfs.read_word(found.folder / "vendor")  # raises where the card is gone
-                known = drm_sysfs.intel_total_bytes(found.folder)
-                memory = Memory(None, available, total if found.unified else known)
-        except OSError as error:
-            return error
-        return _Measured(
-            memory=memory,
-            busy_pct=drm_sysfs.number(f"{found.folder}/gpu_busy_percent"),
-            traffic_pct=drm_sysfs.number(f"{found.folder}/mem_busy_percent"),
-            gauges=drm_sysfs.gauges(found) if slow else None,
-        )
 
     def _name(self, readings: list[DeviceReading]) -> tuple[ProcessInfo, ...]:
         """Say who the processes are where nobody else can: in a container."""
@@ -257,7 +204,7 @@ class DrmSource:
             if card is None:
                 # NVIDIA's are numbered from 0 by another source: no number is given twice.
                 first = drm_sysfs.nvidia_count(self._sys)
-                self._cards[found.uid] = _Card(found, first + len(self._cards))
+                self._cards[found.uid] = Card(found, first + len(self._cards))
             else:
                 card.found = found  # it may be another number after it was plugged in again
 
@@ -279,119 +226,3 @@ class DrmSource:
             if left_out
             else "amdgpu, i915 and xe are read: lspci -k says which driver a card has",
         )
-
-
-def _reading(
-    card: _Card, answer: _Measured | OSError, held: Holders, mono_s: float, faults: list[Fault]
-) -> DeviceReading:
-    """Put together what a card and everybody's open files say."""
-    if not isinstance(answer, _Measured):
-        number = getattr(answer, "errno", None)
-        state: DeviceState = "no-permission" if number in _NO_RIGHTS else "lost"
-        words = getattr(answer, "strerror", None) or str(answer) or "no answer"
-        return _blank(card, state, f"its memory cannot be read: {words}", faults)
-    found, memory, reason = card.found, answer.memory, held.reason
-    card.state = "ok"
-    if found.vendor == "intel":
-        memory, reason = _of_processes(memory, held, unified=found.unified)
-    elif memory.used_bytes is None:
-        faults.append(_fault(card, "memory", "its memory figures are no numbers"))
-    if answer.gauges is not None:
-        card.gauges = _with_power(card, answer.gauges, mono_s)
-    util = _percent(answer.busy_pct)
-    if found.vendor == "intel" and held.reason is None:
-        util = held.busy_pct
-    if memory.total_bytes is not None:
-        card.device = msgspec.structs.replace(card.device, memory_total_bytes=memory.total_bytes)
-    return DeviceReading(
-        device_uid=found.uid,
-        used_bytes=memory.used_bytes,
-        free_bytes=memory.free_bytes,
-        total_bytes=memory.total_bytes,
-        util_pct=util,
-        memory_util_pct=_percent(answer.traffic_pct),
-        temp_c=card.gauges.temp_c,
-        power_w=card.gauges.power_w,
-        clock_mhz=card.gauges.clock_mhz,
-        ecc_errors=card.gauges.ecc_errors,
-        uses=held.uses,
-        uses_reason=reason,
-        memory_api=_api(found),
-    )
-
-
-def _of_processes(memory: Memory, held: Holders, *, unified: bool) -> tuple[Memory, str | None]:
-    """Return the memory of a card whose driver does not tell it: what its processes hold."""
-    amounts = [use.used_bytes for use in held.uses or ()]
-    known = [amount for amount in amounts if amount is not None]
-    used = sum(known) if held.uses is not None and len(known) == len(amounts) else None
-    total = memory.total_bytes
-    if held.uses is None:
-        return Memory(None, None, total), held.reason
-    if held.reason is not None:
-        # More may be in use: what is left would be too much.
-        return Memory(used, None, total), f"{held.reason}; {HIDDEN}"
-    free = None if total is None or used is None else max(0, total - used)
-    return Memory(used, memory.free_bytes if unified else free, total), None
-
-
-def _with_power(card: _Card, gauges: Gauges, mono_s: float) -> Gauges:
-    """Return the gauges, with the power that an energy counter stands for."""
-    before, card.energy = card.energy, None
-    if gauges.energy_uj is None:
-        return gauges
-    card.energy = (mono_s, gauges.energy_uj)
-    if gauges.power_w is not None or before is None or mono_s <= before[0]:
-        return gauges
-    used_uj = gauges.energy_uj - before[1]
-    # The counter starts anew with the driver.
-    power_w = used_uj / 1e6 / (mono_s - before[0]) if used_uj >= 0 else None
-    return gauges._replace(power_w=power_w)
-
-
-def _percent(value: int | None) -> float | None:
-    return None if value is None else min(100.0, float(value))
-
-
-def _blank(card: _Card, state: DeviceState, why: str, faults: list[Fault]) -> DeviceReading:
-    card.state = state
-    card.energy = None
-    faults.append(_fault(card, "", why))
-    return _nothing(card, "the GPU does not answer")
-
-
-def _nothing(card: _Card, why: str = "the GPU is asleep and is left so") -> DeviceReading:
-    return DeviceReading(
-        device_uid=card.found.uid,
-        used_bytes=None,
-        free_bytes=None,
-        total_bytes=card.device.memory_total_bytes,
-        uses=None,
-        uses_reason=why,
-        state=card.state,
-    )
-
-
-def _api(found: Found) -> str:
-    if found.vendor == "intel":
-        return "fdinfo"
-    return "sysfs vram+gtt" if found.unified else "sysfs vram"
-
-
-def _fault(card: _Card, field: str, why: str) -> Fault:
-    where = f"drm/{card.found.pdev}"
-    return Fault(where=f"{where}/{field}" if field else where, why=why, device_uid=card.found.uid)
-
-
-def _news(card: _Card, before: DeviceState, at_s: float) -> list[Event]:
-    kind: EventKind
-    if card.state == "lost" and before != "lost":
-        kind, text = "gpu-lost", "the kernel does not answer for it any more"
-    elif card.state == "hung" and before != "hung":
-        kind, text = "gpu-hung", "its driver does not answer in time"
-    elif before in _SILENT and card.state not in _SILENT:
-        kind, text = "gpu-back", "it answers again"
-    else:
-        return []
-    hardware = None if kind == "gpu-back" else True
-    return [Event(at_s=at_s, kind=kind, device_uid=card.found.uid, text=text, hardware=hardware)]
