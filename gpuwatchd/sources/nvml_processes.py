@@ -39,9 +39,9 @@ LIST_TRIES: Final = 4
 UNTOLD: Final = "the driver lists processes without their memory (as under WSL 2 and WDDM)"
 _NONE: Final = "the driver does not list processes"
 
-_ENTRY: Final = struct.Struct("@IQII")
+_ENTRY: Final = struct.Struct("@IQ8x")
 _ENTRY_V1: Final = struct.Struct("@IQ")
-_SAMPLE: Final = struct.Struct("@IQIIII")
+_SAMPLE: Final = struct.Struct("@IQI12x")
 _KINDS: Final = (
     ("C", "nvmlDeviceGetComputeRunningProcesses"),
     ("G", "nvmlDeviceGetGraphicsRunningProcesses"),
@@ -156,8 +156,7 @@ class ProcessLists:
             if not raw:
                 continue
             entry = _ENTRY_V1 if desk.list_version[kind] == len(_VERSIONS) - 1 else _ENTRY
-            for fields in entry.iter_unpack(raw):
-                pid, memory_bytes = fields[0], fields[1]
+            for pid, memory_bytes in entry.iter_unpack(raw):
                 if not 0 < pid <= self._max_pid:
                     desk.raw.clear()
                     return f"the driver's process list is not credible (pid {pid})"
@@ -266,11 +265,16 @@ class ProcessLists:
             code, raw = self._ask_samples(desk, MOST_SAMPLES)
         newest: dict[int, tuple[int, float]] = {}
         if code == OK:
-            for pid, at_us, sm_pct, *_ in _SAMPLE.iter_unpack(raw):
+            latest_us = desk.seen_us
+            for pid, at_us, sm_pct in _SAMPLE.iter_unpack(raw):
                 # Drivers are known to hand out blank samples, and shares far above 100.
-                if pid and sm_pct <= 100 and at_us >= newest.get(pid, (0, 0.0))[0]:
+                if not pid or sm_pct > 100:
+                    continue
+                before = newest.get(pid)
+                if before is None or at_us >= before[0]:
                     newest[pid] = (at_us, float(sm_pct))
-            desk.seen_us = max([desk.seen_us, *(at_us for at_us, _ in newest.values())])
+                    latest_us = max(latest_us, at_us)
+            desk.seen_us = latest_us
         return code, newest
 
     def _ask_samples(self, desk: Desk, room: int) -> tuple[int, bytes]:
