@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,11 +16,28 @@ if TYPE_CHECKING:
 MAX_CHARS = 256
 MASK = "****"
 
-_ESCAPES = re.compile(
+
+class _Late:
+    """A pattern that is compiled when it is first used: ``status`` masks nothing, and is quick."""
+
+    def __init__(self, pattern: str, flags: int) -> None:
+        self._source = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(re.compile(*self._source), name)
+        setattr(self, name, value)  # the next time it is found without coming here
+        return value
+
+
+def _late(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    return cast("re.Pattern[str]", _Late(pattern, flags))
+
+
+_ESCAPES = _late(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])?|\x9b[0-?]*[ -/]*[@-~]"
 )
-_BREAKS = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
-_FORBIDDEN = re.compile(
+_BREAKS = _late(r"[\t\n\v\f\r\x85\u2028\u2029]+")
+_FORBIDDEN = _late(
     "[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
@@ -28,45 +45,45 @@ _TELLING = (
     r"(?:token|passw(?:or)?d|passphrase|secret|credential|key|auth|signature"
     r"|(?<![a-z])pass(?![a-z])|pwd|cookie)"
 )
-_SECRET_NAME = re.compile(_TELLING, re.IGNORECASE)
+_SECRET_NAME = _late(_TELLING, re.IGNORECASE)
 # What counts tokens or makes them is no secret, and hiding it would hide what a program does.
-_NO_SECRET = re.compile(
+_NO_SECRET = _late(
     r"tokeniz\w*|(?:max|min|num|new|total|batched|input|output|prompt|context)[-_a-z]*tokens?\b"
     r"|(?:stop|pad|eos|bos|unk|sep|mask|special|image)[-_]tokens?\b|tokens?[-_]ids?\b"
     r"|key(?:points?|frames?|board|words?)|key[-_](?:dims?|value[-_]heads?|padding)|authors?\b",
     re.IGNORECASE,
 )
-_BARE_NAME = re.compile(r"(?:token|passw(?:or)?d|passphrase|secret|api[-_]?key)", re.IGNORECASE)
-_ASSIGNED = re.compile(r"(-{0,2}[\w.+-]+)=(.*)", re.DOTALL)
-_PAIR_NAME = re.compile(rf"{_TELLING}[\w.-]{{0,64}}\\?[\"']?\s*[:=]\s*", re.IGNORECASE)
-_NAME_BEFORE = re.compile(r"[\w.-]*\Z")
-_PAIR_VALUE = re.compile(r"\\\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|\S+")
-_QUERY_VALUE = re.compile(r"[^\s&#]+")
+_BARE_NAME = _late(r"(?:token|passw(?:or)?d|passphrase|secret|api[-_]?key)", re.IGNORECASE)
+_ASSIGNED = _late(r"(-{0,2}[\w.+-]+)=(.*)", re.DOTALL)
+_PAIR_NAME = _late(rf"{_TELLING}[\w.-]{{0,64}}\\?[\"']?\s*[:=]\s*", re.IGNORECASE)
+_NAME_BEFORE = _late(r"[\w.-]*\Z")
+_PAIR_VALUE = _late(r"\\\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|\S+")
+_QUERY_VALUE = _late(r"[^\s&#]+")
 """Name and value within something longer: an object, a query, a header, a connection string."""
-_HEADER = re.compile(
+_HEADER = _late(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie)([\"']?\s*[:=]\s*[\"']?)[^\"']+", re.IGNORECASE
 )
-_BEARER = re.compile(r"\b((?:bearer|basic)\s+)[^\s\"']+", re.IGNORECASE)
-_USER_FLAG = re.compile(r"(-u|--user|--proxy-user)=(.*)", re.DOTALL)
+_BEARER = _late(r"\b((?:bearer|basic)\s+)[^\s\"']+", re.IGNORECASE)
+_USER_FLAG = _late(r"(-u|--user|--proxy-user)=(.*)", re.DOTALL)
 _USER_FLAGS = frozenset({"-u", "--user", "--proxy-user"})
 # The last @ ends the login, which may hold one; a port with a path after it is no login.
-_URL_LOGIN = re.compile(
+_URL_LOGIN = _late(
     r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)(?:[^/\s]*@|[^\s:/@]*:(?!\d+/)\S*@)", re.IGNORECASE
 )
-_BARE_LOGIN = re.compile(r"(?<![\w.+-])([\w.+-]+:)[^\s/]+(@(?!sha256:)[\w.-]+(?:[:/].*)?)")
-_KNOWN_TOKEN = re.compile(
+_BARE_LOGIN = _late(r"(?<![\w.+-])([\w.+-]+:)[^\s/]+(@(?!sha256:)[\w.-]+(?:[:/].*)?)")
+_KNOWN_TOKEN = _late(
     r"(?<![A-Za-z0-9])(?:(?:hf|gsk|npm|r8|dckr_pat|pypi|nvapi)[_-][\w-]{16,}"
     r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk[-_][\w-]{16,}"
     r"|xox[abprs]-[\w-]{10,}|A(?:KI|SI)A[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
     r"|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?)"
 )
-_PLAIN = re.compile(r"[A-Za-z0-9_./+-]*")
+_PLAIN = _late(r"[A-Za-z0-9_./+-]*")
 _SHORT_CHARS = 14
 """No token is as short as this."""
-_LONG_WORD = re.compile(r"[A-Za-z0-9_+=-]{32,}")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]{32,}={0,2}")
+_LONG_WORD = _late(r"[A-Za-z0-9_+=-]{32,}")
+_BASE64 = _late(r"[A-Za-z0-9+/]{32,}={0,2}")
 # A string holds words: what is in quotes stays one.
-_WORDS = re.compile(r"(?:[^\s\"']|\"[^\"]*\"?|'[^']*'?)+")
+_WORDS = _late(r"(?:[^\s\"']|\"[^\"]*\"?|'[^']*'?)+")
 _MAX_DEPTH = 4
 _MASKED_CHARS = 4096
 """Of a word so much is looked at: what is cut first may have lost the shape of a secret."""
