@@ -32,6 +32,9 @@ ORPHANED_RUNNER: Final = (
     "restart Ollama (systemctl restart ollama): its runners end with it",
     "it is a known fault of some versions: see whether a newer one is out",
 )
+LEFT_RUNNER: Final = (
+    "end it (SIGTERM first): a new Ollama server starts runners of its own and knows nothing of it",
+)
 NO_MODEL: Final = ("restart the server, or end it: it has nothing loaded to serve",)
 LEAKED_KV: Final = (
     "restart the server: cache blocks that it has lost come back with it",

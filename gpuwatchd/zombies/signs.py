@@ -80,6 +80,7 @@ def read(
             found = (
                 _ended(board, held)
                 or (_serving(board, held, servers) if servers else None)
+                or _left_runner(board, held)
                 or (_hung(board, held, waits) if waits else None)
                 or _idle(board, held, servers, limits.idle_after_s, around)
             )
@@ -224,6 +225,15 @@ def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None
             found = _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
             return structs.replace(found, held_bytes=_leaked_bytes(server))
     return None
+
+
+def _left_runner(board: Board, held: Held) -> Sign | None:
+    """Return the sign of an Ollama runner whose server has ended: nobody can ask it any more."""
+    if held.info.framework != "Ollama" or not held.orphan or held.info.foreign:
+        return None
+    words = f"{units.size(held.used_bytes)} is held by a runner whose Ollama server has ended"
+    hints = advice.LEFT_RUNNER
+    return _sign(board, held, "orphaned-runner", words, hints, needs_s=ORPHAN_EXTRA_S)
 
 
 def _leaked_bytes(server: Server) -> int | None:

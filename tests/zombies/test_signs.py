@@ -111,6 +111,15 @@ def test_an_ollama_runner_without_a_model_is_orphaned_after_its_keep_alive() -> 
     assert kinds(look(runner, servers=[quick], looks=6)) == ["orphaned-runner"]
 
 
+def test_a_runner_whose_server_has_ended_is_orphaned_too() -> None:
+    left = board(held(orphan=True, who=RUNNER))
+    assert look(left, looks=4) == ()
+    (found,) = look(left, looks=5)
+    assert found.kind == "orphaned-runner"
+    assert "whose Ollama server has ended" in found.evidence
+    assert look(board(held(orphan=True, who={"framework": "vLLM"})), looks=9) == ()
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -177,7 +177,7 @@ def _proven(kind: str, one: Held, on: Board, servers: list[Server]) -> bool:
         "defunct": one.state in {"Z", "X"},
         "driver-wait": one.state == "D" and (one.cpu_pct or 0.0) < 1.0,
         "orphaned-runner": one.info.framework == "Ollama"
-        and any(s.reading.models == () for s in mine),
+        and (one.orphan or any(s.reading.models == () for s in mine)),
         "no-model": any(s.reading.models == () for s in mine),
         "leaked-kv": any(s.kv_left is not None for s in mine),
         "hung-rank": one.info.group is not None and ((known and util in {0.0, 100.0}) or no_cpu),
