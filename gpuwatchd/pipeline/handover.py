@@ -13,7 +13,7 @@ from gpuwatchd import policy
 from gpuwatchd.pipeline.track import unjudged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from gpuwatchd.model import Alert
     from gpuwatchd.pipeline.seen import Seen
@@ -27,19 +27,20 @@ GRACE_S = 300.0
 """A device is judged as a whole only when its processes have been unknown for this long."""
 
 
-def judgeable(seen: Seen, now_s: float) -> Iterator[Track]:
-    """Yield the tracks of a device that are to be judged at present."""
-    yield from seen.processes.values()
+def judgeable(seen: Seen, now_s: float) -> list[Track]:
+    """Return the tracks of a device that are to be judged at present."""
+    found = list(seen.processes.values())
     if seen.hosts_s == seen.taken_s:
-        yield from seen.hosts.values()
+        found += seen.hosts.values()
     if seen.device.memory_kind == "coherent":
-        return  # Pages stay taken after a process has ended: the device's series is no evidence.
+        return found  # Pages stay taken after a process has ended: its series is no evidence.
     owned, explained = is_owned(seen, now_s), _is_explained(seen)
     for track in seen.others:
         # An alert on the whole device that people were told of is followed to its end.
         told = track.alert is not None and track.alert.state == "firing"
         if owned if track.subject.unattributed else told or not (owned or explained):
-            yield track
+            found.append(track)
+    return found
 
 
 def _is_explained(seen: Seen) -> bool:

@@ -17,7 +17,7 @@ from gpuwatchd.pipeline.track import Room, Track
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from gpuwatchd.host import Host
     from gpuwatchd.model import Alert, Device, DeviceReading
@@ -95,9 +95,10 @@ class Intake:
     def _of(self, source: str) -> list[Seen]:
         return [seen for seen in self.devices.values() if seen.source == source]
 
-    def tracks(self, source: str) -> list[Track]:
-        """Return every track of a source's devices."""
-        return [track for seen in self._of(source) for track in seen.tracks()]
+    def tracks(self, source: str) -> Iterator[Track]:
+        """Yield every track of a source's devices."""
+        for seen in self._of(source):
+            yield from seen.tracks()
 
     def take(
         self, source: str, sample: Sample, devices: Sequence[Device], now_s: float
@@ -152,7 +153,7 @@ class Intake:
         elif not seen.others:
             self._watch_whole(seen)
         seen.taken_s = now_s
-        self._draw(seen, reading, boot_id)
+        self._draw(seen, reading, boot_id, same=same)
         self._room(seen, reading, now_s)
         self._feed(seen, reading, now_s, same=same)
         if not same or seen.listed is None or seen.news != self.people.news or self.estate.alerts:
@@ -240,21 +241,31 @@ class Intake:
         self.created += 1
         return track
 
-    def _draw(self, seen: Seen, reading: DeviceReading, boot_id: str | None) -> None:
+    def _draw(self, seen: Seen, reading: DeviceReading, boot_id: str | None, *, same: bool) -> None:
         """Draw the ledger of a device; one of parts has none."""
+        before = seen.ledger
         if boot_id is None:
             seen.ledger = None
             return
-        uid = seen.device.uid
-        if seen.baseline is None:
-            seen.baseline = self.baselines.setdefault(uid, blame.Baseline())
-        seen.ledger = blame.draw(
-            reading, seen.device.memory_kind, baseline_bytes=seen.baseline.least_bytes
-        )
-        if seen.baseline.learn(seen.ledger, boot_id):
-            self.learned[uid] = seen.baseline
+        baseline = seen.baseline
+        if baseline is None:
+            baseline = self.baselines.setdefault(seen.device.uid, blame.Baseline())
+            seen.baseline = baseline
+        if (
+            not same
+            or before is None
+            or before.free_bytes is None
+            or before.free_bytes != reading.free_bytes
+            or before.total_bytes != reading.total_bytes
+            or before.reserved_bytes != reading.reserved_bytes
+            or before.baseline_bytes != baseline.least_bytes
+        ):
+            kind = seen.device.memory_kind
+            seen.ledger = blame.draw(reading, kind, baseline_bytes=baseline.least_bytes)
+        if seen.ledger is not None and baseline.learn(seen.ledger, boot_id):
+            self.learned[seen.device.uid] = baseline
         if seen.others:
-            seen.others[-1].baseline_bytes = seen.baseline.least_bytes
+            seen.others[-1].baseline_bytes = baseline.least_bytes
 
     @staticmethod
     def _room(seen: Seen, reading: DeviceReading, now_s: float) -> None:

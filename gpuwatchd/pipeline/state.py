@@ -44,17 +44,24 @@ class Sparks:
     """The sparklines of all devices; each is drawn anew now and then."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Spark] = {}
+        self._kept: dict[str, tuple[Spark, float]] = {}
 
     def of(self, uid: str, position: int, tick: int, tracks: Mapping[str, Track]) -> Spark:
         """Return the sparkline of the device at a position of the list."""
-        track = tracks.get(uid)
-        ring = track.window if track is not None and isinstance(track.window, Ring) else None
-        turn = tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS
-        if ring is not None and turn:
+        kept = self._kept.get(uid)
+        if kept is None or tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS:
+            track = tracks.get(uid)
+            ring = track.window if track is not None and isinstance(track.window, Ring) else None
+            newest = ring.last if ring is not None else None
             # A column of the sparkline is minutes wide: a look back per tick would be waste.
-            self._kept[uid] = spark_of(ring)
-        return self._kept.get(uid, _NOTHING)
+            if ring is not None and newest is not None and _is_due(kept, newest[0]):
+                kept = self._kept[uid] = (spark_of(ring), newest[0])
+        return _NOTHING if kept is None else kept[0]
+
+
+def _is_due(kept: tuple[Spark, float] | None, now_s: float) -> bool:
+    """Say whether a quarter of a column has passed since a sparkline was drawn."""
+    return kept is None or abs(now_s - kept[1]) >= 0.25 * kept[0].step_s
 
 
 def worst(findings: Iterable[Finding | None]) -> Finding | None:
