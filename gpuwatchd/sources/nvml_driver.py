@@ -10,18 +10,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.model import Availability
-from gpuwatchd.sources.nvml_card import UNKNOWN_ERROR, code_of
-from gpuwatchd.sources.nvml_scan import Scanner
+from gpuwatchd.sources.nvml_card import code_of
 from gpuwatchd.sources.nvml_system import Library, in_container, kernel_module_version
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from gpuwatchd.sources.nvml_reader import Reader
-    from gpuwatchd.sources.nvml_scan import Look
 
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 9, 12, 18
 NO_ATTACH: Final = 2
@@ -29,10 +25,11 @@ NO_ATTACH: Final = 2
 
 
 class Opened(NamedTuple):
-    """What a start (or a look for new cards) came to."""
+    """What a start came to."""
 
     is_open: bool
-    look: Look | None = None
+    cards: int = 0
+    """How many cards NVML counts."""
     code: int = 0
     """NVML's code of what it refused; 0 when it refused nothing."""
 
@@ -56,21 +53,15 @@ class Driver:
         self._reader = reader
         self._proc = proc
         self._sys = sys
-        self._scanner = Scanner(api)
         self._library = Library(proc)
         self._version: str | None = None
         self.needs_restart = False
         """True when the library file was replaced: only a new process can load the new one."""
 
-    def open(
-        self,
-        known: Mapping[str, int | None],
-        skip: AbstractSet[str],
-        buses: Sequence[str] | None,
-    ) -> Opened:
-        """Start NVML and look for cards; ``buses`` as in :meth:`Scanner.look`. Never raises."""
+    def open(self, *, attach: bool) -> Opened:
+        """Start NVML; ``attach`` as a rule, not where a card must not be woken. Never raises."""
         try:
-            if buses is None:
+            if attach:
                 self._api.nvmlInit()
             else:
                 self._api.nvmlInitWithFlags(NO_ATTACH)
@@ -80,19 +71,14 @@ class Driver:
             self._library.note()
             self._version = self._version or self._library_version()
         self._reader.attach()
-        return self.scan(known, skip, buses)
+        return self.count()
 
-    def scan(
-        self,
-        known: Mapping[str, int | None],
-        skip: AbstractSet[str],
-        buses: Sequence[str] | None,
-    ) -> Opened:
-        """Look for cards. Never raises."""
+    def count(self) -> Opened:
+        """Ask how many cards there are. Never raises."""
         try:
-            return Opened(is_open=True, look=self._scanner.look(known, skip, buses))
+            return Opened(is_open=True, cards=self._api.nvmlDeviceGetCount())
         except self._error as error:
-            return Opened(is_open=True, code=code_of(error) or UNKNOWN_ERROR)
+            return Opened(is_open=True, code=code_of(error))
 
     def close(self) -> None:
         """End NVML."""

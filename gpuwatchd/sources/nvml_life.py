@@ -16,11 +16,11 @@ from gpuwatchd.sources.nvml_card import code_of
 from gpuwatchd.sources.nvml_driver import VERSION_MISMATCH, Driver, Opened
 from gpuwatchd.sources.nvml_lanes import Lanes, Round
 from gpuwatchd.sources.nvml_news import News
-from gpuwatchd.sources.nvml_scan import beside, known_cards, merge
+from gpuwatchd.sources.nvml_scan import Scanner, beside, merge
 from gpuwatchd.sources.nvml_sleep import Sleepers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gpuwatchd.model import DeviceReading, DeviceState, EventKind
@@ -36,6 +36,12 @@ VERSION_EVERY_S: Final = 5.0
 """Time between two looks whether the kernel module was exchanged."""
 CLOSE_S: Final = 1.0
 """How long the end of NVML is waited for."""
+FIRST_LOOK_S: Final = 6.0
+"""How long the first look waits for a card that has to start."""
+LOOK_S: Final = 1.0
+"""How long a later one does."""
+LATE_WAIT_S: Final = 5.0
+"""Time to the next look when a card was late."""
 WATCH_S: Final = 0.2
 """How long the wait for events has to begin before the cards are read."""
 EVENTS_S: Final = 1.2
@@ -87,6 +93,7 @@ class Life:
         self.why = Availability(ok=False, reason="NVML has not been asked yet")
         self.driver = Driver(api, reader, proc, sys)
         self.lanes = Lanes()
+        self._scanner = Scanner(api, self.lanes)
         self.news = News()
         self.release_until_mono_s = 0.0
         """The driver is let go until then."""
@@ -209,8 +216,8 @@ class Life:
         """Initialise NVML and find the cards, unless every card sleeps and is left so."""
         if self._leave(mono_s):
             return
-        known, skip, buses = self._wanted()
-        self._begin(partial(self.driver.open, known, skip, buses), self._started, mono_s, wait_s)
+        work = partial(self.driver.open, attach=not self._left)
+        self._begin(work, self._started, mono_s, wait_s)
 
     def _started(self, opened: Any, mono_s: float) -> None:
         if not isinstance(opened, Opened):
@@ -230,7 +237,7 @@ class Life:
             card.forget_refusals()
         self._rescan_at_mono_s = mono_s + self._rescan_s
         self._version_at_mono_s = mono_s + VERSION_EVERY_S
-        self._scanned(opened, mono_s)
+        self._counted(opened, mono_s)
         if self.cards or not self.is_open:
             return
         self._shutdown(mono_s)
@@ -241,17 +248,28 @@ class Life:
         )
         self._pause(mono_s)
 
-    def _scanned(self, opened: Any, mono_s: float) -> None:
+    def _counted(self, opened: Any, mono_s: float) -> None:
         """Bring the table of cards up to date."""
-        if not isinstance(opened, Opened) or opened.look is None:
+        if not isinstance(opened, Opened) or opened.code:
             self.lose_all(mono_s, opened.code if isinstance(opened, Opened) else code_of(opened))
             return
         if not self.is_open:
             return  # it was slow, and NVML was ended meanwhile
-        self.cards = beside(merge(self.cards, opened.look), self._left, "asleep")
+        buses = [bus for bus in self._sleepers.buses if bus not in self._left]
+        places: Sequence[int | str] = buses if self._left else range(opened.cards)
+        deadline_s = LOOK_S if self.cards else FIRST_LOOK_S
+        look = self._scanner.look(self.cards, places, self._left, deadline_s)
+        if look.gone:
+            self.lose_all(mono_s, look.gone)
+            return
+        self.cards = beside(merge(self.cards, look), self._left, "asleep")
         for card in self.cards.values():
             if card.device.pci_bus in self._left:
                 card.handle, card.state = None, "asleep"
+            elif card.uid in look.skipped:
+                card.state = "hung"
+        if look.late:
+            self._rescan_at_mono_s = min(self._rescan_at_mono_s, mono_s + LATE_WAIT_S)
         if not self.cards:
             return
         self.why = Availability(ok=True, reason=f"NVML sees {len(self.cards)} device(s)")
@@ -305,19 +323,7 @@ class Life:
         elif mono_s >= self._rescan_at_mono_s:
             self._rescan_at_mono_s = mono_s + self._rescan_s
             self._find(mono_s)
-            known, skip, buses = self._wanted()
-            work = partial(self.driver.scan, known, skip, buses)
-            self._begin(work, self._scanned, mono_s, wait_s)
-
-    def _wanted(self) -> tuple[dict[str, int | None], frozenset[str], list[str] | None]:
-        """Return what a look for cards has to know, to leave out, and where it has to look."""
-        skip = {
-            uid
-            for uid, card in self.cards.items()
-            if uid in self.lanes.busy or card.device.pci_bus in self._left
-        }
-        buses = [bus for bus in self._sleepers.buses if bus not in self._left]
-        return known_cards(self.cards), frozenset(skip), buses if self._left else None
+            self._begin(self.driver.count, self._counted, mono_s, wait_s)
 
     def _pause(self, mono_s: float) -> None:
         first, longest = LOST_WAIT_S if self.cards else (ABSENT_WAIT_S, ABSENT_WAIT_S)

@@ -1,12 +1,13 @@
 """Finding cards and MIG instances: asking the driver, and bringing the table up to date.
 
-The two are apart because asking may take long or hang: it changes nothing, so that it can happen
-in another thread while the known cards are read. Nothing here imports pynvml.
+The two are apart because asking may hang: it happens in other threads, which change nothing of
+ours, and a card whose call does not return is late and hides no other. Nothing here imports pynvml.
 """
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -27,10 +28,13 @@ from gpuwatchd.sources.nvml_system import pci_address
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from gpuwatchd.model import DeviceState
+    from gpuwatchd.sources.nvml_lanes import Lanes
+
+_LATE = object()
 
 
 class Found(NamedTuple):
@@ -61,68 +65,99 @@ class Look(NamedTuple):
     again: dict[str, Any]
     """UUID -> handle of known cards that were found under no index."""
     skipped: frozenset[str]
-    """UUIDs of the cards that were not asked."""
+    """UUIDs of the cards that were not asked, or have not answered."""
+    late: tuple[int | str, ...] = ()
+    """Indexes or PCI addresses that have not answered."""
+    gone: int = 0
+    """NVML's code when NVML itself is gone, else 0."""
 
 
 class Scanner:
-    """Asks the driver for its cards.
+    """Asks the driver for its cards, each in a lane of its own.
 
     Parameters
     ----------
     api
         The pynvml module, initialised.
+    lanes
+        Where the calls are made.
     """
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: Any, lanes: Lanes) -> None:
         self._api = api
         self._error: type[Exception] = api.NVMLError
+        self._lanes = lanes
 
     def look(
         self,
-        known: Mapping[str, int | None],
-        skip: AbstractSet[str] = frozenset(),
-        buses: Sequence[str] | None = None,
+        cards: Mapping[str, Card],
+        places: Sequence[int | str],
+        left: AbstractSet[str],
+        deadline_s: float,
     ) -> Look:
         """Ask for every card.
 
         Parameters
         ----------
-        known
-            UUID -> index of the cards known so far, without MIG instances and stand-ins.
-        skip
-            UUIDs of cards that must not be asked now: a call to them has not returned, or they
-            sleep.
-        buses
-            Ask for the cards at these PCI addresses only: asking by index wakes every card.
-
-        Raises
-        ------
-        NVMLError
-            When NVML itself is gone.
+        cards
+            The cards known so far.
+        places
+            The indexes to ask for; or PCI addresses, as asking by index wakes every card.
+        left
+            PCI addresses of cards that must not be touched, by whatever name.
+        deadline_s
+            A card that has not answered by then is late; the others do not wait for it.
         """
-        cards: list[Found] = []
+        known = {uid: card for uid, card in cards.items() if _is_whole(card)}
+        skipped = {uid for uid, card in known.items() if card.device.pci_bus in left}
+        owners: dict[int | str, str] = {}
+        for uid, card in known.items():
+            for place in (card.device.index, card.device.pci_bus):
+                if place is not None:
+                    owners[place] = uid
+        # A card that is known keeps its lane: nobody asks it anything while it hangs.
+        lanes = {place: owners.get(place, f"place {place}") for place in places}
+        answers = self._ask(
+            {lane: partial(self._place, place, known.keys()) for place, lane in lanes.items()},
+            deadline_s,
+        )
+        found: dict[str, Found] = {}
         blocked: list[tuple[int | str, int]] = []
-        indexes = {known[uid] for uid in skip if uid in known}
-        places: Sequence[int | str]
-        places = buses if buses is not None else range(self._api.nvmlDeviceGetCount())
-        for place in places:
-            if place in indexes:
-                continue
-            try:
-                handle, index = self._at(place)
-                uid = clean(self._api.nvmlDeviceGetUUID(handle))
-            except (self._error, UnicodeError) as error:
-                if code_of(error) in GLOBAL_CODES:
-                    raise
-                blocked.append((place, code_of(error)))
-                continue
-            if uid not in skip:
-                cards.append(self._card(handle, uid, index, is_new=uid not in known))
-        again: dict[str, Any] = {}
-        for uid in known.keys() - {card.uid for card in cards} - skip:
-            with contextlib.suppress(self._error):
-                again[uid] = self._api.nvmlDeviceGetHandleByUUID(uid)
-        return Look(tuple(cards), tuple(blocked), again, frozenset(skip))
+        late: list[int | str] = []
+        gone = 0
+        for place, lane in lanes.items():
+            answer = answers.get(lane, _LATE)
+            if answer is _LATE:
+                late.append(place)
+                skipped.update({lane} & known.keys())
+            elif isinstance(answer, Found):
+                found[answer.uid] = answer
+            elif (code := code_of(answer)) in GLOBAL_CODES:
+                gone = code
+            else:
+                blocked.append((place, code))
+        missing = known.keys() - found.keys() - skipped
+        again = self._ask({uid: partial(self._again, uid) for uid in missing}, deadline_s)
+        return Look(
+            tuple(found.values()),
+            tuple(blocked),
+            {uid: handle for uid, handle in again.items() if not isinstance(handle, Exception)},
+            frozenset(skipped - found.keys()),
+            tuple(late),
+            gone,
+        )
+
+    def _ask(self, jobs: Mapping[str, Callable[[], Any]], deadline_s: float) -> dict[str, Any]:
+        free = {lane: work for lane, work in jobs.items() if lane not in self._lanes.busy}
+        return self._lanes.run(free, deadline_s)
+
+    def _again(self, uid: str) -> Any:
+        return self._api.nvmlDeviceGetHandleByUUID(uid)
+
+    def _place(self, place: int | str, known: AbstractSet[str]) -> Found:
+        handle, index = self._at(place)
+        uid = clean(self._api.nvmlDeviceGetUUID(handle))
+        return self._card(handle, uid, index, is_new=uid not in known)
 
     def _at(self, place: int | str) -> tuple[Any, int]:
         if isinstance(place, int):
@@ -177,13 +212,8 @@ def beside(cards: Mapping[str, Card], buses: Iterable[str], state: DeviceState) 
     return dict(sorted(found.items(), key=lambda item: order(item[1], found)))
 
 
-def known_cards(cards: Mapping[str, Card]) -> dict[str, int | None]:
-    """Return UUID -> index of what :meth:`Scanner.look` has to know."""
-    return {
-        uid: card.device.index
-        for uid, card in cards.items()
-        if card.device.parent_uid is None and not card.is_placeholder
-    }
+def _is_whole(card: Card) -> bool:
+    return card.device.parent_uid is None and not card.is_placeholder
 
 
 def merge(cards: Mapping[str, Card], look: Look) -> dict[str, Card]:
@@ -212,8 +242,12 @@ def merge(cards: Mapping[str, Card], look: Look) -> dict[str, Card]:
             code = states.pop(card.device.index, code)
         card.handle = look.again.get(uid)
         card.state = "ok" if card.handle is not None else state_of(code)
-    for place, code in states.items():
-        card = placeholder(place, state_of(code))
+    shown = {uid for uid in look.skipped if uid in found}
+    taken = {p for uid in shown for p in (found[uid].device.index, found[uid].device.pci_bus)}
+    new = {place: state_of(code) for place, code in states.items()}
+    new |= {place: "hung" for place in look.late if place not in taken}
+    for place, state in new.items():
+        card = placeholder(place, state)
         found[card.uid] = card
     return dict(sorted(found.items(), key=lambda item: order(item[1], found)))
 

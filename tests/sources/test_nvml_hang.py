@@ -167,9 +167,9 @@ def test_a_card_that_never_answered_is_not_told_as_lost(fake: FakeNvml) -> None:
 # ---- the driver as a whole -------------------------------------------------------------------
 
 
-def test_a_look_for_cards_that_hangs_holds_up_no_reading(fake: FakeNvml) -> None:
+def test_a_look_for_cards_that_hangs_at_one_holds_up_no_other(fake: FakeNvml) -> None:
     fake.write(*FOUR)
-    slowest_s, words, faults = play(
+    slowest_s, words = play(
         fake,
         SCENE
         + f"""
@@ -177,7 +177,31 @@ s.read()
 put(*{FOUR!r}, "delay nvmlDeviceGetHandleByIndex_v2 2 3000000")
 now[0] += 61
 words, slowest = set(), 0.0
-first_s, sample = took()
+s.read()
+for _ in range(10):
+    t, sample = took()
+    words.add(tuple(states(sample)))
+    slowest = max(slowest, t)
+    now[0] += 61
+out(slowest, sorted(words))
+os._exit(0)
+""",
+    )
+    assert slowest_s < 0.2
+    assert words == [["ok", "ok", "hung", "ok"]]
+
+
+def test_a_look_that_hangs_as_a_whole_holds_up_no_reading(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    slowest_s, words, faults = play(
+        fake,
+        SCENE
+        + f"""
+s.read()
+put(*{FOUR!r}, "delay nvmlDeviceGetCount_v2 * 3000000")
+now[0] += 61
+words, slowest = set(), 0.0
+s.read()
 for _ in range(10):
     t, sample = took()
     words.update(states(sample))
@@ -191,6 +215,36 @@ os._exit(0)
     assert slowest_s < 0.2
     assert words == ["ok"]
     assert any("look for new GPUs has not ended" in why for why in faults)
+
+
+def test_a_card_that_hangs_at_the_start_hides_no_other_and_is_found_later(fake: FakeNvml) -> None:
+    fake.write(*FOUR, "delay nvmlDeviceGetHandleByIndex_v2 1 1200000")
+    first_s, first, uids, later = play(
+        fake,
+        """
+import gpuwatchd.sources.nvml_life as life
+life.FIRST_LOOK_S = 0.3
+"""
+        + SCENE
+        + f"""
+first_s, sample = took()
+first, uids = states(sample), [d.uid for d in s.devices()]
+put(*{FOUR!r})
+for _ in range(5):
+    s.read()
+    now[0] += 5
+while s._lanes.busy:
+    time.sleep(0.05)
+now[0] += 5
+out(first_s, first, uids, [[r.device_uid, r.state] for r in s.read().readings])
+s.close()
+""",
+    )
+    assert first == ["ok", "hung", "ok", "ok"]
+    assert uids == [UID(0), "nvml-index-1", UID(2), UID(3)]
+    assert 0.3 <= first_s < 1.0
+    assert later == [[UID(index), "ok"] for index in range(4)]
+    assert fake.stats()["nvmlInitWithFlags"] == 1
 
 
 def test_a_start_that_hangs_is_waited_for_and_not_repeated(fake: FakeNvml) -> None:
