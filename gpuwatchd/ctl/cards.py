@@ -87,8 +87,9 @@ def show(
 def _verdict(out: Out, view: View, item: LiveDevice, *, whole: bool) -> None:
     if not view.trend or not whole:
         return
-    if item.finding is None and device_facts.is_parent(item, view.devices):
-        out.flow([("its MIG instances are judged, not the card", "dim")], first=_INDENT)
+    instead = device_facts.judged_instead(item, view.devices)
+    if item.finding is None and instead:
+        out.flow([(instead, "dim")], first=_INDENT)
     elif _readable(item) or (item.finding is not None and item.finding.tier != "none"):
         out.flow(_judgement(item, item.finding), first=_INDENT, rest=_INDENT)
 

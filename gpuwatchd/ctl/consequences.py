@@ -257,6 +257,10 @@ def told(case: Case) -> Iterator[str]:
             yield f"the first waits {wait} (flap-hold), in case it ends at once"
         if alert.next_notice_at_s is not None:
             yield f"next reminder {units.clock(alert.next_notice_at_s, now_s=case.now_s)}"
+    for one in case.deliveries[-_RUNS:]:
+        at = units.clock(one.sent_at_s or one.created_at_s, now_s=case.now_s)
+        error = f": {one.error}" if one.error else ""
+        yield f"{at} {one.message.notice} to {one.channel}: {one.state}{error}"
     if alert.held_back:
         yield f"held back: {alert.held_back}"
     if alert.ended:

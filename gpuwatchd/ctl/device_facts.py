@@ -175,6 +175,10 @@ def broken(item: LiveDevice, *, now_s: float) -> list[Part]:
     return [(f"{at} {found[-1].text}", "yellow"), ("look at the hardware first", "dim")]
 
 
-def is_parent(item: LiveDevice, others: Sequence[LiveDevice]) -> bool:
-    """Say whether a device is the card of MIG instances: it is for display, they are judged."""
-    return any(other.device.parent_uid == item.device.uid for other in others)
+def judged_instead(item: LiveDevice, others: Sequence[LiveDevice]) -> str:
+    """Return what is judged where a device itself is not; "" where it is."""
+    if any(other.device.parent_uid == item.device.uid for other in others):
+        return "its MIG instances are judged, not the card"
+    if item.device.memory_kind == "coherent":
+        return "its processes are judged, not the card"
+    return ""

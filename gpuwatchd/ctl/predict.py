@@ -89,10 +89,9 @@ def _device(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whol
     if state:
         out.flow(state, first="  ", rest="  ")
     elif not subjects:
-        parent = device_facts.is_parent(item, view.devices)
-        said = "its MIG instances are judged, not the card"
+        instead = device_facts.judged_instead(item, view.devices)
         none = words.verdict(None, samples=item.samples)
-        out.flow([(said, "dim") if parent else none], first="  ", rest="  ")
+        out.flow([(instead, "dim") if instead else none], first="  ", rest="  ")
     unknown = device_facts.processes(item)
     if unknown:
         out.flow(output.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")

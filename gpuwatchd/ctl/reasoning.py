@@ -11,18 +11,20 @@ from gpuwatchd.ctl import (
     envelope,
     evidence,
     next_steps,
+    past,
     payload,
     reasons,
     subjects,
 )
 from gpuwatchd.ctl.reasons import Case, Section
+from gpuwatchd.errors import StoreError
 from gpuwatchd.verdict import WATCH_CONFIDENCE
 
 if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.next_steps import Step
     from gpuwatchd.ctl.subjects import Meant
-    from gpuwatchd.model import Signal
+    from gpuwatchd.model import Delivery, Signal
 
 _LINE = 1024
 
@@ -55,7 +57,21 @@ def case_of(flags: Globals, target: str | None) -> tuple[Case, list[tuple[str, s
         config=loaded.config,
         now_s=now_s,
         word=meant.word,
+        deliveries=_deliveries(meant),
     ), warnings
+
+
+def _deliveries(meant: Meant) -> tuple[Delivery, ...]:
+    """Return where the notices of an alert went; () where that is not recorded."""
+    if meant.alert is None:
+        return ()
+    try:
+        with past.reader() as history:
+            found = history.deliveries(meant.alert.key)
+    except StoreError:
+        return ()
+    # A key comes again with the next growth of the same process.
+    return tuple(one for one in found if one.created_at_s >= meant.alert.opened_at_s)
 
 
 def _wanted(meant: Meant, until_s: float) -> evidence.Wanted:
@@ -131,6 +147,7 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
             "alert_confirmations": case.alert.alert_confirmations,
             "notices": case.alert.notices,
             "held_back": text.clean(case.alert.held_back),
+            "deliveries": [_delivery(one) for one in case.deliveries],
         },
         "hardware": {
             "word": found.word,
@@ -153,6 +170,16 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
             }
             for step in todo
         ],
+    }
+
+
+def _delivery(one: Delivery) -> dict[str, Any]:
+    return {
+        "at": units.instant(one.sent_at_s or one.created_at_s),
+        "channel": text.clean(one.channel),
+        "notice": one.message.notice,
+        "state": one.state,
+        "error": None if one.error is None else text.clean(one.error),
     }
 
 

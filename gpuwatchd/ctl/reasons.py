@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd import units
-from gpuwatchd.ctl import words
+from gpuwatchd.ctl import device_facts, words
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.ctl.evidence import Evidence, kept, slows
 from gpuwatchd.model import LEAK_PATTERNS
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Alert, Finding, Signal, Subject
+    from gpuwatchd.model import Alert, Delivery, Finding, Signal, Subject
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.words import Word
 
@@ -48,6 +48,8 @@ class Case(NamedTuple):
     now_s: float
     word: Word | None = None
     """What the user said of the alert."""
+    deliveries: tuple[Delivery, ...] = ()
+    """Where notices of the alert went, oldest first."""
 
     @property
     def measured(self) -> Evidence | None:
@@ -100,6 +102,9 @@ def judged(case: Case) -> Iterator[str]:
         none = "no process is known there" if not case.item.processes else "all processes together"
         yield f"the memory of {where} as a whole{now}; {none}"
     finding = case.finding
+    instead = device_facts.judged_instead(case.item, case.view.devices)
+    if instead and case.subject.process is None:
+        yield instead
     if finding is None:
         return
     grows = finding.pattern in LEAK_PATTERNS or finding.tier != "none"

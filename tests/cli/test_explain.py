@@ -16,8 +16,10 @@ from gpuwatchd.ctl import main
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import (
     Blame,
+    Delivery,
     DeviceReading,
     Event,
+    Message,
     ProcessInfo,
     ProcessKey,
     ProcessUse,
@@ -406,3 +408,50 @@ def test_earlier_runs_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) ->
     told = _told(capsys, "4711")
     assert "1 earlier run" in told
     assert "1h 07m long, from 2.0 GiB up to 9.0 GiB, ended near the limit" in told
+
+
+def test_where_the_notices_went_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    end_s = _record("gradual")
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(config.state_dir(), settings, boot_id="b")
+    alert = world.firing(opened_at_s=end_s - 900)
+    message = Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
+    sent = Delivery(
+        alert_key=alert.key, channel="email", message=message, state="failed", attempts=4,
+        created_at_s=end_s - 500, error="550 no such\x1b[2J user",
+    )  # fmt: skip
+    old = msgspec.structs.replace(sent, channel="desktop", created_at_s=end_s - 5000)
+    history.apply([alert], [old, sent])
+    history.close()
+    world.write(alerts=(alert,))
+    told = _told(capsys, "4711")
+    assert "firing to email: failed: 550 no such user" in told
+    assert "firing to desktop" not in told
+    (one,) = _asked(capsys, "4711")["data"]["alert"]["deliveries"]
+    assert (one["channel"], one["state"]) == ("email", "failed")
+
+
+def test_an_instance_shares_what_breaks_with_its_card(capsys: pytest.CaptureFixture[str]) -> None:
+    event = Event(at_s=time.time() - 60, kind="xid", text="XID 48: memory", hardware=True)
+    first, _ = world.state().devices
+    piece = msgspec.structs.replace(first.device, uid="MIG-1", parent_uid=first.device.uid)
+    subject = Subject(device_uid="MIG-1", process=making.KEY)
+    found = world.leak(subject=subject)
+    slice_ = msgspec.structs.replace(
+        first, device=piece, finding=found, processes=(world.process(finding=found),)
+    )
+    card = msgspec.structs.replace(first, finding=None, processes=(), events=(event,))
+    world.write(devices=(card, slice_), alerts=())
+    assert "look at the hardware first: XID 48: memory" in _told(capsys, "MIG-1")
+    assert "its MIG instances are judged, not the card" in _told(capsys, "GPU-1")
+
+
+def test_of_coherent_memory_the_processes_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    first, _ = world.state().devices
+    device = msgspec.structs.replace(first.device, memory_kind="coherent")
+    world.write(devices=(msgspec.structs.replace(first, device=device, finding=None),), alerts=())
+    assert "its processes are judged, not the card" in _told(capsys, "GPU-1")
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "coherent memory" in shown
+    assert "its processes are judged, not the card" in shown
