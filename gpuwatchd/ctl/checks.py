@@ -151,7 +151,7 @@ def _sources(settings: Config) -> Iterator[Check]:
     if not works:
         yield _failed(
             "gpu", "no GPU can be watched here",
-            "install the NVIDIA driver, or try it without: gpuwatchctl demo",
+            "install the driver of your GPU, or try it without: gpuwatchctl demo",
         )  # fmt: skip
 
 

@@ -92,6 +92,8 @@ class Processes:
         self._kfd_pids: frozenset[int] = frozenset()
         self._parsed: dict[tuple[int, int], tuple[str, Client | None]] = {}
         """(pid, descriptor) -> what it said last, and what that means."""
+        self._kfd_files: dict[int, dict[str, str]] = {}
+        """pid -> KFD's number of a card it holds memory on -> PCI address."""
         self._unreadable = 0
         self._gpu_ids: dict[str, str] = {}
         self._busy = Busy()
@@ -107,8 +109,9 @@ class Processes:
         cards
             (PCI address, whether host memory counts) of the cards to look for.
         """
-        kfd = self._kfd()
-        if mono_s >= self._scan_at_mono_s or not kfd.keys() <= self._kfd_pids:
+        due = mono_s >= self._scan_at_mono_s
+        kfd = self._kfd(every=due)
+        if due or not kfd.keys() <= self._kfd_pids:
             self._scan()
             self._kfd_pids = frozenset(kfd)
             self._scan_at_mono_s = mono_s + self._rescan_s
@@ -215,10 +218,12 @@ class Processes:
 
     # ---- KFD ------------------------------------------------------------------------------------
 
-    def _kfd(self) -> dict[int, dict[str, int]]:
+    def _kfd(self, *, every: bool) -> dict[int, dict[str, int]]:
         """Return pid -> PCI address -> bytes, of the processes that compute on AMD cards.
 
-        Its pids are those of the host: in a container they mean other processes.
+        Its pids are those of the host: in a container they mean other processes. Each process has
+        a file for every card, most of them 0: between two slow looks (``every``) only those are
+        read that were not, and those of new processes.
         """
         folder = self._sys / "class/kfd/kfd/proc"
         pids = _numbers_in(folder)
@@ -227,12 +232,18 @@ class Processes:
         if not self._gpu_ids:
             self._gpu_ids = compute_devices(self._sys)
         found: dict[int, dict[str, int]] = {}
+        before, self._kfd_files = self._kfd_files, {}
         for pid in pids:
             held = found.setdefault(pid, {})
-            for gpu_id, pdev in self._gpu_ids.items():
-                amount = number(folder / str(pid) / f"{_GPU_FILE}{gpu_id}")
-                if amount is not None:
-                    held[pdev] = amount + held.get(pdev, 0)
+            known = None if every else before.get(pid)
+            used = self._kfd_files[pid] = {} if known is None else known
+            for gpu_id, pdev in (self._gpu_ids if known is None else known).items():
+                amount = number(f"{folder}/{pid}/{_GPU_FILE}{gpu_id}")
+                if amount is None:
+                    continue
+                held[pdev] = amount + held.get(pdev, 0)
+                if amount and known is None:
+                    used[gpu_id] = pdev
         return found
 
 

@@ -73,6 +73,20 @@ def test_of_two_accountings_the_larger_counts(tree: Tree) -> None:
     assert {use.kind for use in reading.uses or ()} == {"C"}
 
 
+def test_cards_that_a_process_does_not_use_are_asked_for_now_and_then(tree: Tree) -> None:
+    tree.navi()
+    tree.kfd(777, 0)
+    tree.kfd(778, GIB)
+    source = tree.source(rescan_s=30.0)
+    assert held(only(source.read())) == {778: GIB}
+    tree.kfd(777, GIB)
+    tree.kfd(778, 2 * GIB)
+    tree.now_s += 5
+    assert held(only(source.read())) == {778: 2 * GIB}
+    tree.now_s += 30
+    assert held(only(source.read())) == {777: GIB, 778: 2 * GIB}
+
+
 def test_in_a_container_the_pids_of_kfd_are_others(tree: Tree) -> None:
     tree.navi()
     tree.kfd(500, 3 * GIB)
