@@ -57,6 +57,9 @@ def found(view: View, config: Config, before: LiveState | None) -> tuple[Holding
     was: dict[int, ProcessInfo] = {}
     for device in before.devices if before is not None else ():
         was |= {use.info.key.pid: use.info for use in device.processes or ()}
+    for holding in before.holdings if before is not None else ():
+        if holding.process is not None:
+            was[holding.process.key.pid] = holding.process
     return glimpse([_board(item, view, was) for item in view.devices], limits)
 
 
