@@ -66,6 +66,7 @@ def leaks(view: View, *, whole: bool) -> bool:
         for finding in (
             item.finding if whole else None,
             *(process.finding for process in item.processes or ()),
+            *(process.host_finding for process in item.processes or ()),
         )
     )
 

@@ -23,6 +23,7 @@ from gpuwatchd.model import (
     LedgerState,
     ProcessInfo,
     ProcessKey,
+    Subject,
 )
 from gpuwatchd.store import release
 from gpuwatchd.store.live import LiveDevice
@@ -177,6 +178,11 @@ def test_growth_on_the_host_is_shown_with_the_process(capsys: pytest.CaptureFixt
     world.write(world.odd())
     assert "host memory +12.4 MB/min (12.0 GiB)" in _shown(capsys, "status")
     assert "host memory  LEAK" in _shown(capsys, "predict")
+    hosts = making.finding(subject=Subject(device_uid="GPU-1", process=making.KEY, host=True))
+    grows = msgspec.structs.replace(world.process(), host_finding=hosts)
+    world.write(devices=(_device(processes=(grows,)),), alerts=())
+    assert main(["status", "--exit-code"]) == 3
+    capsys.readouterr()
     calm = msgspec.structs.replace(world.process(), host_finding=making.calm(), host_bytes=5)
     assert process_facts.host_growth(calm) == ""
 
