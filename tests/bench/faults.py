@@ -20,6 +20,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuwatchd.store import live
 from tests.bench import faults_views
 from tests.bench.faults_views import Shown, View
 from tests.bench.faults_worlds import FAULTS, HOST, Cast, Fault
@@ -28,8 +29,8 @@ from tests.fakenvml import FakeNvml
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FIRST_LOOK_S, SECOND_LOOK_S = 1.6, 2.6
-"""How long a daemon watches before and after a fault that comes while it runs."""
+LOOKS = 3
+"""How often a daemon looks before, and again after, a fault that comes while it runs."""
 LIMIT_S = 60.0
 _CTL = "import sys\nfrom gpuwatchd.ctl import main\nsys.exit(main())"
 _HOG = f"import time\nheld = bytearray(b'x') * {HOST}\ntime.sleep(600)"
@@ -73,15 +74,17 @@ def look_ours(fake: FakeNvml, fault: Fault, cast: Cast, kill: Callable[[], None]
         else:
             fake.write(*fault.before(cast))
             with subprocess.Popen(
-                [*daemon, "--interval", "1s"],
+                [*daemon, "--interval", "500ms"],
                 env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             ) as running:  # fmt: skip
-                time.sleep(FIRST_LOOK_S)
-                if fault.kills:
-                    kill()
-                fake.write(*fault.lines(cast))
-                time.sleep(SECOND_LOOK_S)
-                running.terminate()
+                try:
+                    seen = wait_for_looks(Path(folder), LOOKS)
+                    if fault.kills:
+                        kill()
+                    fake.write(*fault.lines(cast))
+                    wait_for_looks(Path(folder), seen + LOOKS)
+                finally:
+                    running.terminate()
             wall_s = 0.0
         done = subprocess.run(
             [sys.executable, "-c", _CTL, "status", "--json"],
@@ -93,6 +96,17 @@ def look_ours(fake: FakeNvml, fault: Fault, cast: Cast, kill: Callable[[], None]
     except (ValueError, KeyError):
         gpus = {}
     return View(gpus, text, wall_s, done.returncode)
+
+
+def wait_for_looks(folder: Path, count: int) -> int:
+    """Wait until a daemon has looked so often; return how often it has."""
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s:
+        state = live.read(folder)
+        if state is not None and state.ticks >= count:
+            return state.ticks
+        time.sleep(0.05)
+    raise TimeoutError(f"no {count} looks within {LIMIT_S:g} s")
 
 
 def look_peer(

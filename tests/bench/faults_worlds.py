@@ -207,6 +207,11 @@ def fixed(*lines: str) -> Callable[[Cast], list[str]]:
     return lambda cast: [line.format(**cast._asdict()) for line in lines]
 
 
+def reporting(event: str) -> Callable[[Cast], list[str]]:
+    """Return the pair of cards, of which the first counts errors and reports something."""
+    return lambda cast: [line.replace("gpu 0 ", "gpu 0 ecc=1 ") for line in (*pair(cast), event)]
+
+
 _UNIFIED = "gpu 0 name=NVIDIA_GB10 used=na"
 HANG_S = 5.0
 PATIENCE_S = 4.0
@@ -239,6 +244,13 @@ FAULTS: tuple[Fault, ...] = (
         "the same, no process; the host is in use",
         fixed(_UNIFIED),
         (no_host_memory(0),),
+    ),
+    Fault(
+        "unified-zero",
+        "shared memory of which the driver says that none is used",
+        fixed("gpu 0 name=NVIDIA_GB10 total=119G used=0", "proc 0 pid={worker} mem=9G"),
+        (Rule("says that nothing is used", lambda view, _cast: view.gpus["0"].used_bytes != 0),),
+        ours=(used_is(HELD), holder_is(HELD)),
     ),
     Fault(
         "list-denied",
@@ -324,6 +336,17 @@ FAULTS: tuple[Fault, ...] = (
         with_(pair, f"delay nvmlDeviceGetMemoryInfo* 0 {HANG_S * 1e6:.0f}"),
         (healthy_shown(), in_time(PATIENCE_S)),
         ours=(marked(),),
+    ),
+    Fault(
+        "ecc",
+        "an uncorrected memory error",
+        reporting("event 0 type=2 data=0"),
+        (healthy_shown(), healthy_pair()),
+        before=reporting("event 0 type=8 data=31"),
+        ours=(
+            Rule("does not tell of the error", says("memory error")),
+            Rule("does not tell of XID 31", says("XID 31")),
+        ),
     ),
     Fault(
         "xid",

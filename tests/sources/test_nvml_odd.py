@@ -245,6 +245,51 @@ def test_who_refuses_that_is_not_asked_again(fake: FakeNvml, child: int, code: i
     assert fake.stats()["nvmlDeviceGetProcessUtilization"] == 1
 
 
+# ---- guests ----------------------------------------------------------------------------------
+
+
+def test_a_virtual_gpu_that_answers_little_is_read_as_far_as_it_answers(
+    fake: FakeNvml, child: int
+) -> None:
+    absent = (
+        "nvmlDeviceGetTemperature*",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetMPS*",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetCurrentClocks*",
+        "nvmlEventSetCreate",
+    )
+    readings, _, faults = one_read(
+        fake,
+        "gpu 0 name=GRID_A100-10C total=10G base=1G",
+        f"proc 0 pid={child} mem=2G",
+        *(f"fail {name} * 3" for name in absent),
+    )
+    (reading,) = readings
+    assert (reading["state"], reading["used_bytes"]) == ("ok", 3 * GIB)
+    assert reading["uses"][0]["used_bytes"] == 2 * GIB
+    for field in ("util_pct", "temp_c", "power_w", "clock_mhz", "throttle", "ecc_errors"):
+        assert reading[field] is None
+    assert faults == []
+
+
+def test_clients_behind_a_shared_server_count_once(fake: FakeNvml, child: int) -> None:
+    readings, _, _ = one_read(
+        fake,
+        "gpu 0 total=24G",
+        f"proc 0 pid={child} mem=2G type=M",
+        f"proc 0 pid={os.getpid()} mem=30M type=C",
+    )
+    assert {use["kind"]: use["used_bytes"] for use in readings[0]["uses"]} == {
+        "C": 30 * MIB,
+        "M": 2 * GIB,
+    }
+
+
 # ---- health ----------------------------------------------------------------------------------
 
 
