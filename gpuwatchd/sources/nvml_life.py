@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ABSENT_WAIT_S: Final = 5.0
 """Shortest time between tries where no GPU was ever seen; whoever reads paces beyond that."""
-LOST_WAIT_S: Final = (1.0, 300.0)
+LOST_WAIT_S: Final = (1.0, 600.0)
 """First and longest pause between tries once a GPU has answered and went away."""
 VERSION_EVERY_S: Final = 5.0
 """Time between two looks whether the kernel module was exchanged."""
@@ -148,6 +148,8 @@ class Life:
             return  # nothing that this process does can help any more
         if mono_s >= self._retry_at_mono_s:
             self._start(mono_s, wait_s)
+            if self._task is not None:
+                self._stuck()
 
     def after(self, mono_s: float, readings: list[DeviceReading]) -> None:
         """Take over what a read showed: plan a fresh start, or let sleeping cards lie."""
