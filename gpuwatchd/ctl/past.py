@@ -174,12 +174,14 @@ def _live(
     for row in used:
         if row.used_last_bytes is not None:
             points.setdefault(row.process, []).append((row.at_s, row.used_last_bytes))
+    ticks = [row.at_s for row in rows]
+    on_host = _on_host(device, used, ticks, settings)
     processes = []
     for key, own in points.items():
         if own[-1][0] < end_s - _ALIVE_S:
             continue
         info = known.infos.get(key) or ProcessInfo(key=key, name="?")
-        whole = filled(own, [row.at_s for row in rows])
+        whole = filled(own, ticks)
         subject = Subject(device_uid=device.uid, process=key)
         runs, shown = known.of(info)
         begun_s = key.started_at_s
@@ -194,6 +196,8 @@ def _live(
                 used_bytes=own[-1][1],
                 finding=_judge(series, settings),
                 history=shown,
+                host_bytes=on_host[key][0] if key in on_host else None,
+                host_finding=on_host[key][1] if key in on_host else None,
             )
         )
     whole = [(row.at_s, row.used_last_bytes or 0) for row in rows]
@@ -213,6 +217,33 @@ def _live(
         recent_bytes=_recent(whole),
         samples=len(rows),
     )
+
+
+def _on_host(
+    device: Device,
+    used: Sequence[ProcessRow],
+    ticks: Sequence[float],
+    settings: DetectionSection,
+) -> dict[ProcessKey, tuple[int, Finding]]:
+    """Return what each process held on the host last, and the judgement on that.
+
+    What is free there now stands for what was free then.
+    """
+    from gpuwatchd.host.room import room  # noqa: PLC0415 - only where the history is judged
+    from gpuwatchd.pipeline.titles import of_host  # noqa: PLC0415
+
+    points: dict[ProcessKey, list[tuple[float, int]]] = {}
+    for row in used:
+        if row.host_last_bytes is not None:
+            points.setdefault(row.process, []).append((row.at_s, row.host_last_bytes))
+    space = room() if points else None
+    free, total = (None, None) if space is None else (space.free_bytes, space.total_bytes)
+    out = {}
+    for key, own in points.items():
+        subject = Subject(device_uid=device.uid, process=key, host=True)
+        series = series_of(subject, filled(own, ticks), free, total)
+        out[key] = own[-1][1], of_host(_judge(series, settings))
+    return out
 
 
 def filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> list[tuple[float, int]]:

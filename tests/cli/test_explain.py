@@ -14,6 +14,7 @@ from gpuwatchd import config
 from gpuwatchd.config import Seconds, StoreSection
 from gpuwatchd.ctl import main
 from gpuwatchd.ctl.output import width_of
+from gpuwatchd.host.room import Room
 from gpuwatchd.model import (
     Blame,
     Delivery,
@@ -455,3 +456,22 @@ def test_of_coherent_memory_the_processes_are_judged(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "coherent memory" in shown
     assert "its processes are judged, not the card" in shown
+
+
+def test_a_leak_on_the_host_is_found_in_the_history_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = Room(64 * GIB, 40 * GIB)
+    monkeypatch.setattr("gpuwatchd.host.room.room", lambda: room)
+    _record("stable", host=lambda t: 2 * GIB + t * MIB)
+    answer = _asked(capsys)
+    assert answer["source"] == "database"
+    data = answer["data"]
+    assert (data["on_host"], data["verdict"]["pattern"]) == (True, "gradual")
+    assert data["verdict"]["rate_bytes_per_s"] == pytest.approx(MIB, rel=0.05)
+    assert data["verdict"]["reason"].startswith("host memory grows")
+    assert data["looked_at"]["samples"] == POINTS
+    assert data["process"]["verdict"]["pattern"] == "stable"
+    told = _told(capsys)
+    assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
+    assert "memray attach 4711" in told
