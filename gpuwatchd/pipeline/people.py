@@ -42,8 +42,8 @@ class People:
         """Whether these are the same as in the tick before."""
         self._stirred: set[int] = set()
         """pids whose memory on the host has just been found to have changed."""
-        self._resolved: dict[str, tuple[_Uses, _Uses]] = {}
-        """UUID -> the last process list, as it was read and with identities."""
+        self._resolved: dict[str, tuple[_Uses, _Uses, list[ProcessInfo | None]]] = {}
+        """UUID -> the last process list, as it was read and with identities, and these."""
 
     def meet(self, sample: Sample) -> dict[int, ProcessInfo]:
         """Return who has the pids of a sample now, as far as the sample does not say."""
@@ -89,16 +89,16 @@ class People:
             return reading
         uid = reading.device_uid
         before = self._resolved.get(uid)
-        if (
-            before is not None
-            and self._same
-            and before[0] == raw
-            and (not self._stirred or self._stirred.isdisjoint([use.key.pid for use in raw]))
-        ):
-            uses = before[1]
-        else:
+        uses: _Uses | None = None
+        if before is not None and before[0] == raw:
+            stirred = self._stirred
+            if (self._same or before[2] == [known.get(use.key.pid) for use in raw]) and (
+                not stirred or stirred.isdisjoint([use.key.pid for use in raw])
+            ):
+                uses = before[1]
+        if uses is None:
             uses = tuple([self._named(use, known) for use in raw])
-            self._resolved[uid] = (raw, uses)
+            self._resolved[uid] = (raw, uses, [known.get(use.key.pid) for use in raw])
         return msgspec.structs.replace(reading, uses=uses)
 
     def _named(self, use: ProcessUse, known: dict[int, ProcessInfo]) -> ProcessUse:

@@ -20,6 +20,8 @@ _TICK_S = 0.01
 _TICKS_PER_S = 100.0
 _FULL = 2**32
 _TRIM_AT = 1024
+_TRIM_LOOK = 63
+"""Once in so many points it is looked whether some are too old."""
 
 
 class Ring:
@@ -73,7 +75,7 @@ class Ring:
             if low is self._high and (times := self._t):
                 # The same as _close_cell, for the usual cell of a single point.
                 ticks = int((low[0] - self._base_s) * _TICKS_PER_S + 0.5)
-                if times[-1] < ticks < _FULL and len(times) < _TRIM_AT:
+                if times[-1] < ticks < _FULL and len(times) & _TRIM_LOOK:
                     times.append(ticks)
                     self._v.append(low[1])
                 else:
