@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.reasons import Case
     from gpuwatchd.hardware import Look
-    from gpuwatchd.model import Event
+    from gpuwatchd.model import DeviceReading, Event
 
 _MOST = 6
 
@@ -42,7 +42,12 @@ def _since_s(case: Case) -> float:
 
 def look(case: Case) -> Look:
     """Return where to look first."""
-    return hardware.look(events(case), case.item.reading, now_s=case.now_s, since_s=_since_s(case))
+    return hardware.look(events(case), _reading(case), now_s=case.now_s, since_s=_since_s(case))
+
+
+def _reading(case: Case) -> DeviceReading | None:
+    """Return what was read of the device; the history keeps nothing of its health."""
+    return None if case.view.source == "database" else case.item.reading
 
 
 def first(case: Case) -> bool:
@@ -60,7 +65,7 @@ def told(case: Case) -> Iterator[str]:
     for event in events(case)[-_MOST:]:
         if event is not found.event:
             yield f"{units.clock(event.at_s, now_s=case.now_s)} {event.text}"
-    reading = case.item.reading
+    reading = _reading(case)
     if reading is None:
         return
     if reading.throttle:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
 from gpuwatchd import config
 from gpuwatchd.errors import StoreError
-from gpuwatchd.model import DeviceReading, ProcessInfo, Series, Subject
+from gpuwatchd.model import DeviceReading, Event, EventKind, ProcessInfo, Series, Subject
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.schema import FILE_NAME
@@ -33,6 +33,8 @@ _AHEAD_S = 60.0
 """The daemon's clock may have been ahead of ours."""
 _HOLD_S = 75.0
 _SPARK_POINTS = 32
+_DAY_S = 86400.0
+_BROKEN = {"gpu-lost", "gpu-hung", "reset-required", "ecc"}
 
 
 def reader() -> Reader:
@@ -70,6 +72,7 @@ def judged(
         with reader() as history:
             since_s = begun_s(history)
             infos = {info.key: info for info in history.processes()}
+            happened = _events(history, now_s)
             words = history.words()
             for device in history.devices():
                 rows = last_rows(history, device, now_s, since_s)
@@ -80,7 +83,9 @@ def judged(
                 span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
                 used = history.process_rows(device.uid, *span)
                 known = Known(history, device, infos, words)
-                devices.append(_live(device, rows, used, known, settings))
+                found = _live(device, rows, used, known, settings)
+                mine = tuple(one for one in happened if one.device_uid == device.uid)
+                devices.append(msgspec.structs.replace(found, events=mine))
     except StoreError as error:
         warnings.append(("history", error.message))
         return None
@@ -91,6 +96,32 @@ def judged(
     view = View("database", newest_s, devices)
     view.warnings.append(("from-history", "judged from the history, without the daemon's alerts"))
     return view
+
+
+def _events(history: Reader, now_s: float) -> list[Event]:
+    """Return what happened to devices within the last day, as far as its kind is still known."""
+    return [
+        Event(
+            at_s=one.at_s,
+            kind=cast("EventKind", one.kind),
+            device_uid=one.device_uid,
+            text=one.detail,
+            hardware=_by_hardware(one.kind, one.detail),
+        )
+        for one in history.events(now_s - _DAY_S)
+        if one.kind in get_args(EventKind)
+    ]
+
+
+def _by_hardware(kind: str, said: str) -> bool | None:
+    """Return whose doing an event was; the history does not keep that."""
+    if kind != "xid":
+        return True if kind in _BROKEN else None
+    from gpuwatchd.hardware import application_xid  # noqa: PLC0415 - only where there is one
+
+    number = "".join(c for c in said.partition("XID ")[2].partition(":")[0] if c.isdigit())
+    by_application = application_xid(int(number)) if number else None
+    return None if by_application is None else not by_application
 
 
 class Known:

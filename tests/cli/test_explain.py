@@ -475,3 +475,27 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
     told = _told(capsys)
     assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
     assert "memray attach 4711" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "word"),
+    [
+        ("xid", "XID 79: the GPU has fallen off the bus", "hardware"),
+        ("xid", "XID 31: a program used memory that is not its own", "application"),
+        ("gpu-lost", "does not answer", "hardware"),
+        ("throttle", "too hot", "unreadable"),
+        ("of another version", "who knows", "unreadable"),
+    ],
+)
+def test_the_history_tells_what_broke(
+    kind: str, said: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record("stable")
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(config.state_dir(), settings, boot_id="b")
+    history.event(kind, said, making.CARD.uid)
+    history.close()
+    found = _asked(capsys, "4711")["data"]["hardware"]
+    assert found["word"] == word
+    assert (said in found["sentence"]) is (word != "unreadable")
+    assert "clean" not in _told(capsys, "4711")
