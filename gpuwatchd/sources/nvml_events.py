@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuwatchd.hardware import application_xid, xid_words
 from gpuwatchd.model import Event
 from gpuwatchd.sources.nvml_calls import address_of
-from gpuwatchd.sources.nvml_card import FUNCTION_NOT_FOUND, GONE_CODES, OK
+from gpuwatchd.sources.nvml_card import FUNCTION_NOT_FOUND, OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -212,8 +212,8 @@ class _Waiter(threading.Thread):
             elif code in {_UNINITIALIZED, FUNCTION_NOT_FOUND}:
                 return
             else:
-                if code in GONE_CODES:
-                    self._registered.clear()
+                # A card that is gone is not registered again here: calls on its handle may crash.
+                # Whoever reads finds it anew, and then there is another thread like this one.
                 self.ended.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -234,7 +234,7 @@ class _Waiter(threading.Thread):
         return self._any
 
     def _found(self, data: _Data) -> None:
-        place = self.places.get(data.device or 0)
+        place = self.places.get(data.device or 0) or self._by_uuid(data.device)
         if place is None:
             return
         uid = place.uid
@@ -242,6 +242,17 @@ class _Waiter(threading.Thread):
             # What a program did wrong is of its instance; what breaks is the whole card.
             uid = self._slice(place, data.gpu_instance) or uid
         self._take(uid, int(data.type), int(data.data))
+
+    def _by_uuid(self, address: int | None) -> _Place | None:
+        """Return the card of a handle whose address is not the one that it was registered by."""
+        if not address:
+            return None
+        try:
+            handle = ctypes.cast(address, self._api.c_nvmlDevice_t)
+            uid = self._api.nvmlDeviceGetUUID(handle)
+        except (self._api.NVMLError, UnicodeError):
+            return None
+        return next((place for place in self.places.values() if place.uid == uid), None)
 
     def _slice(self, place: _Place, gpu_instance: int) -> str | None:
         found = []

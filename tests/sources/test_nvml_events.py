@@ -174,6 +174,22 @@ def test_one_card_without_events_hides_no_other(fake: FakeNvml) -> None:
     assert got == [UID(1)]
 
 
+def test_a_card_is_known_again_by_its_uuid(fake: FakeNvml) -> None:
+    (got,) = watch(
+        fake,
+        """
+s, w = begin()
+waiter = w._waiter
+waiter.places = {number: place for number, place in enumerate(waiter.places.values(), 1)}
+put("gpu 0 total=24G", "gpu 1 total=24G", "event 1 type=8 data=79")
+out([e.device_uid for e in wait_for(w, 1)])
+""",
+        "gpu 0 total=24G",
+        "gpu 1 total=24G",
+    )
+    assert got == [UID(1)]
+
+
 def test_letting_go_waits_for_nobody_and_pulls_nothing_away(fake: FakeNvml) -> None:
     closing_s, gone, initialised = watch(
         fake,
