@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Alert, Finding, ProcessInfo
     from gpuwatchd.pipeline.track import Track
 
+AS_ONE = "told as one: "
 GOES_ON = "the alert goes on with another rank of its job"
 _OPEN = frozenset({"watch", "firing"})
 
@@ -117,8 +118,15 @@ def held(alert: Alert | None, lead: Track) -> Alert | None:
         watch_at_s=None,
         firing_at_s=None,
         next_notice_at_s=None,
-        held_back=f"told as one: {lead.leads or lead.title}",
+        held_back=f"{AS_ONE}{lead.leads or lead.title}",
     )
+
+
+def freed(alert: Alert) -> Alert:
+    """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
+    if not alert.held_back.startswith(AS_ONE):
+        return alert
+    return msgspec.structs.replace(alert, held_back="")
 
 
 def stand_for(lead: Track, before: Alert, now_s: float) -> None:

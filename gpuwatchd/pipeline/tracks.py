@@ -14,7 +14,7 @@ import msgspec
 from gpuwatchd import blame, frameworks, policy
 from gpuwatchd.model import Alert, Finding, Pattern, Series, Severity
 from gpuwatchd.pipeline import endings, titles
-from gpuwatchd.pipeline.ranks import GOES_ON, Ranks, held, stand_for
+from gpuwatchd.pipeline.ranks import AS_ONE, GOES_ON, Ranks, freed, held, stand_for
 from gpuwatchd.pipeline.track import Room, Track, Window
 
 if TYPE_CHECKING:
@@ -235,9 +235,11 @@ class Watcher:
                 track.alert = held(outcome.alert, track.lead)
                 return None
             stand_for(track.lead, before, now_s)
-            return self.end(track, f"told as one: {track.lead.leads}", now_s, quietly=True)
-        if outcome.alert is not None and led != track.leads:
-            alert = msgspec.structs.replace(outcome.alert, title=track.leads or track.title)
+            return self.end(track, f"{AS_ONE}{track.lead.leads}", now_s, quietly=True)
+        if outcome.alert is not None and track.job is not None:
+            alert = freed(outcome.alert)
+            if led != track.leads:
+                alert = msgspec.structs.replace(alert, title=track.leads or track.title)
             outcome = msgspec.structs.replace(outcome, alert=alert)
         return self._settle(track, outcome)
 

@@ -10,6 +10,7 @@ import pytest
 from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.endings import CRASHED, ENDED
+from gpuwatchd.pipeline.memo import Hush
 from gpuwatchd.pipeline.ranks import GOES_ON
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
@@ -216,3 +217,34 @@ def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
     assert [(a.key, a.title) for a in ticks[-1].alerts] == [(before.key, before.title)]
     assert post.told == []
     assert [a for t in ticks for a in t.changes] == []
+
+
+def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
+    post = Postbox()
+    source = Script(lambda i: spread(i, growing), devices=CARDS)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    (alert,) = run(pipeline, 250)[-1].alerts
+    lead = pipeline.watcher.tracks[alert.subject.id]
+    lead.hush = Hush(level_bytes=200 * GIB, why="alice said that this is normal")
+    pipeline.watcher.end(lead, "normal", 2245.0, quietly=True)
+    ticks = run(pipeline, 80)
+    assert ticks[-1].alerts == ()
+    assert len(post.told) == 1
+    shown = [p.finding for d in ticks[-1].state.devices for p in d.processes or ()]
+    assert all(f is not None and f.reason.startswith("alice said") for f in shown)
+
+
+def test_a_rank_whose_lead_stops_is_told_of_by_itself() -> None:
+    def play(number: int, tick: int) -> int:
+        # All but rank 0 and 1 stop, the last lead among them.
+        return growing(number, tick if number < 2 else min(tick, 240))
+
+    post = Postbox()
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    ticks = run(pipeline, 460)
+    firing = [a for a in ticks[-1].alerts if a.state == "firing"]
+    assert [a.title for a in firing] == [
+        "2 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-1"
+    ]
+    assert firing[0].held_back == ""
