@@ -52,6 +52,10 @@ WITH_STATE = [
     Case("status --pid 4711", 0, ("50.0 GiB", "+12.4 MB/min", "full in 0h 47m")),
     Case("status --pid 12345", 1, (), ("pid 12345 is on no GPU",)),
     Case("status --gpu 1 --pid 4711", 1, (), ("the processes are unknown here",)),
+    Case("explain", 0, ("What is judged", "python[4711] of alice", "What to do", "  1. ")),
+    Case("explain 1", 0, ("stable", "nothing has to be done")),
+    Case("explain nothing", 1, (), ("no alert 'nothing'", "hint: gpuwatchctl status")),
+    Case("status --wide", 0, ("GPU-1", "GPU-2")),
     Case("predict --gpu 1", 0, ("stable", "no growth in 6 h")),
     Case("alerts", 0, ("firing warning", "leak:GPU-1/4711@1000.0")),
     Case("alerts --severity critical", 0, ("no open alert",)),
@@ -65,6 +69,7 @@ WITHOUT_ANYTHING = [
     Case("status", 1, (), ("no GPU found", "hint: gpuwatchctl doctor")),
     Case("watch -n 2", 1, (), ("no GPU found",)),
     Case("predict", 1, (), ("no GPU found",)),
+    Case("explain", 1, (), ("no GPU found",)),
     Case("alerts", 1, (), ("no alerts are recorded",)),
     Case("history", 1, (), ("no history", "hint:")),
     Case("doctor", 1, ("FAILED", "no GPU can be watched", "->")),
@@ -160,7 +165,7 @@ def test_help_of_inner_verbs_ends_with_examples_too(words: str) -> None:
 @pytest.mark.parametrize(
     "line",
     ["status", "status --json", "watch", "config print", "completion bash", "bogus --json",
-     "--help", "predict -h", "--version", "alerts", "predict"],
+     "--help", "predict -h", "--version", "alerts", "predict", "explain"],
 )  # fmt: skip
 def test_a_closed_pipe_is_silent_and_141(line: str, unbuffered: str) -> None:
     world.write()
@@ -246,7 +251,10 @@ def _on_a_terminal(*arguments: str, columns: int, env: dict[str, str] | None = N
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-@pytest.mark.parametrize("verb", ["status", "predict", "alerts", "alerts show 4711", "status -v"])
+@pytest.mark.parametrize(
+    "verb",
+    ["status", "predict", "alerts", "alerts show 4711", "status -v", "status --wide", "explain"],
+)
 def test_a_terminal_line_is_never_wider_than_the_terminal(verb: str, columns: int) -> None:
     world.write()
     shown = _on_a_terminal(*verb.split(), "--color", "never", columns=columns)
@@ -277,7 +285,7 @@ def test_colour_follows_the_rules() -> None:
     assert "\x1b" not in world.run("--color", "never", "status", env={"FORCE_COLOR": "1"}).stdout
 
 
-@pytest.mark.parametrize("verb", ["status", "predict", "status -v", "alerts"])
+@pytest.mark.parametrize("verb", ["status", "predict", "status -v", "alerts", "explain"])
 def test_another_encoding_means_plain_characters(verb: str) -> None:
     world.write()
     done = world.run(*verb.split(), env={"PYTHONIOENCODING": "latin-1"})
