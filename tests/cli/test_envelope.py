@@ -120,7 +120,8 @@ def _texts(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize(
     "verb",
     ["status", "predict", "explain", "alerts", "alerts show 4711", "doctor", "config path",
-     "config print", "config validate", "notify list", "history", "completion zsh", "service print"],
+     "config print", "config validate", "notify list", "history", "completion zsh",
+     "service print"],
 )  # fmt: skip
 def test_no_text_can_harm_and_no_key_is_odd(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = world.leak(reason=world.HOSTILE, framework=world.HOSTILE, detector="trend")
