@@ -1,0 +1,99 @@
+"""An hour of one process in the history of the tests' own, and what ``explain`` says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gpuwatchd import config
+from gpuwatchd.config import Seconds, StoreSection
+from gpuwatchd.ctl import main
+from gpuwatchd.model import (
+    DeviceReading,
+    ProcessInfo,
+    ProcessKey,
+    ProcessUse,
+    Sample,
+)
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from gpuwatchd.model import FloatArray
+    from gpuwatchd.store.live import LiveProcess
+
+GIB, MIB = making.GIB, making.MIB
+STEP_S, POINTS = 15.0, 240
+HOUR_S = 3600.0
+OWNER = ProcessInfo(
+    key=ProcessKey(pid=4711, started_at_s=1000.0), name="python", argv=("python", "train.py"),
+    user="alice", framework="PyTorch", framework_sure=True, program="p",
+)  # fmt: skip
+SHAPES: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "gradual": lambda t: 4 * GIB + t * 4 * MIB,
+    "step": lambda t: 4 * GIB + np.floor(t / 300) * 1.5 * GIB,
+    "cyclic": lambda t: 4 * GIB + t * 3 * MIB + (t % 240) / 240 * 6 * GIB,
+    "sawtooth": lambda t: 4 * GIB + (t % 240) / 240 * 6 * GIB,
+    "plateau": lambda t: 4 * GIB + 20 * GIB * (1 - np.exp(-t / 300)),
+    "stable": lambda t: 4 * GIB + 0 * t,
+    "spike": lambda t: np.where(t > 3300, 13.0 * GIB, 4.0 * GIB),
+    "preallocated": lambda t: np.where(t > 600, 67.0 * GIB, 1.0 * GIB),
+}
+
+
+def record(shape: str, *, host: Callable[[FloatArray], FloatArray] | None = None) -> float:
+    """Write an hour of one process of this shape; return when it ended."""
+    end_s = time.time() - 2.0
+    t = np.arange(POINTS, dtype=np.float64) * STEP_S
+    used = np.round(SHAPES[shape](t)).astype(int) // 4096 * 4096
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(
+        config.state_dir(), settings, clock=lambda: end_s, monotonic=lambda: 1e6, boot_id="b"
+    )
+    on_host = None if host is None else np.round(host(t)).astype(int)
+    for k in range(POINTS):
+        at_s = end_s - (POINTS - 1 - k) * STEP_S
+        use = ProcessUse(
+            key=OWNER.key, used_bytes=int(used[k]),
+            host_bytes=None if on_host is None else int(on_host[k]),
+        )  # fmt: skip
+        reading = DeviceReading(
+            device_uid=making.CARD.uid, used_bytes=int(used[k]) + GIB, free_bytes=None,
+            total_bytes=80 * GIB, util_pct=90.0, uses=(use,),
+        )  # fmt: skip
+        sample = Sample(
+            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b", readings=(reading,)
+        )
+        history.record(sample, (making.CARD,), {OWNER.key: OWNER})
+    history.flush(end_s)
+    history.close()
+    return end_s
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """Return what ``explain`` says, as one line."""
+    assert main(["explain", *arguments]) == code
+    return " ".join(capsys.readouterr().out.split())
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return what it answers a program."""
+    assert main(["explain", *arguments, "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def write_one(process: LiveProcess, **changes: Any) -> None:
+    """Write a live state whose first GPU has this process."""
+    first, second = world.state().devices
+    values: dict[str, Any] = {"processes": (process,), "finding": process.finding, **changes}
+    world.write(devices=(msgspec.structs.replace(first, **values), second))
