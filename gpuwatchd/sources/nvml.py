@@ -225,6 +225,7 @@ class NvmlSource:
             faults += part.faults
             if part.reading is not None:
                 found[card.uid] = part.reading
+                card.code, card.said = None, ""
             elif part.code in GLOBAL_CODES:
                 gone = part.code
             else:

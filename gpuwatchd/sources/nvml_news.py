@@ -101,7 +101,7 @@ class News:
                 at_s=at_s,
                 kind=kind,
                 device_uid=card.uid,
-                text=_TEXTS[card.state] + (f" ({card.said})" if card.said else ""),
+                text=_TEXTS[card.state] + (f": {card.said}" if card.said else ""),
                 code=card.code,
                 hardware=None if card.state == "no-permission" else True,
             )
