@@ -64,7 +64,8 @@ pipeline = Pipeline(config=settings, sources=[source], host=Host(), history=hist
                     runtime_dir=folder, courier=courier, wall=clock, mono=lambda: source.at)
 chores = Chores()
 chores.start()
-ticks, rss, fds = int(sys.argv[1]), {}, {}
+# At first one memory map is read per tick, until every process is known.
+warm, ticks, rss, fds = int(sys.argv[4]), int(sys.argv[1]), {}, {}
 def now_rss():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
@@ -95,12 +96,12 @@ if sys.argv[3] == "split":
     timed(pipeline, "_state", "live state: make")
     timed(live, "write", "live state: write")
     timed(pipeline, "tick", "whole tick")
-for _ in range(200):
+for _ in range(warm):
     pipeline.tick()
 spent.clear()
 each = []
 cpu = time.process_time()
-for tick in range(200, ticks):
+for tick in range(warm, ticks):
     began = time.process_time()
     pipeline.tick()
     each.append(1000 * (time.process_time() - began))
@@ -110,12 +111,12 @@ for tick in range(200, ticks):
     if tick in {1000, 2000, 5000, ticks - 1}:
         rss[tick + 1] = round(now_rss(), 1)
         fds[tick + 1] = len(os.listdir("/proc/self/fd"))
-cpu = (time.process_time() - cpu) / (ticks - 200) * 1000
+cpu = (time.process_time() - cpu) / (ticks - warm) * 1000
 state = pipeline.tick().state
 each.sort()
 print(json.dumps({"cpu_ms": each[len(each) // 2], "mean_ms": cpu,
                   "p95_ms": each[int(0.95 * len(each))], "rss_mib": rss, "descriptors": fds,
-                  "split_us": {part: round(1e6 * s / (ticks - 200)) for part, s in spent.items()},
+                  "split_us": {part: round(1e6 * s / (ticks - warm)) for part, s in spent.items()},
                   "alerts": [a.title for a in state.alerts if a.state == "firing"],
                   "problems": state.problems}))
 os._exit(0)
@@ -141,6 +142,7 @@ def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False)
     split
         Whether to measure the parts, which makes the whole a little slower.
     """
+    warm, mode = max(200, gpus * processes + 100), "split" if split else "whole"
     children = [subprocess.Popen(["sleep", "3600"]) for _ in range(gpus * processes)]
     try:
         with tempfile.TemporaryDirectory(dir=_memory()) as folder:
@@ -153,7 +155,7 @@ def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False)
             ]
             fake.write(*lines, *more)
             done = subprocess.run(
-                [sys.executable, "-c", SETUP, str(ticks), folder, "split" if split else "whole"],
+                [sys.executable, "-c", SETUP, str(ticks + warm), folder, mode, str(warm)],
                 env=fake.env(), capture_output=True, text=True, check=False, timeout=900,
             )  # fmt: skip
     finally:

@@ -135,6 +135,8 @@ def run(
                     results[name] = None
                     continue
                 count = max(1, int(ticks * factor))
+                if setup is WITH_HOST:
+                    warmup = max(warmup, gpus * processes + 6)  # noqa: PLW2901
                 tries = [measure(fake, setup, warmup, count) for _ in range(runs)]
                 results[name] = [statistics.median(column) for column in zip(*tries, strict=True)]
     finally:
