@@ -8,7 +8,7 @@ import sqlite3
 import msgspec
 import pytest
 
-from gpuwatchd.model import ProcessInfo, ProcessKey, ProcessUse
+from gpuwatchd.model import ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store import schema
 from gpuwatchd.store.intake import Intake
 from tests.store.world import CARDS, KNOWN, T0, sample
@@ -60,3 +60,73 @@ def test_a_device_that_nobody_named_still_has_rows() -> None:
     assert intake.oldest_ms == int(T0 * 1000)
     intake.drop()
     assert intake.oldest_ms is None
+
+
+def _same_list_at(seconds: float) -> Sample:
+    taken = sample(T0 + seconds, uses=(5, 6))
+    reading = msgspec.structs.replace(taken.readings[0], uses=_LIST)
+    return msgspec.structs.replace(taken, readings=(reading,))
+
+
+_LIST = sample(T0, uses=(5, 6)).readings[0].uses
+
+
+def _seen(connection: sqlite3.Connection) -> list[tuple[int, float]]:
+    return [
+        (pid, last_ms / 1000 - T0)
+        for pid, last_ms in connection.execute("SELECT pid, last_ts_ms FROM process ORDER BY pid")
+    ]
+
+
+def test_the_very_same_list_costs_nothing_and_the_last_sight_is_still_known() -> None:
+    intake = Intake()
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    schema.migrate(connection)
+    for second, rows in ((0, 2), (5, 2), (55, 2), (60, 4), (65, 4)):
+        intake.note(_same_list_at(second), CARDS, KNOWN)
+        assert len(intake._process_rows) == rows
+    intake.write(connection)
+    intake.written()
+    assert _seen(connection) == [(100, 65.0), (101, 65.0)]
+    # What is known already is only touched; one that has gone keeps its last sight.
+    for second in (70, 75):
+        intake.note(_same_list_at(second), CARDS, KNOWN)
+    intake.note(sample(T0 + 80, uses=(5,)), CARDS, KNOWN)
+    intake.write(connection)
+    intake.written()
+    intake.forget_gone()
+    assert _seen(connection) == [(100, 80.0), (101, 75.0)]
+    assert connection.execute("SELECT count(*) FROM process_raw").fetchone() == (4,)
+    connection.close()
+
+
+def test_who_was_written_to_another_file_is_written_again() -> None:
+    intake = Intake()
+    for number in range(2):
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        schema.migrate(connection)
+        connection.execute("DELETE FROM process")
+        intake.note(_same_list_at(5 + 60 * number), CARDS, KNOWN)
+        intake.write(connection)
+        intake.written()
+        assert [pid for pid, _ in _seen(connection)] == [100, 101]
+        found = connection.execute(
+            "SELECT count(*) FROM process_raw r JOIN process p ON p.id = r.process"
+        )
+        assert found.fetchone() == (2,)
+
+
+def test_a_row_that_has_gone_meanwhile_is_written_again() -> None:
+    intake = Intake()
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    schema.migrate(connection)
+    intake.note(_same_list_at(0), CARDS, KNOWN)
+    intake.write(connection)
+    intake.written()
+    connection.execute("DELETE FROM process WHERE pid = 101")
+    intake.note(_same_list_at(60), CARDS, KNOWN)
+    intake.write(connection)
+    assert [pid for pid, _ in _seen(connection)] == [100, 101]
+    found = connection.execute("SELECT count(*) FROM process_raw WHERE ts_ms > ?", (T0 * 1000,))
+    assert found.fetchone() == (2,)
+    connection.close()

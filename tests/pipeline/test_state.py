@@ -1,0 +1,67 @@
+"""What is shown is what is known now, though most of it is used again from the last tick."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.model import Finding, ProcessUse
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.store import live
+from tests.making import GIB, KEY, LEAKER, MIB, calm, sample
+from tests.pipeline.play import EAGER, QUIET, Script, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.model import Sample
+
+FLAT = (
+    ProcessUse(key=LEAKER.key, used_bytes=GIB, sm_pct=40.0, host_bytes=5 * MIB),
+    ProcessUse(key=QUIET.key, used_bytes=MIB),
+)
+
+
+def play(tick: int) -> Sample:
+    """The very same list for ten ticks, then another one."""
+    one = sample(1000.0 + 5 * tick, [(LEAKER, GIB), (QUIET, MIB)])
+    uses = FLAT if tick < 10 else (msgspec.structs.replace(FLAT[0], sm_pct=90.0), FLAT[1])
+    reading = msgspec.structs.replace(one.readings[0], uses=uses)
+    return msgspec.structs.replace(one, readings=(reading,), processes=one.processes)
+
+
+def test_what_changes_is_shown_at_once(tmp_path: Path) -> None:
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)], runtime_dir=tmp_path)
+    shown = [tick.state.devices[0].processes or () for tick in run(pipeline, 5)]
+    assert any(one is other for one, other in pairwise(shown))
+    assert shown[4][0].sm_pct == 40.0
+    found: Finding = calm(reason="judged anew")
+    pipeline.watcher.tracks[found.subject.id].finding = found
+    (tick,) = run(pipeline, 1)
+    processes = tick.state.devices[0].processes or ()
+    assert [p.finding for p in processes if p.info.key == KEY] == [found]
+    written = live.read(tmp_path)
+    assert written is not None
+    assert written.devices == tick.state.devices
+    pipeline.intake.infos[KEY] = msgspec.structs.replace(LEAKER, user="bob")
+    source = pipeline.workers["script"].source
+    assert isinstance(source, Script)
+    source.play = lambda i: msgspec.structs.replace(play(i), processes=())
+    (tick,) = run(pipeline, 1)
+    assert [p.info.user for p in tick.state.devices[0].processes or ()] == ["bob", "root"]
+    tick = run(pipeline, 6)[-1]
+    assert [p.sm_pct for p in tick.state.devices[0].processes or ()] == [90.0, None]
+    written = live.read(tmp_path)
+    assert written is not None
+    assert written == tick.state
+
+
+def test_the_same_bytes_whether_pieces_are_used_again_or_not() -> None:
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pieces: live.Pieces = {}
+    for tick in run(pipeline, 15):
+        content = live.encode(tick.state, pieces)
+        assert content == msgspec.json.encode(tick.state)
+        assert len(pieces) == 1
