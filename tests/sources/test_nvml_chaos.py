@@ -65,11 +65,12 @@ for turn in range(80):
             wrong.append([r.device_uid, r.state, r.used_bytes])
 put(*cards)
 s.release(0)
-for _ in range(12):
+for _ in range(60):
     now[0] += 61
-    s.read()
     time.sleep(0.05)
-sample = s.read()
+    sample = s.read()
+    if [r.state for r in sample.readings] == ["ok"] * 4:
+        break
 s.close()
 time.sleep(0.3)
 out(worst, wrong, [[r.device_uid, r.state] for r in sample.readings], sorted(set(kinds)),

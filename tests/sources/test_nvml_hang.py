@@ -50,7 +50,7 @@ os._exit(0)
     )
     assert first == later == ["ok", "hung", "ok", "ok"]
     assert 0.3 <= first_s < 1.5
-    assert later_s < 0.1, "a card that is known to hang is not waited for again"
+    assert later_s < 0.25, "a card that is known to hang is not waited for again"
     assert [item["where"] for item in fault] == ["nvml/1"]
     assert fault[0]["why"].startswith("no answer for ")
     assert threads == 0
@@ -97,7 +97,7 @@ os._exit(0)
     )
     assert first == ["hung"] * 4
     assert first_s < 1.5
-    assert later_s < 0.1
+    assert later_s < 0.25
 
 
 def test_hung_lost_and_back_are_told_once(fake: FakeNvml) -> None:
@@ -187,7 +187,7 @@ out(slowest, sorted(words))
 os._exit(0)
 """,
     )
-    assert slowest_s < 0.2
+    assert slowest_s < 0.25
     assert words == [["ok", "ok", "hung", "ok"]]
 
 
@@ -212,7 +212,7 @@ out(slowest, sorted(words), [f.why for f in sample.faults])
 os._exit(0)
 """,
     )
-    assert slowest_s < 0.2
+    assert slowest_s < 0.25
     assert words == ["ok"]
     assert any("look for new GPUs has not ended" in why for why in faults)
 
