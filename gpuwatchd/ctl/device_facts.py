@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
+from gpuwatchd.model import PER_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,6 +92,8 @@ def processes(item: LiveDevice) -> str:
         return f"some processes unknown: {some}" if some else ""
     if reading is None or reading.state in {"asleep", "released"}:
         return ""
+    if reading.uses_reason == PER_INSTANCE:
+        return ""  # nothing is missing: the instances have lists of their own
     if reading.uses_reason is None and reading.state != "ok":
         return ""
     why = reading.uses_reason or "no reason is known"

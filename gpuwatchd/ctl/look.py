@@ -148,6 +148,16 @@ def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
     return state, []
 
 
+def released_until_s() -> float | None:
+    """Return until when (epoch seconds) the GPUs are to be let go; None when they are not."""
+    from gpuwatchd.store import release  # noqa: PLC0415 - rare
+
+    with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
+        request = release.read(config.runtime_dir(), time.time())
+        return None if request is None else request.until_at_s
+    return None
+
+
 def _from_state(state: LiveState, daemon: Daemon) -> View:
     view = View("state-file", state.taken_at_s, state.devices)
     view.alerts = state.alerts
@@ -155,11 +165,7 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     view.servers = state.servers
     view.daemon = daemon
     if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
-        from gpuwatchd.store import release  # noqa: PLC0415 - rare
-
-        with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
-            request = release.read(config.runtime_dir(), time.time())
-            view.released_until_s = None if request is None else request.until_at_s
+        view.released_until_s = released_until_s()
     if not daemon.running:
         how = "was stopped" if state.stopped else "is not running"
         view.warnings.append(("daemon-dead", f"the daemon {how}; this is what it saw last"))

@@ -9,6 +9,7 @@ import click
 from gpuwatchd import text, units
 from gpuwatchd.ctl import direct_holdings, envelope, look, options, output, payload, words
 from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.model import PER_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -109,6 +110,8 @@ def _payload(view: View, loose: Loose) -> dict[str, Any]:
 
 def _is_known(item: LiveDevice) -> bool:
     """Return whether a process list is of now, and not only remembered."""
+    if item.reading is not None and item.reading.uses_reason == PER_INSTANCE:
+        return True
     return item.processes is not None and item.processes_age_s is None
 
 

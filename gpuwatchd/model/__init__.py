@@ -22,6 +22,7 @@ from gpuwatchd.model.judged import (
 )
 from gpuwatchd.model.names import (
     LEAK_PATTERNS,
+    PER_INSTANCE,
     AlertState,
     DecisionKind,
     DeviceState,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEAK_PATTERNS",
+    "PER_INSTANCE",
     "Alert",
     "AlertState",
     "Availability",

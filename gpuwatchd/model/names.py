@@ -61,6 +61,8 @@ HoldingKind = Literal[
     "idle",
 ]
 
+PER_INSTANCE = "memory is read per MIG instance"
+"""Why the card of MIG instances has no process list: nothing is missing, they have their own."""
 LEAK_PATTERNS: frozenset[Pattern] = frozenset({"gradual", "step", "cyclic"})
 
 

@@ -19,6 +19,7 @@ REPLACE_AFTER_S = 60.0
 _RETRY_FIRST_S = 5.0
 _RETRY_LAST_S = 300.0
 _READ, _END = "read", "end"
+_LEFT_ALONE = frozenset({"asleep", "released"})
 
 
 class SourceWorker:
@@ -86,6 +87,8 @@ class SourceWorker:
 
     def _whole(self, sample: Sample) -> str | None:
         """Return what a sample says of the source as a whole: it answers, but not for its GPUs."""
+        if sample.readings and all(each.state in _LEFT_ALONE for each in sample.readings):
+            return None  # on purpose: nothing is wrong with it
         for fault in sample.faults:
             if fault.device_uid is None and fault.where == self.source.name:
                 return f"{fault.where}: {fault.why}"

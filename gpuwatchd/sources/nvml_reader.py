@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.model import DeviceReading
+from gpuwatchd.model import PER_INSTANCE, DeviceReading
 from gpuwatchd.sources.nvml_calls import Calls, Desk
 from gpuwatchd.sources.nvml_card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, OK, state_of
 from gpuwatchd.sources.nvml_health import ERRORS_EVERY_S, Health
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gpuwatchd.sources.nvml_system import Memory
 
 NO_PERMISSION, TIMEOUT = 4, 10
-_PER_INSTANCE: Final = "memory is read per MIG instance"
 _TOO_LARGE: Final = "the driver's process list is not credible (more than the GPU has)"
 
 
@@ -144,7 +143,7 @@ class Reader:
     ) -> tuple[Memory | None, tuple[ProcessUse, ...] | None, str | None]:
         """Return the memory, the processes, and why they or their memory are unknown."""
         if card.is_parent:
-            return memory, None, _PER_INSTANCE
+            return memory, None, PER_INSTANCE
         uses, reason = self._lists.read(card, desk, turn=turn, busy_pct=busy_pct)
         if uses is None:
             # A driver that has no such list at all is no fault: ``uses_reason`` says so.

@@ -72,3 +72,13 @@ def test_what_a_process_has_open_of_the_driver(tmp_path: Path) -> None:
 
     assert verb.open_files(os.getpid()) == []
     assert verb.open_files(2**22 - 1) is None
+
+
+def test_doctor_does_not_ask_a_driver_that_was_let_go(
+    run: Callable[..., tuple[int, str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--for", "5m")
+    main(["doctor"])
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "source nvml" in each]
+    assert "let go on request until" in line
+    assert line.startswith("ok")

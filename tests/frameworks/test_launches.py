@@ -66,8 +66,11 @@ def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("proc_root", ["/proc", "/nonexistent"])
 def test_a_process_of_this_machine(proc_root: str) -> None:
-    command = [sys.executable, "-c", "input()", "--port", "8000"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(); input()", "--port", "8000"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)  # it runs: right after exec the kernel knows no command line yet
         me = psutil.Process(process.pid)
         key = ProcessKey(pid=process.pid, started_at_s=me.create_time())
         found = launches(key, None, proc_root)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.model import Availability, Device, Fault, Sample
+import pytest
+
+from gpuwatchd.model import Availability, Device, DeviceReading, DeviceState, Fault, Sample
 from gpuwatchd.pipeline.letting_go import LettingGo
 from gpuwatchd.pipeline.workers import SourceWorker
 from gpuwatchd.store import release
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 NOW = 1_000_000.0
 
@@ -27,6 +27,7 @@ class Holder:
     def __init__(self) -> None:
         self.asked: list[float] = []
         self.faults: tuple[Fault, ...] = ()
+        self.readings: tuple[DeviceReading, ...] = ()
 
     def probe(self) -> Availability:
         return Availability(ok=True, reason="")
@@ -35,7 +36,9 @@ class Holder:
         return []
 
     def read(self) -> Sample:
-        return Sample(taken_at_s=0.0, taken_mono_s=0.0, boot_id="", readings=(), faults=self.faults)
+        return Sample(
+            taken_at_s=0.0, taken_mono_s=0.0, boot_id="", readings=self.readings, faults=self.faults
+        )
 
     def close(self) -> None:
         pass
@@ -124,4 +127,30 @@ def test_what_a_sample_says_of_the_whole_source_is_shown() -> None:
     restarts = [worker.needs_restart]
     holder.needs_restart = True
     assert [*restarts, worker.needs_restart] == [False, True]
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (("released", "released"), None),
+        (("asleep", "released"), None),
+        (("released", "lost"), "holder: let go"),
+        ((), "holder: let go"),
+    ],
+)
+def test_what_is_left_alone_on_purpose_is_no_problem(
+    states: tuple[DeviceState, ...], told: str | None
+) -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=5.0)
+    holder.faults = (Fault(where="holder", why="let go"),)
+    holder.readings = tuple(
+        DeviceReading(
+            device_uid=f"GPU-{n}", used_bytes=None, free_bytes=None, total_bytes=None, state=state
+        )
+        for n, state in enumerate(states)
+    )
+    worker.read(0.0)
+    assert worker.why_absent == told
     worker.close()
