@@ -30,6 +30,8 @@ FORGET_DEVICE_S = 86_400.0
 """An alert of an earlier run whose device has not appeared for this long is over."""
 _MOST_LEAVERS = 256
 _SPARE_INFOS = 256
+_CLOCK_TICKS = 64
+"""What stands still is brought up to date at least this often."""
 
 
 class Intake:
@@ -291,14 +293,23 @@ class Intake:
             used = ledger.owned_bytes if ledger.state == "whole" else None
         if used is not None and seen.others:
             _ring(seen.others[0]).add(now_s, used)
-        if not same or seen.feeds is None:
+        if reading.uses is None:
+            seen.feeds = seen.clock = None
+        elif not same or seen.feeds is None:
+            seen.clock = None
             seen.feeds = [
-                (_ring(self._process_track(seen, use.key)).add, use.used_bytes)
-                for use in reading.uses or ()
+                (_ring(self._process_track(seen, use.key)), use.used_bytes)
+                for use in reading.uses
                 if use.used_bytes is not None
             ]
-        for add, held in seen.feeds:
-            add(now_s, held)
+            for ring, held in seen.feeds:
+                ring.add(now_s, held)
+        else:
+            if seen.clock is None or len(seen.clock) >= _CLOCK_TICKS:
+                seen.clock = []
+                for ring, _ in seen.feeds:
+                    ring.follow(seen.clock)
+            seen.clock.append(now_s)
         if ledger is not None and ledger.state == "whole" and len(seen.others) > 1:
             # Where processes hold more than is used, they share memory: what nobody owns is then
             # not known, which is not nothing.

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuwatchd.blame import Baseline
     from gpuwatchd.model import Device, DeviceReading, Ledger, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import Room, Track
+    from gpuwatchd.store.ring import Ring
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -33,8 +32,10 @@ class Seen(msgspec.Struct, kw_only=True):
     uses: tuple[ProcessUse, ...] | None = None
     """The newest process list that could be read; ``uses_s`` says when that was."""
     uses_s: float = 0.0
-    feeds: list[tuple[Callable[[float, float], None], int]] | None = None
+    feeds: list[tuple[Ring, int]] | None = None
     """Where the figures of that list go, and they; None when that must be found out."""
+    clock: list[float] | None = None
+    """When that list was read again without a change."""
     still: bool = False
     """Whether no figure of its memory has changed since the look before."""
     hosts_s: float = float("-inf")

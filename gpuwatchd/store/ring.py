@@ -20,7 +20,7 @@ _TICK_S = 0.01
 _TICKS_PER_S = 100.0
 _FULL = 2**32
 _TRIM_AT = 1024
-_TRIM_LOOK = 63
+_TRIM_LOOK = 64
 """Once in so many points it is looked whether some are too old."""
 
 
@@ -36,8 +36,8 @@ class Ring:
     """
 
     __slots__ = (
-        "_base_s", "_cell", "_high", "_last", "_low", "_max", "_min", "_t", "_v",
-        "cell_s", "count", "moves", "span_s",
+        "_base_s", "_cell", "_clock", "_count", "_high", "_last", "_low", "_max", "_min",
+        "_read", "_t", "_v", "cell_s", "moves", "span_s",
     )  # fmt: skip
 
     def __init__(self, span_s: float, *, cell_s: float = CELL_S) -> None:
@@ -49,18 +49,75 @@ class Ring:
         self._cell = -1
         self._low = self._high = self._last = (0.0, 0.0)
         self._min = self._max = 0.0
-        self.count = 0
-        """Samples ever added since the last ``clear``."""
+        self._count = 0
+        self._clock: list[float] | None = None
+        self._read = 0
         self.moves = 0
         """How often the value differed from the one before."""
 
+    @property
+    def count(self) -> int:
+        """Samples ever added since the last ``clear``."""
+        return self._count + (0 if self._clock is None else len(self._clock) - self._read)
+
+    def follow(self, clock: list[float]) -> None:
+        """Stay at the last value whenever a time is appended to ``clock``, until ``add``.
+
+        Many rings follow one clock: what stands still costs nothing until somebody looks. They
+        are told to ``catch_up`` before the clock is begun anew.
+        """
+        self.catch_up()
+        self._clock, self._read = clock, len(clock)
+
+    def catch_up(self) -> None:
+        """Take in the times that the clock has told meanwhile."""
+        clock = self._clock
+        if clock is None or self._read == len(clock):
+            return
+        times, self._read = clock[self._read :], len(clock)
+        value = self._last[1]
+        self._clock = None
+        self._repeat(times, value)
+        self._clock = clock
+
+    def _repeat(self, times: list[float], value: float) -> None:
+        """Add one value at several times."""
+        known, low, cell, width = self._t, self._low, self._cell, self.cell_s
+        ticks: list[int] = []
+        if low is self._high and known and times[0] > self._last[0]:
+            at_s, base_s = low[0], self._base_s
+            for t_s in times:
+                here = int(t_s / width)
+                if here > cell:
+                    ticks.append(int((at_s - base_s) * _TICKS_PER_S + 0.5))
+                    cell, at_s = here, t_s
+            fits = not ticks or (known[-1] < ticks[0] and ticks[-1] < _FULL)
+            if fits:
+                known.extend(ticks)
+                self._v.extend([value] * len(ticks))
+                if ticks:
+                    self._cell = cell
+                    self._low = self._high = (at_s, value)
+                self._last = (times[-1], value)
+                self._count += len(times)
+                self._trim()
+                return
+        for t_s in times:
+            self.add(t_s, value)
+
     def __len__(self) -> int:
+        self.catch_up()
         return len(self._t) + (0 if self._cell < 0 else 1)
 
     @property
     def last(self) -> tuple[float, float] | None:
         """The newest point, None when there is none."""
-        return None if self._cell < 0 else self._last
+        if self._cell < 0:
+            return None
+        clock = self._clock
+        if clock is not None and self._read < len(clock):
+            return clock[-1], self._last[1]
+        return self._last
 
     @property
     def first_s(self) -> float:
@@ -69,19 +126,12 @@ class Ring:
 
     def add(self, t_s: float, value: float) -> None:
         """Append a point; one that is not newer than the last is ignored."""
+        if self._clock is not None:
+            self.catch_up()
+            self._clock = None
         cell, current = int(t_s / self.cell_s), self._cell
         if cell > current:
-            low = self._low
-            if low is self._high and (times := self._t):
-                # The same as _close_cell, for the usual cell of a single point.
-                ticks = int((low[0] - self._base_s) * _TICKS_PER_S + 0.5)
-                if times[-1] < ticks < _FULL and len(times) & _TRIM_LOOK:
-                    times.append(ticks)
-                    self._v.append(low[1])
-                else:
-                    self._close_cell()
-            else:
-                self._close_cell()
+            self._close_cell()
             if value != self._last[1]:
                 self.moves += 1
             self._cell = cell
@@ -99,16 +149,26 @@ class Ring:
                 self._max, self._high = value, self._last
         else:
             return
-        self.count += 1
+        self._count += 1
 
     def _close_cell(self) -> None:
+        low, times = self._low, self._t
         if self._cell < 0:
             return
-        if self._low is self._high:
-            self._append(*self._low)
+        if low is self._high:
+            # The same as _append, for the usual cell of a single point.
+            ticks = int((low[0] - self._base_s) * _TICKS_PER_S + 0.5)
+            if times and times[-1] < ticks < _FULL and len(times) % _TRIM_LOOK:
+                times.append(ticks)
+                self._v.append(low[1])
+                return
+            self._append(*low)
         else:
             for point in sorted((self._low, self._high)):
                 self._append(*point)
+        self._trim()
+
+    def _trim(self) -> None:
         if len(self._t) >= _TRIM_AT and self._t[_TRIM_AT // 8] * _TICK_S < (
             self._last[0] - self.span_s - self._base_s
         ):
@@ -137,6 +197,7 @@ class Ring:
 
     def shift(self, by_s: float) -> None:
         """Move every point in time: the clock that they were stamped by has been stepped."""
+        self.catch_up()
         self._base_s += by_s
         if self._cell < 0:
             return
@@ -154,6 +215,7 @@ class Ring:
         """Return copies of times and values, (n,) each, times strictly ascending."""
         import numpy as np  # noqa: PLC0415 - numpy is loaded when something is judged first
 
+        self.catch_up()
         tail = sorted({self._low, self._high, self._last}) if self._cell >= 0 else []
         old = np.frombuffer(self._t, dtype=np.uint32) * _TICK_S + self._base_s
         tail = [point for point in tail if not old.size or point[0] > old[-1]]
@@ -167,6 +229,7 @@ class Ring:
 
     def recent(self, count: int, step_s: float) -> tuple[int | None, ...]:
         """Return up to ``count`` values, oldest first, ``step_s`` apart; a gap is None."""
+        self.catch_up()
         if self._cell < 0:
             return ()
         now, value = self._last

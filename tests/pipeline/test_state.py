@@ -65,3 +65,21 @@ def test_the_same_bytes_whether_pieces_are_used_again_or_not() -> None:
         content = live.encode(tick.state, pieces)
         assert content == msgspec.json.encode(tick.state)
         assert len(pieces) == 1
+
+
+def test_a_list_that_fails_for_a_moment_starves_no_series() -> None:
+    def gap(tick: int) -> Sample:
+        full = play(min(tick, 5))
+        full = msgspec.structs.replace(full, taken_mono_s=1000.0 + 5 * tick)
+        full = msgspec.structs.replace(full, taken_at_s=full.taken_mono_s)
+        if tick != 20:
+            return full
+        reading = msgspec.structs.replace(full.readings[0], uses=None, uses_reason="no permission")
+        return msgspec.structs.replace(full, readings=(reading,))
+
+    pipeline = Pipeline(config=EAGER, sources=[Script(gap)])
+    run(pipeline, 200)
+    track = pipeline.watcher.tracks[calm().subject.id]
+    t_s, held = track.window.window()
+    assert t_s.tolist() == [1000.0 + 5 * tick for tick in range(200) if tick != 20]
+    assert set(held.tolist()) == {float(GIB)}

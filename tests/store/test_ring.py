@@ -97,3 +97,49 @@ def test_recent_shows_gaps_as_unknown() -> None:
     for t_s in (0.0, 10.0, 20.0, 100.0, 110.0):
         ring.add(t_s, t_s)
     assert ring.recent(12, 10.0) == (0, 10, 20, 20, *[None] * 6, 100, 110)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 2**21, 2**22]), st.integers(0, 40), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ),
+    st.sampled_from([0.5, 2.0, 4.99, 5.0, 5.01, 30.0]),
+)
+def test_a_ring_that_follows_a_clock_is_as_if_each_value_had_been_added(
+    parts: list[tuple[int, int, bool]], step_s: float
+) -> None:
+    """Each part: a value, how often it is repeated, and whether somebody looks then."""
+    plain, lazy = Ring(10_000.0), Ring(10_000.0)
+    now_s = 1_000.0
+    for value, again, looks in parts:
+        now_s += step_s
+        plain.add(now_s, float(value))
+        lazy.add(now_s, float(value))
+        clock: list[float] = []
+        lazy.follow(clock)
+        for _ in range(again):
+            now_s += step_s
+            plain.add(now_s, float(value))
+            clock.append(now_s)
+            assert lazy.last == plain.last
+        if looks:
+            assert lazy.recent(32, 60.0) == plain.recent(32, 60.0)
+        assert (lazy.count, lazy.moves) == (plain.count, plain.moves)
+    for mine, theirs in zip(lazy.window(), plain.window(), strict=True):
+        assert mine.tolist() == theirs.tolist()
+
+
+def test_a_follower_stays_bounded_and_moves_with_its_clock() -> None:
+    ring = Ring(600.0)
+    ring.add(1000.0, 7.0)
+    for start in range(200):
+        clock: list[float] = []
+        ring.follow(clock)
+        clock += [1000.0 + 5.0 * (64 * start + k + 1) for k in range(64)]
+    assert len(ring) <= 1030
+    ring.shift(100.0)
+    assert ring.last == (1000.0 + 5.0 * 64 * 200 + 100.0, 7.0)
+    t_s, _ = ring.window()
+    assert t_s[-1] - t_s[0] <= 600.0
