@@ -47,7 +47,7 @@ format: $(VENV)/dev.stamp  ## Reformat the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/bench.stamp  ## Print speed and size beside peers (ratios of one run)
+bench: $(VENV)/bench.stamp  ## Print speed, size and faults beside peers (in one run)
 	@$(RUN) -m tests.bench
 
 bench-detect: $(VENV)/dev.stamp  ## Compare how well leaks are found, by us and by others (half an hour)
