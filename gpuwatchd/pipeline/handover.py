@@ -94,7 +94,8 @@ def take_over(
     for alert in changes:
         track = watcher.tracks.get(alert.subject.id)
         seen = devices.get(alert.subject.device_uid)
-        fired = alert.state == "firing" and alert.firing_at_s == now_s
+        # What a process holds on the host is another memory: it stands for nothing of the device.
+        fired = alert.state == "firing" and alert.firing_at_s == now_s and not alert.subject.host
         if fired and track is not None and track.alert is None:
             continue  # taken over in this very tick
         if not fired or track is None or track.alert is None or seen is None or not seen.others:

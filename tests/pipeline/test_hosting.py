@@ -190,3 +190,29 @@ def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None
     track = again.watcher.tracks[before.subject.id]
     assert track.window.count > 60
     again.close()
+
+
+def test_an_alert_on_the_host_leaves_that_of_the_device_alone() -> None:
+    """They are two growths, of two memories."""
+
+    def play(tick: int) -> Sample:
+        used = 10 * GIB + max(0, tick - 60) * 100 * MIB
+        one = on_host(tick, 4 * GIB + max(0, tick - 200) * 90 * MIB)
+        uses = tuple(
+            msgspec.structs.replace(use, used_bytes=None) for use in one.readings[0].uses or ()
+        )
+        reading = msgspec.structs.replace(
+            one.readings[0], uses=uses, used_bytes=used, free_bytes=80 * GIB - used
+        )
+        return msgspec.structs.replace(one, readings=(reading,))
+
+    pipeline, post = watched(play, lambda: 20 * GIB)
+    assert [a.subject.host for a in run(pipeline, 220)[-1].alerts] == [False]
+    ticks = run(pipeline, 420)
+    firing = [a for a in ticks[-1].alerts if a.state == "firing"]
+    assert sorted(a.subject.host for a in firing) == [False, True]
+    assert [a.title for t in ticks for a in t.changes if a.state == "resolved"] == []
+    assert post.told == [
+        "firing: GPU 0 (A100)",
+        "firing: host memory of python train.py[4711] of alice",
+    ]
