@@ -69,7 +69,16 @@ class Ranks:
         if not alike:
             said = jobs.alone(own, others)
             return _with(finding, said) if said else finding
-        chief = jobs.lead(alike)
+        # One for whom a rank stands that does not leak as this one does cannot speak for it.
+        named = {one.subject for one in alike}
+        chief = jobs.lead(
+            [
+                one
+                for one in alike
+                if (lead := members.get(one.subject, track).lead) is None
+                or lead.subject.id in named
+            ]
+        )
         if chief.subject != own.subject:
             track.lead = members[chief.subject]
             return _with(finding, f"one alert for its job: see {chief.name}")

@@ -124,6 +124,22 @@ def test_a_rank_that_leaks_at_another_pace_is_no_part_of_it() -> None:
     ]
 
 
+def test_a_rank_is_not_hidden_behind_one_that_is_told_of_with_others() -> None:
+    """Rank 1 leaks as 0 does, and 2 as 1 does, but not as 0: the alert of 0 is not about it."""
+
+    def play(number: int, tick: int) -> int:
+        if number == 3:
+            return 10 * GIB
+        # Rank 0 is told of first, and rank 1 is full before rank 2.
+        since, full = (0 if number == 0 else 80), (40 * GIB if number == 1 else 0)
+        return growing(number, tick - since, (60, 110, 200)[number]) + full
+
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    ticks = run(Pipeline(config=EAGER, sources=[source]), 330)
+    titles = [a.title for a in ticks[-1].alerts if a.state == "firing"]
+    assert any("GPU 2" in title or "GPU 1-2" in title for title in titles), titles
+
+
 def test_ranks_on_one_device_are_one_alert_too() -> None:
     post = Postbox()
 
