@@ -22,6 +22,7 @@ LIMIT_BYTES: Final = 4 * 1024 * 1024
 """The largest answer that is taken."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HEAD_END: Final = b"\r\n\r\n"
+_MOST_DIGITS: Final = 18
 
 
 def get(url: str, path: str, *, timeout_s: float, limit_bytes: int = LIMIT_BYTES) -> bytes:
@@ -151,7 +152,8 @@ def _announced(raw: bytes) -> int | None:
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            return len(head) + len(end) + int(value)
+            # More digits than these are no length: what is taken is bounded anyway.
+            return len(head) + len(end) + int(value.strip()[:_MOST_DIGITS])
     return None
 
 
@@ -176,5 +178,5 @@ def _body(raw: bytes) -> bytes:
             why = f"it answers {answer.status} {clean(answer.reason or '', limit=40)}"
             raise EndpointError(why, status=answer.status)
         return answer.read()
-    except (HTTPException, OSError, ValueError) as error:
+    except (HTTPException, OSError, ValueError, OverflowError) as error:
         raise EndpointError("what it answers is not HTTP") from error

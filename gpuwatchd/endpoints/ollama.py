@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from gpuwatchd.endpoints.prometheus import MOST_MODELS
 from gpuwatchd.errors import EndpointError
 from gpuwatchd.model import ServedModel, ServerReading
 from gpuwatchd.text import clean
@@ -62,7 +63,7 @@ class Ollama:
             kind=self.name,
             url=url,
             at_s=at_s,
-            models=tuple(_served(model) for model in loaded),
+            models=tuple(_served(model) for model in loaded[:MOST_MODELS]),
             version=version or None,
         )
 
@@ -77,12 +78,15 @@ def _decoded(raw: bytes, kind: type[T]) -> T:
 def _served(model: _Model) -> ServedModel:
     return ServedModel(
         name=clean(model.name or model.model),
-        size_bytes=model.size if (model.size or 0) > 0 else None,
-        vram_bytes=model.size_vram
-        if model.size_vram is not None and model.size_vram >= 0
-        else None,
+        size_bytes=_size(model.size) or None,
+        vram_bytes=_size(model.size_vram),
         expires_at_s=_instant(model.expires_at),
     )
+
+
+def _size(told: int | None) -> int | None:
+    """Return a number of bytes; None for what no machine has."""
+    return told if told is not None and 0 <= told < 1 << 60 else None
 
 
 def _instant(text: str | None) -> float | None:

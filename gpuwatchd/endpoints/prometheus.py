@@ -9,6 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gpuwatchd.model import ServedModel
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
 _MAX_LINES: Final = 2000
+MOST_MODELS: Final = 64
+"""Of one server so many models are told: an hour of answers is remembered."""
 
 
 class Metric(NamedTuple):
@@ -110,8 +113,15 @@ def over_engines(
             key = tuple(metric.labels.get(label) for label in ("engine", "dp_rank", "model_name"))
             engines[key] = max(engines.get(key, -math.inf), metric.value)
         if engines:
-            return over(engines.values())
+            value = over(engines.values())
+            return value if math.isfinite(value) else None
     return None
+
+
+def served(found: Iterable[Metric]) -> tuple[ServedModel, ...] | None:
+    """Return the models that lines are labelled with, not more than a server has; None: none."""
+    names = dict.fromkeys(metric.labels.get("model_name", "") for metric in found)
+    return tuple(ServedModel(name=name) for name in names if name)[:MOST_MODELS] or None
 
 
 def count(value: float | None) -> int | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.endpoints import prometheus
 from gpuwatchd.errors import EndpointError
-from gpuwatchd.model import ServedModel, ServerReading
+from gpuwatchd.model import ServerReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +38,6 @@ class Sglang:
         found = prometheus.metrics(get("/metrics"), "sglang", _NAMES)
         if not found:
             raise EndpointError("its /metrics shows nothing of SGLang")
-        names = dict.fromkeys(m.labels.get("model_name", "") for m in found)
-        served = tuple(ServedModel(name=name) for name in names if name)
         facts = {
             name: value
             for name in _FACTS
@@ -54,7 +52,7 @@ class Sglang:
             kind=self.name,
             url=url,
             at_s=at_s,
-            models=served or None,
+            models=prometheus.served(found),
             kv_share=prometheus.share(usage),
             running=prometheus.count(running),
             waiting=prometheus.count(waiting),

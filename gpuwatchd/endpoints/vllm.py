@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.endpoints import prometheus
 from gpuwatchd.errors import EndpointError
-from gpuwatchd.model import ServedModel, ServerReading
+from gpuwatchd.model import ServerReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +45,6 @@ class Vllm:
         found = prometheus.metrics(get("/metrics"), "vllm", _NAMES)
         if not found:
             raise EndpointError("its /metrics shows nothing of vLLM")
-        names = dict.fromkeys(m.labels.get("model_name", "") for m in found)
-        served = tuple(ServedModel(name=name) for name in names if name)
         config = next((m.labels for m in found if m.name == "cache_config_info"), {})
         facts = {
             key: value
@@ -57,7 +56,7 @@ class Vllm:
             kind=self.name,
             url=url,
             at_s=at_s,
-            models=served or None,
+            models=prometheus.served(found),
             kv_share=prometheus.share(prometheus.over_engines(found, _KV, max)),
             running=_requests(found, "num_requests_running"),
             waiting=_requests(found, "num_requests_waiting"),
@@ -72,6 +71,7 @@ def _requests(found: list[prometheus.Metric], name: str) -> int | None:
 
 def _number(text: str | None) -> float | None:
     try:
-        return float(text or "")
+        value = float(text or "")
     except ValueError:
         return None
+    return value if math.isfinite(value) else None

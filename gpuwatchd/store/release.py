@@ -107,11 +107,16 @@ def read(directory: Path, now_s: float) -> Request | None:
         return None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-    with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
+    try:
         found = os.fstat(handle)
+        # Before it is read: a directory opens, too.
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in {os.geteuid(), 0}:
             raise StoreError(f"{path}: is not a file of ours")
-        content = file.read(_MAX_BYTES + 1)
+        content = os.read(handle, _MAX_BYTES + 1)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    finally:
+        os.close(handle)
     try:
         request = msgspec.json.decode(content, type=Request)
     except (msgspec.MsgspecError, RecursionError):

@@ -213,3 +213,26 @@ def test_real_metrics(shared_data: Path) -> None:
     assert (new.running, new.waiting, new.kv_share) == (0, 0, None)
     old = asked(LlamaCpp(), {"/metrics": (folder / "llamacpp_metrics_old.prom").read_bytes()})
     assert old.facts["kv_cache_usage_ratio"] == 0.5
+
+
+def test_what_no_server_has_is_not_told() -> None:
+    told = asked(Ollama(), ollama({"name": "a", "size": 10**400, "size_vram": 10**400}))
+    assert told.models == (ServedModel(name="a"),)
+    crowd: list[dict[str, object]] = [{"name": f"m{i}"} for i in range(5000)]
+    told = asked(Ollama(), ollama(*crowd))
+    assert told.models is not None
+    assert len(told.models) == 64
+    lines = [b'vllm:num_requests_running{model_name="m%d"} 1\n' % i for i in range(5000)]
+    told = asked(Vllm(), {"/metrics": b"".join(lines)})
+    assert told.models is not None
+    assert len(told.models) == 64
+
+
+def test_facts_are_numbers_that_can_be_published() -> None:
+    """JSON has no infinity: one that got into the live state would make it unreadable."""
+    huge = b"".join(b'sglang:kv_used_tokens{model_name="%d"} 1e308\n' % i for i in range(2))
+    told = asked(Sglang(), {"/metrics": huge + b"sglang:num_running_reqs 1\n"})
+    assert (told.facts, told.running) == ({}, 1)
+    text = b'vllm:cache_config_info{num_gpu_blocks="1e999"} 1\nvllm:num_requests_running 1\n'
+    told = asked(Vllm(), {"/metrics": text})
+    assert (told.facts, told.running) == ({}, 1)

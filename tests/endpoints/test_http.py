@@ -156,3 +156,19 @@ def test_garbage_is_one_clear_error(answer: bytes) -> None:
 def test_what_is_no_address_is_said_so(url: str) -> None:
     with pytest.raises(EndpointError, match="no address"):
         http.get(url, "/", timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 6000 + b"\r\nabc",
+        b"HTTP/1.1 " + b"9" * 5000 + b" x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n" + b"x" * 70_000,
+    ],
+)
+def test_absurd_numbers_are_an_answer_that_is_not_understood(raw: bytes) -> None:
+    with (
+        talking(lambda connection: connection.sendall(raw)) as url,
+        pytest.raises(EndpointError, match=r"not HTTP|is larger|no answer"),
+    ):
+        http.get(url, "/", timeout_s=2.0, limit_bytes=60_000)

@@ -92,3 +92,19 @@ def test_neither_a_link_nor_a_pipe_is_followed(tmp_path: Path) -> None:
 def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         release.ask(tmp_path / "gone", 60.0, NOW)
+
+
+def test_a_directory_in_its_place_is_one_line_and_leaks_no_descriptor(tmp_path: Path) -> None:
+    (tmp_path / release.FILE_NAME).mkdir()
+    before = os.dup(0)
+    os.close(before)
+    for _ in range(3):
+        with pytest.raises(StoreError, match="is not a file of ours"):
+            release.read(tmp_path, NOW)
+    with pytest.raises(StoreError, match="cannot be written"):
+        release.ask(tmp_path, 60.0, NOW)
+    with pytest.raises(StoreError, match="cannot be removed"):
+        release.end(tmp_path)
+    after = os.dup(0)
+    os.close(after)
+    assert after == before
