@@ -25,7 +25,7 @@ from gpuwatchd.sources import drm_sysfs
 from gpuwatchd.sources.drm_card import Card, blank, measure, news, nothing, reading_of
 from gpuwatchd.sources.drm_names import Names, is_contained
 from gpuwatchd.sources.drm_processes import Holders, Processes
-from gpuwatchd.sources.nvml_lanes import Lanes
+from gpuwatchd.sources.lanes import Lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

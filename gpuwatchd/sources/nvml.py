@@ -5,7 +5,7 @@ hangs. A card is its UUID; index and handle are not identity. Whatever one query
 or one card refuses is a fault of that part alone: the rest of the sample is complete.
 
 No call to the driver is made in the caller's thread: one that hangs holds up its own card (see
-:mod:`gpuwatchd.sources.nvml_lanes`), and :meth:`NvmlSource.read` always returns.
+:mod:`gpuwatchd.sources.lanes`), and :meth:`NvmlSource.read` always returns.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd import units
 from gpuwatchd.model import Availability, Event
+from gpuwatchd.sources.lanes import Lanes, Round
 from gpuwatchd.sources.nvml_card import code_of
 from gpuwatchd.sources.nvml_driver import VERSION_MISMATCH, Driver, Opened
-from gpuwatchd.sources.nvml_lanes import Lanes, Round
 from gpuwatchd.sources.nvml_news import News
 from gpuwatchd.sources.nvml_scan import Scanner, beside, merge
 from gpuwatchd.sources.nvml_sleep import Sleepers

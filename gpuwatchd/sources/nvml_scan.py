@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from gpuwatchd.model import DeviceState
-    from gpuwatchd.sources.nvml_lanes import Lanes
+    from gpuwatchd.sources.lanes import Lanes
 
 _LATE = object()
 

@@ -102,12 +102,14 @@ class Lanes:
                 wait_s = until_s - now_s
             else:
                 break
-        turn.over = True
+        with self._lock:
+            # From here on nobody begins work on it: what has no answer is busy, or stays free.
+            turn.over = True
         return dict(turn.answers)
 
     def wait_for_others(self, lane: str) -> None:
         """Wait until no lane but this one is busy; to be called from within it."""
-        while any(other != lane for other in tuple(self.busy)):
+        while self.busy.copy().keys() - {lane}:
             time.sleep(0.5)
 
     def close(self) -> None:
@@ -140,17 +142,18 @@ class Lanes:
             turn = self._asked.get()
 
     def _walk(self, turn: Round) -> None:
-        while not turn.over:
-            try:
+        while True:
+            with self._lock:
+                if turn.over or not turn.left:
+                    return
                 lane, work = turn.left.popleft()
-            except IndexError:
-                return
-            self.busy[lane] = time.monotonic()
+                self.busy[lane] = time.monotonic()
             try:
                 answer = work()
             except Exception as error:  # noqa: BLE001 - whoever asked looks at it
                 answer = error
-            turn.answers[lane] = answer
+            # Free before it has answered: whoever has the answer may enter the lane at once.
             del self.busy[lane]
+            turn.answers[lane] = answer
             if len(turn.answers) == turn.total:
                 turn.done.put(None)

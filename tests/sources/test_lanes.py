@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from typing import Any
 
 import pytest
 
-from gpuwatchd.sources.nvml_lanes import Lanes
+from gpuwatchd.sources import lanes as module
+from gpuwatchd.sources.lanes import Lanes
 
 
 def until(what: object, seconds: float = 5.0) -> None:
@@ -94,3 +97,38 @@ def test_waiting_for_others_ends_when_they_do() -> None:
 
 def test_no_work_is_no_wait() -> None:
     assert Lanes().run({}, 60.0) == {}
+
+
+def test_a_lane_is_free_before_its_answer_can_be_seen() -> None:
+    lanes, gate = Lanes(), threading.Event()
+    busy: list[bool] = []
+
+    class Answers(dict[str, Any]):
+        def __setitem__(self, lane: str, answer: object) -> None:
+            busy.append(lane in lanes.busy)
+            super().__setitem__(lane, answer)
+
+    task = lanes.begin("driver", gate.wait)
+    task.answers = Answers()
+    gate.set()
+    assert task.wait(5.0)
+    assert busy == [False]  # else a lane that is entered again would be taken for the former
+    lanes.close()
+
+
+def test_a_lane_that_is_taken_when_time_is_up_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, taken, gate = Lanes(), threading.Event(), threading.Event()
+
+    class Slow(deque[Any]):
+        def popleft(self) -> Any:
+            item = super().popleft()
+            taken.wait(0.5)  # as if the machine stood still here
+            return item
+
+    monkeypatch.setattr(module, "deque", Slow)
+    assert lanes.run({"card": gate.wait}, 0.02) == {}
+    assert "card" in lanes.busy
+    taken.set()
+    gate.set()
+    until(lambda: not lanes.busy)
+    lanes.close()
