@@ -182,6 +182,7 @@ def _policy(settings: Config) -> Iterator[str]:
 
 def problems(settings: Config) -> list[str]:
     """Return what cannot work, one sentence each: unknown names, incomplete or unsafe channels."""
+    from gpuwatchd.frameworks import addresses  # noqa: PLC0415
     from gpuwatchd.notify import NOTIFIERS  # noqa: PLC0415
     from gpuwatchd.sources import SOURCES, chosen  # noqa: PLC0415
 
@@ -200,7 +201,7 @@ def problems(settings: Config) -> list[str]:
         found += _email(settings)
     if "command" in settings.policy.channels and not settings.notify.command.argv:
         found.append("[notify.command] argv: empty, and the channel command is in use")
-    return found
+    return [*found, *addresses.misread(settings.endpoints.urls)]
 
 
 def _email(settings: Config) -> Iterator[str]:

@@ -161,6 +161,22 @@ def configured(text: str) -> tuple[str, str] | None:
     return (kind, url) if url is not None and host else None
 
 
+def misread(urls: Sequence[str]) -> tuple[str, ...]:
+    """Return what is wrong with ``[endpoints] urls``, one sentence for each bad entry.
+
+    Examples
+    --------
+    >>> misread(["vLLM=http://127.0.0.1:8001"])
+    ()
+    """
+    return tuple(
+        f"[endpoints] urls: {text!r} is not understood; write it as "
+        f'"vLLM=http://127.0.0.1:8001" (kinds: {", ".join(PORTS)})'
+        for text in urls
+        if configured(text) is None
+    )
+
+
 def option(argv: Sequence[str], *names: str) -> str | None:
     """Return the value of an option on a command line; None when it is not there.
 

@@ -188,14 +188,9 @@ class Serving:
     def _configure(self, urls: tuple[str, ...]) -> bool:
         """Take over the servers of the configuration."""
         self._urls = urls
-        read = [(text, addresses.configured(text)) for text in urls]
-        self._misread = tuple(
-            f"[endpoints] urls: {text!r} is not understood; write it as "
-            f'"vLLM=http://127.0.0.1:8001" (kinds: {", ".join(PORTS)})'
-            for text, found in read
-            if found is None
-        )
-        wanted = {found[1]: found[0] for _, found in read if found is not None}
+        read = [addresses.configured(text) for text in urls]
+        self._misread = addresses.misread(urls)
+        wanted = {found[1]: found[0] for found in read if found is not None}
         for server in self._servers.values():
             server.configured = server.url in wanted
         for url, kind in wanted.items():

@@ -165,6 +165,10 @@ def test_each_setting_says_what_it_costs(
             f'{EMAIL}host = "localhost"\npassword-file = "PASSWORD"',
             "others can read",
         ),
+        (
+            '[endpoints]\nurls = ["vLLM=http://127.0.0.1:1", "http://127.0.0.1:8001"]',
+            "[endpoints] urls: 'http://127.0.0.1:8001' is not understood; write it as",
+        ),
         ("detection = 3", "expected a table"),
         ("[detection]\nminimum-samples = 'x'", "minimum-samples"),
         ("[[", "not valid TOML"),
@@ -186,6 +190,18 @@ def test_what_cannot_work_is_5(
         answer["error"]["message"] if "error" in answer else "\n".join(answer["data"]["problems"])
     )
     assert words in said
+
+
+def test_doctor_names_the_bad_entry_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
+    file = tmp_path / "config.toml"
+    file.write_text('[endpoints]\nurls = ["vllm=8001"]\n', encoding="utf-8")
+    main(["doctor", "--config", str(file)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "[endpoints] urls" in line]
+    assert lines
+    assert lines[0].startswith("FAILED   config: [endpoints] urls: 'vllm=8001'")
 
 
 def test_print_as_json_has_durations_as_they_are_written(
