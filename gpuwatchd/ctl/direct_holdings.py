@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from gpuwatchd import blame
+from gpuwatchd import blame, config
+from gpuwatchd.ctl.look import BOOT
 from gpuwatchd.host import Host, holders
 from gpuwatchd.host.glance import absent, glance
 from gpuwatchd.model import Value
@@ -127,7 +128,8 @@ def loose(view: View) -> Loose:
     others = [one for one in seen.found if one.pid not in listed and one.pid not in own]
     infos: dict[int, ProcessInfo] = {}
     if others:
-        host = Host(maps_per_look=len(others))
+        boot = config.state_dir() / BOOT
+        host = Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)
         try:
             infos = host.look([one.pid for one in others])
         finally:

@@ -34,6 +34,9 @@ FRESH_INTERVALS = 3
 """A state older than this many sampling intervals is not live any more."""
 HISTORY = "history.db"
 """As in store.schema, whose import costs more than this look."""
+BOOT = "boot.json"
+"""The daemon's file of when this boot began, as in ``gpuwatchd.daemon``."""
+TAKE_BACK = "gpuwatchctl release --end"
 LAST_WORDS_S = 3600.0
 """A dead daemon's state up to this age is shown; after it a direct look says more."""
 
@@ -245,10 +248,12 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
 def direct(flags: Globals) -> View:
     """Read every enabled source once: numbers and names, no trend.
 
+    While the GPUs are let go on request, the NVIDIA driver is not opened.
+
     Raises
     ------
     SourceUnavailable
-        When none of them has a GPU.
+        When none of them has a GPU, or may be asked for one.
     """
     from gpuwatchd.sources import chosen  # noqa: PLC0415 - only where there is no live state
 
@@ -256,9 +261,15 @@ def direct(flags: Globals) -> View:
     found: list[LiveDevice] = []
     reasons: list[str] = []
     quiet: list[str] = []
+    hint = "gpuwatchctl doctor"
     for name, optional in chosen.choices(settings.sources):
         if name.partition(":")[0] == "replay":
             continue  # a recording says nothing about now
+        if name == "nvml" and (until_s := released_until_s()) is not None:
+            # Opening the driver would hold the GPUs, which somebody wants free.
+            reasons.append(_let_go(until_s))
+            hint = TAKE_BACK
+            continue
         told: list[str] = []
         try:
             found += (seen := _look_once(name, settings, told))
@@ -268,12 +279,19 @@ def direct(flags: Globals) -> View:
         (reasons if seen or not optional else quiet).extend(told)
     if not found:
         why = "; ".join([*reasons, *quiet]) or "no source is enabled"
-        raise SourceUnavailable(f"no GPU found: {why}", hint="gpuwatchctl doctor")
+        raise SourceUnavailable(f"no GPU found: {why}", hint=hint)
     view = View("direct", time.time(), found)
     view.trend = False
     view.warnings.append(("no-trend", "one direct look: no trend and no verdict"))
     view.warnings += [("source", reason) for reason in reasons]
     return view
+
+
+def _let_go(until_s: float) -> str:
+    from gpuwatchd import units  # noqa: PLC0415 - rare
+
+    until = units.clock(until_s, now_s=time.time())
+    return f"the GPUs are let go on request until {until} ({TAKE_BACK})"
 
 
 def _look_once(name: str, settings: Config, reasons: list[str]) -> list[LiveDevice]:
@@ -307,7 +325,7 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
             import gpuwatchd.host  # noqa: F401, PLC0415
     module = sys.modules.get("gpuwatchd.host")
     if missing and module is not None:
-        host = module.Host()
+        host = module.Host(anchor=config.state_dir() / BOOT, writes_anchor=False)
         try:
             seen = host.look([key.pid for key in missing])
         finally:

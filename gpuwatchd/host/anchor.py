@@ -25,7 +25,7 @@ class _Anchor(msgspec.Struct):
     booted_at_s: float
 
 
-def settled(path: Path, boot_id: str, booted_at_s: float) -> float:
+def settled(path: Path, boot_id: str, booted_at_s: float, *, keep: bool = True) -> float:
     """Return the time of boot that was told first in this boot, epoch seconds.
 
     A step of the clock by more than a day makes a new beginning.
@@ -39,6 +39,8 @@ def settled(path: Path, boot_id: str, booted_at_s: float) -> float:
         Which boot this is; "" where the system does not say, then nothing is kept.
     booted_at_s
         What the kernel says now.
+    keep
+        Write the answer down where none is; who only looks must leave that to the daemon.
     """
     if not boot_id:
         return booted_at_s
@@ -49,7 +51,8 @@ def settled(path: Path, boot_id: str, booted_at_s: float) -> float:
     same = kept is not None and kept.boot_id == boot_id
     if kept is not None and same and abs(kept.booted_at_s - booted_at_s) <= WRONG_CLOCK_S:
         return kept.booted_at_s
-    _keep(path, _Anchor(boot_id, booted_at_s))
+    if keep:
+        _keep(path, _Anchor(boot_id, booted_at_s))
     return booted_at_s
 
 

@@ -88,11 +88,14 @@ class Host:
     anchor
         File in which the time of boot is written down (:mod:`anchor`), so that a process has the
         same identity after a step of the clock and a new start; None keeps nothing.
+    writes_anchor
+        False only reads that file: a program that looks once must tell processes as the daemon
+        does, and change nothing.
     monotonic
         Monotonic clock, seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - most are for tests
         self,
         proc_root: str | Path = "/proc",
         *,
@@ -101,6 +104,7 @@ class Host:
         maps_per_look: int = 1,
         contained: bool | None = None,
         anchor: Path | None = None,
+        writes_anchor: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = Path(proc_root)
@@ -119,7 +123,7 @@ class Host:
         """Changes with every boot; "" where the system does not say."""
         booted_at_s = self._read_boot_time() if self._has_proc else None
         if anchor is not None and booted_at_s is not None:
-            booted_at_s = settled(anchor, self.boot_id, booted_at_s)
+            booted_at_s = settled(anchor, self.boot_id, booted_at_s, keep=writes_anchor)
         self._registry = Registry(self._proc, booted_at_s)
         if contained is None:
             contained = self._has_proc and inside_container(self._proc, self._proc.parent)

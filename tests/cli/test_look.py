@@ -14,6 +14,7 @@ from gpuwatchd import config
 from gpuwatchd.ctl import look, main, program
 from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.errors import SourceUnavailable
+from gpuwatchd.host import Host
 from gpuwatchd.model import (
     Availability,
     Device,
@@ -23,6 +24,8 @@ from gpuwatchd.model import (
     ProcessUse,
     Sample,
 )
+from gpuwatchd.store import release
+from gpuwatchd.store.place import private_directory
 from tests import making
 from tests.cli import world
 
@@ -133,6 +136,77 @@ def test_a_direct_look_knows_processes_but_no_verdict(card: None) -> None:
     assert item.unattributed_bytes == making.GIB
     assert item.finding is None
     assert item.faults == ("no power",)
+
+
+def _let_go() -> None:
+    release.ask(private_directory(config.runtime_dir()), 300.0, time.time())
+
+
+class Untouchable(Card):
+    """The source nvml, which nobody may make."""
+
+    def __init__(self) -> None:
+        raise AssertionError("NVML was opened")
+
+
+class Other(Card):
+    """Another source, which may be read."""
+
+    name = "drm"
+
+    def __init__(self, **settings: object) -> None:
+        del settings
+
+
+def test_nothing_is_opened_that_was_let_go(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpuwatchd.sources.SOURCES", {"nvml": f"{__name__}:Untouchable"})
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
+    _let_go()
+    for verb in ("status", "predict", "zombies"):
+        assert main([verb]) == 1
+        said = capsys.readouterr().err
+        assert "the GPUs are let go on request until" in said
+        assert "gpuwatchctl release --end" in said
+    release.end(config.runtime_dir())
+    with pytest.raises(AssertionError, match="NVML was opened"):
+        look.see(Globals())
+
+
+def test_the_other_gpus_are_shown_while_some_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {"nvml": f"{__name__}:Untouchable", "drm": f"{__name__}:Other"}
+    monkeypatch.setattr("gpuwatchd.sources.SOURCES", sources)
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "nvml,drm")
+    _let_go()
+    view = look.see(Globals())
+    assert len(view.devices) == 1
+    (reason,) = [words for code, words in view.warnings if code == "source"]
+    assert reason.startswith("the GPUs are let go on request until")
+    assert reason.endswith("(gpuwatchctl release --end)")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
+def test_a_direct_look_tells_processes_as_the_daemon_does(card: None) -> None:
+    def key() -> ProcessKey:
+        (item,) = look.see(Globals()).devices
+        assert item.processes is not None
+        return item.processes[0].info.key
+
+    file = private_directory(config.state_dir()) / look.BOOT
+    first = key()
+    assert not file.exists()  # who only looks decides nothing
+    if first.started_at_s is None:
+        pytest.skip("in a pid namespace of its own no process has a start")
+    daemon = Host(anchor=file)
+    assert daemon.booted_at_s is not None
+    # As if the clock had been set forward by 40 s since the daemon began.
+    anchor = {"boot_id": daemon.boot_id, "booted_at_s": daemon.booted_at_s - 40}
+    file.write_bytes(msgspec.json.encode(anchor))
+    daemon.close()
+    assert key() == msgspec.structs.replace(first, started_at_s=first.started_at_s - 40)
+    assert msgspec.json.decode(file.read_bytes()) == anchor
 
 
 def test_a_direct_look_says_on_screen_that_it_has_no_trend(
