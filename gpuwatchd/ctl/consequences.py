@@ -121,7 +121,7 @@ def _identity(case: Case, process: LiveProcess) -> Iterator[str]:
         one
         for item in case.view.devices
         for one in item.processes or ()
-        if one.info.group == info.group and one.info.key != info.key
+        if one.info.team == info.team and one.info.key != info.key
     ]
     if not ranks:
         return

@@ -98,6 +98,13 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         return self.name
 
     @property
+    def team(self) -> tuple[str, int | str | None] | None:
+        """Whom its ranks are known by: two users may call their jobs the same, as Ray does."""
+        if self.group is None:
+            return None
+        return self.group, self.user if self.uid is None else self.uid
+
+    @property
     def place(self) -> str | None:
         """Job, else pod, else container; None where it is in none that is known."""
         if self.job is not None:

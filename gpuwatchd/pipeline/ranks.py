@@ -12,7 +12,7 @@ from gpuwatchd.pipeline.endings import CRASHED
 
 if TYPE_CHECKING:
     from gpuwatchd.model import Alert, Finding, ProcessInfo
-    from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.pipeline.track import JobKey, Track
 
 AS_ONE = "told as one: "
 GOES_ON = "the alert goes on with another rank of its job"
@@ -23,12 +23,12 @@ class Ranks:
     """Who belongs to which job on this machine, on all of its devices."""
 
     def __init__(self) -> None:
-        self._jobs: dict[tuple[str, bool], dict[str, Track]] = {}
+        self._jobs: dict[JobKey, dict[str, Track]] = {}
 
     def place(self, track: Track, info: ProcessInfo) -> None:
         """Take note of who a track is."""
         track.info = info
-        job = (info.group, track.subject.host) if info.group else None
+        job = (info.team, track.subject.host) if info.team else None
         if job != track.job:
             self.leave(track)
             if job is not None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.memo import Hush
 
 
+JobKey = tuple[tuple[str, int | str | None], bool]
+"""``ProcessInfo.team``, and whether it is about the host's memory."""
+
+
 class Window(Protocol):
     """Where a track's points come from: a ring, or a recorded series."""
 
@@ -119,7 +123,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """Who it is, where it is a process."""
     baseline_bytes: float | None = None
     """What is normal of memory that nobody owns."""
-    job: tuple[str, bool] | None = None
+    job: JobKey | None = None
     """Job that it is a rank of, and whether it is about the host's memory."""
     lead: Track | None = None
     """The rank of its job whose alert stands for this one too."""

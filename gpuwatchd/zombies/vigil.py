@@ -102,9 +102,9 @@ class Vigil:
             run = _Run(holding.since_s, holding.held_bytes)
             run.seen_s = at_s
             self._runs[_name_of(holding.kind, holding.device_uid, holding.process)] = run
-            group = holding.process.group if holding.process is not None else None
-            if holding.kind == "hung-rank" and group is not None and "ended" in holding.evidence:
-                self._ranks.bereaved(group)
+            team = holding.process.team if holding.process is not None else None
+            if holding.kind == "hung-rank" and team is not None and "ended" in holding.evidence:
+                self._ranks.bereaved(team)
 
     def _run(self, name: _Name, sign: Sign, now_s: float, limits: Limits) -> _Run:
         run = self._runs.get(name)

@@ -154,6 +154,22 @@ def test_ranks_on_one_device_are_one_alert_too() -> None:
     assert len(post.told) == 1
 
 
+def test_jobs_of_two_users_that_are_called_the_same_are_two() -> None:
+    def play(tick: int) -> Sample:
+        taken = spread(tick, growing)
+        mine = [
+            msgspec.structs.replace(info, user="bob" if i % 2 else "alice")
+            for i, info in enumerate(taken.processes)
+        ]
+        return msgspec.structs.replace(taken, processes=tuple(mine))
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=CARDS)]), 260)
+    assert sorted(a.title for a in ticks[-1].alerts) == [
+        "2 ranks of torchrun 7f3a (python train.py) of alice on GPU 0, 2",
+        "2 ranks of torchrun 7f3a (python train.py) of bob on GPU 1, 3",
+    ]
+
+
 def test_processes_without_a_job_are_told_one_by_one() -> None:
     source = Script(lambda i: spread(i, growing, group=None), devices=CARDS)
     ticks = run(Pipeline(config=EAGER, sources=[source]), 260)

@@ -40,6 +40,23 @@ def test_a_rank_that_computes_nothing_while_the_others_work_is_hung() -> None:
     assert "2 other ranks are at work while rank 1 of torchrun 7f3a" in found.evidence
 
 
+def test_two_users_whose_jobs_are_called_the_same_have_two_jobs() -> None:
+    """The first job of every Ray cluster is 01000000, and examples call runs alike."""
+    mine = rank(0, 0.0)
+    theirs = [
+        board(
+            held(100 + i, who={"group": JOB, "rank": i, "user": "bob"}),
+            uid=f"GPU-{i}",
+            util_pct=99.0,
+        )
+        for i in (1, 2)
+    ]
+    assert look(mine, *theirs, looks=MINUTES_11) == ()
+    vigil = Vigil()
+    look(mine, *theirs, vigil=vigil)
+    assert look(mine, empty(1), empty(2), vigil=vigil, at_s=90, looks=MINUTES_11) == ()
+
+
 def test_others_that_only_wait_for_it_are_told_apart() -> None:
     (found,) = look(rank(0, 100.0, moved=0.0), rank(1, 0.0), looks=MINUTES_11)
     assert "1 other rank is only waiting" in found.evidence
