@@ -10,10 +10,11 @@ import msgspec
 from gpuwatchd import hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from gpuwatchd.model import Alert, Device, Event, Sample
+    from gpuwatchd.model import Alert, Device, Event, Finding, Sample
     from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History
 
 MOST_PER_DEVICE = 16
@@ -37,25 +38,42 @@ class Happenings:
     def take(self, sample: Sample) -> None:
         """Take over the events of one sample."""
         for event in sample.events:
-            uid = event.device_uid
-            if uid is not None:
-                broken = event.hardware is True
-                kept = self._recent.get((uid, broken))
-                if kept is None:
-                    kept = self._recent[uid, broken] = deque(maxlen=MOST_PER_DEVICE // 2)
-                kept.append(event)
-                self._shown[uid] = tuple(
-                    sorted(
-                        (*self._recent.get((uid, True), ()), *self._recent.get((uid, False), ())),
-                        key=lambda event: event.at_s,
-                    )
-                )
+            self._remember(event)
             if self._history is not None:
-                self._history.event(event.kind, event.text, uid)
+                self._history.event(event.kind, event.text, event.device_uid)
+
+    def resume(self, before: LiveState | None) -> None:
+        """Take up what an earlier run of the daemon left in its live state."""
+        for device in () if before is None else before.devices:
+            for event in device.events:
+                self._remember(event)
+
+    def _remember(self, event: Event) -> None:
+        uid = event.device_uid
+        if uid is None:
+            return
+        broken = event.hardware is True
+        kept = self._recent.get((uid, broken))
+        if kept is None:
+            kept = self._recent[uid, broken] = deque(maxlen=MOST_PER_DEVICE // 2)
+        kept.append(event)
+        self._shown[uid] = tuple(
+            sorted(
+                (*self._recent.get((uid, True), ()), *self._recent.get((uid, False), ())),
+                key=lambda event: event.at_s,
+            )
+        )
 
     def recent(self, uid: str) -> tuple[Event, ...]:
         """Return the newest events of a device, oldest first."""
         return self._shown.get(uid, ())
+
+    def accompany(self, judged: Iterable[Track], tracks: Mapping[str, Track]) -> None:
+        """Say again, of open alerts that have just been judged anew, what broke meanwhile."""
+        for track in judged if self._shown else ():
+            alert = track.alert
+            if alert is not None and alert.state in {"watch", "firing"}:
+                self.advised(alert, track.device, tracks)
 
     def advised(self, alert: Alert, device: Device, tracks: Mapping[str, Track]) -> Alert:
         """Return the alert with what broke while its memory grew, said before all other advice.
@@ -63,7 +81,7 @@ class Happenings:
         Parameters
         ----------
         alert
-            Of any subject of the device; its track takes over the answer.
+            Of any subject of the device; its track takes over the answer, for its judgement too.
         device
             A MIG instance shares what breaks with its card.
         tracks
@@ -78,13 +96,17 @@ class Happenings:
         lines = hardware.advice(
             events, onset_at_s=finding.onset_at_s, judged_at_s=finding.judged_at_s
         )
-        fresh = tuple(line for line in lines if line not in finding.advice)
-        if not fresh:
-            return alert
-        told = msgspec.structs.replace(
-            alert, finding=msgspec.structs.replace(finding, advice=(*fresh, *finding.advice))
-        )
+        told = alert
+        if any(line not in finding.advice for line in lines):
+            told = msgspec.structs.replace(alert, finding=_with(finding, lines))
         track = tracks.get(alert.subject.id)
         if track is not None and track.alert is not None and track.alert.key == alert.key:
             track.alert = told
+            if track.finding is not None and track.finding.tier != "none":
+                track.finding = _with(track.finding, lines)
         return told
+
+
+def _with(finding: Finding, lines: tuple[str, ...]) -> Finding:
+    fresh = tuple(line for line in lines if line not in finding.advice)
+    return msgspec.structs.replace(finding, advice=(*fresh, *finding.advice)) if fresh else finding

@@ -142,7 +142,7 @@ class Pipeline:
         self._sparks = Sparks()
         self._scene = Scene()
         self._judged: tuple[int, dict[str, Finding]] = (-1, {})
-        self._pieces: live.Pieces = {}
+        self._pieces = live.Pieces()
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
@@ -160,7 +160,9 @@ class Pipeline:
             self._guard("history", lambda: keeping.resume(self.post, self._wall()))
         if self.runtime_dir is not None:
             directory = self.runtime_dir
-            self._guard("holdings", lambda: self.holdings.resume(live.read(directory)))
+            before = self._guard("live state", lambda: live.read(directory))
+            self._guard("holdings", lambda: self.holdings.resume(before))
+            self._guard("events", lambda: self.happenings.resume(before))
 
     def tick(self) -> Tick:
         """Do the whole job once. Never raises: what fails is a fault, logged and shown."""
@@ -263,7 +265,9 @@ class Pipeline:
         def work() -> list[Alert]:
             changed = self.watcher.judge(due, now_s)
             changed = handover.take_over(self.watcher, self.intake.devices, changed, now_s)
-            return [self._blame(alert) for alert in changed]
+            told = [self._blame(alert) for alert in changed]
+            self.happenings.accompany(due, self.watcher.tracks)
+            return told
 
         return self._guard("detectors", work) or []
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from gpuwatchd.model import Alert, Device, Event, Finding, Sample, Subject
+from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.happenings import MOST_PER_DEVICE, Happenings
+from tests.making import CARD
+from tests.pipeline.play import EAGER, Script, leaking, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.pipeline import Tick
 
 NOW_S = 1_700_000_000.0
 
@@ -115,8 +125,40 @@ def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
     happenings = Happenings(None)
     happenings.take(sample(event(1800)))
     first = alert()
-    track = SimpleNamespace(alert=first)
+    track = SimpleNamespace(alert=first, finding=first.finding)
     tracks: Any = {first.subject.id: track}
     second = happenings.advised(first, device(), tracks)
     assert track.alert is second
+    assert track.finding.advice == second.finding.advice
     assert happenings.advised(second, device(), tracks) is second
+
+
+def broken(tick: int) -> Sample:
+    """Return a tick of a leak; the card reports an error at the 150th."""
+    taken = leaking(tick)
+    if tick != 150:
+        return taken
+    found = Event(
+        at_s=taken.taken_at_s, kind="xid", device_uid=CARD.uid, text="XID 48", hardware=True
+    )
+    return msgspec.structs.replace(taken, events=(found,))
+
+
+def said(tick: Tick) -> set[bool]:
+    """Return whether alerts, and what is shown of them, tell to look at the hardware first."""
+    findings = [alert.finding for alert in tick.alerts]
+    findings += [d.finding for d in tick.state.devices if d.finding is not None]
+    return {one.advice[0].startswith("look at the hardware first: XID 48") for one in findings}
+
+
+def test_it_is_said_as_long_as_the_alert_lasts_and_after_a_restart(tmp_path: Path) -> None:
+    first = Pipeline(config=EAGER, sources=[Script(broken)], runtime_dir=tmp_path)
+    ticks = run(first, 240)
+    assert [a.state for a in ticks[149].alerts] == ["firing"]
+    assert [said(tick) for tick in ticks[200:]] == [{True}] * 40
+    first.close()
+    later = Script(lambda tick: broken(tick + 240))
+    again = Pipeline(config=EAGER, sources=[later], runtime_dir=tmp_path)
+    again.intake.adopt(ticks[-1].alerts[0])
+    again.resume()
+    assert [said(tick) for tick in run(again, 150)[100:]] == [{True}] * 50
