@@ -272,6 +272,8 @@ class Intake:
     @staticmethod
     def _room(seen: Seen, reading: DeviceReading, now_s: float) -> None:
         room, ledger = seen.room, seen.ledger
+        if reading.state != "ok" and (reading.used_bytes, reading.free_bytes) == (None, None):
+            return  # Nothing was read: what was judged stays, and so does its room.
         room.total_bytes = reading.total_bytes or seen.device.memory_total_bytes
         room.free_bytes = reading.free_bytes
         room.used_bytes = reading.used_bytes

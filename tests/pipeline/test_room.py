@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import numpy as np
 import pytest
 
 from gpuwatchd.config import Config
-from gpuwatchd.model import ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline, offline
 from gpuwatchd.pipeline.tracks import Room
 from gpuwatchd.sources.formats.log import LogFile, LogSeries
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, sample
 from tests.pipeline.play import Script, run
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import DeviceState
 
 SECOND = ProcessInfo(key=ProcessKey(pid=4712, started_at_s=1_001.0), name="python", user="bob")
 OTHER = Subject(device_uid=CARD.uid, process=SECOND.key)
@@ -128,3 +133,26 @@ def test_recorded_neighbours_count_too() -> None:
         assert one.finding is not None
         assert one.finding.eta is not None
         assert one.finding.eta.mid_s == pytest.approx(free / (20 * MIB), rel=0.06)
+
+
+@pytest.mark.parametrize("state", ["released", "asleep", "lost", "hung"])
+def test_a_device_that_is_not_read_keeps_the_room_that_was_read_last(state: DeviceState) -> None:
+    """Without a limit the same growth would be believed more, and have no time to its end."""
+
+    def stops(tick: int) -> Sample:
+        if tick < 60:
+            return alone(tick)
+        silent = DeviceReading(
+            device_uid=CARD.uid, used_bytes=None, free_bytes=None, total_bytes=None, state=state,
+            uses_reason="not read",
+        )  # fmt: skip
+        return msgspec.structs.replace(sample(1000.0 + 5.0 * tick, []), readings=(silent,))
+
+    pipeline = Pipeline(config=Config(), sources=[Script(stops)])
+    before = run(pipeline, 60)[-1].findings[MINE.id]
+    later = [tick.findings[MINE.id] for tick in run(pipeline, 40) if MINE.id in tick.findings]
+    pipeline.close()
+    assert before.limit_bytes is not None
+    assert before.eta is not None
+    assert {one.limit_bytes for one in later} <= {before.limit_bytes}
+    assert max(one.confidence for one in later) == pytest.approx(before.confidence, abs=0.02)
