@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import sqlite3
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config, Loaded
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Availability
+    from gpuwatchd.model import Availability, Device, Sample
     from gpuwatchd.ports import Notifier
 
 DEADLINE_S = 8.0
@@ -34,6 +33,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
      "fuse.sshfs", "fuse.glusterfs", "ncpfs", "coda"}
 )  # fmt: skip
 _MOUNTINFO = "/proc/self/mountinfo"
+_READABLE = frozenset({"ok", "asleep", "released"})
+"""States of a GPU that need no mending."""
 
 
 class Check(Value, frozen=True, kw_only=True):
@@ -84,18 +85,29 @@ def every(flags: Globals) -> Iterator[Check]:
     yield from _service()
 
 
-def bounded(work: Callable[[], Check]) -> Check | None:
-    """Return what a check answers, None when it hangs (a driver, a bus); then it is left behind."""
-    box: list[Check] = []
+def bounded(work: Callable[[], list[Check]], hung: Check) -> list[Check]:
+    """Return what a check answers.
+
+    Parameters
+    ----------
+    work
+        The check. One that breaks is an answer too: that it failed, and of what.
+    hung
+        The answer when it does not return (a driver, a bus); then it is left behind.
+    """
+    box: list[list[Check]] = []
 
     def run() -> None:
-        with contextlib.suppress(Exception):
+        try:
             box.append(work())
+        except Exception as error:  # noqa: BLE001 - the edge of this thread; the others are asked on
+            why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            box.append([_failed(hung.name, f"breaks with {why}", hung.hint)])
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(DEADLINE_S)
-    return box[0] if box else None
+    return box[0] if box else [hung]
 
 
 def _python() -> Check:
@@ -133,17 +145,21 @@ def _configuration(flags: Globals) -> tuple[Loaded, list[Check]]:
 def _sources(settings: Config) -> Iterator[Check]:
     from gpuwatchd.sources import SOURCES, chosen  # noqa: PLC0415
 
-    found: list[tuple[Check, bool]] = []
+    found: list[tuple[list[Check], bool]] = []
     choices = chosen.choices(settings.sources)
     for word, optional in choices:
-        check = bounded(lambda word=word: _source(word, settings)) or _failed(  # type: ignore[misc]
+        hung = _failed(
             f"source {word}", "does not answer: the driver hangs", "check: nvidia-smi; dmesg"
         )
-        found.append((check, optional))
-    works = any(check.level == "ok" for check, _ in found)
-    for check, optional in found:
+        answers = bounded(lambda word=word: _source(word, settings), hung)  # type: ignore[misc]
+        found.append((answers, optional))
+    works = any(answers[0].level == "ok" for answers, _ in found)
+    state, _ = look.read_state()
+    for (first, *others), optional in found:
         # What is merely tried needs no mending while another source works.
-        yield _ok(check.name, check.text) if works and optional else check
+        yield _ok(first.name, first.text) if works and optional else first
+        if state is None or not look.alive(state):  # else the daemon's own view follows
+            yield from others
     for kind in chosen.HARDWARE:
         if kind not in SOURCES or any(kind == word for word, _ in choices):
             continue
@@ -156,27 +172,47 @@ def _sources(settings: Config) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def _source(name: str, settings: Config) -> Check:
+def _source(name: str, settings: Config) -> list[Check]:
+    """Return whether a source works, then what keeps it from reading a GPU."""
     from gpuwatchd.sources import chosen  # noqa: PLC0415
 
+    word = f"source {name}"
     if name == "nvml" and (until_s := look.released_until_s()) is not None:
         # Asking the driver anything would hold the GPUs again, which somebody wants free.
         until = units.clock(until_s, now_s=time.time())
-        return _ok("source nvml", f"let go on request until {until}, and not asked")
+        return [_ok(word, f"let go on request until {until}, and not asked")]
     try:
         source = chosen.make(name, settings.sources)
         found = source.probe()
         if not found.ok:
-            return _warning(f"source {name}", found.reason, found.hint)
-        source.read()
-        count = len(tuple(source.devices()))
+            return [_warning(word, found.reason, found.hint)]
+        sample = source.read()
+        devices = tuple(source.devices())
         source.close()
     except GpuwatchdError as error:
-        return _warning(f"source {name}", error.message, error.hint)
-    if count == 0:
-        return _warning(f"source {name}", f"{found.reason}; it has no GPU")
-    plural = "GPU" if count == 1 else "GPUs"
-    return _ok(f"source {name}", f"{count} {plural}; {found.reason}")
+        return [_warning(word, error.message, error.hint)]
+    if not devices:
+        return [_warning(word, f"{found.reason}; it has no GPU")]
+    plural = "GPU" if len(devices) == 1 else "GPUs"
+    read = {one.device_uid for one in sample.readings if one.state in _READABLE}
+    unread = [device for device in devices if device.uid not in read]
+    if not unread:
+        return [_ok(word, f"{len(devices)} {plural}; {found.reason}")]
+    words = f"{len(devices)} {plural}, {len(unread)} of them cannot be read; {found.reason}"
+    first = _ok(word, words) if read else _warning(word, words, "sudo dmesg | tail")
+    return [first, *(_unread(device, sample) for device in unread)]
+
+
+def _unread(device: Device, sample: Sample) -> Check:
+    """Say what keeps a GPU from being read, in the words of ``status``."""
+    from gpuwatchd.ctl import surroundings  # noqa: PLC0415
+    from gpuwatchd.store.live import LiveDevice  # noqa: PLC0415
+
+    faults = tuple(fault.why for fault in sample.faults if fault.device_uid == device.uid)
+    reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
+    item = LiveDevice(device=device, reading=reading, faults=faults)
+    name, _, words, hint = next(surroundings.device(item, now_s=sample.taken_at_s))
+    return _warning(name, words, hint)
 
 
 def _around(settings: Config) -> Iterator[Check]:
@@ -289,7 +325,7 @@ def _channels(chosen: Config) -> Iterator[Check]:
     names = [name for name in chosen.policy.channels if name in NOTIFIERS]
     for name, notifier in outbox.build(chosen.notify, names).items():
         hung = _warning(f"channel {name}", "does not answer", f"gpuwatchctl notify test {name}")
-        yield bounded(lambda name=name, notifier=notifier: _channel(name, notifier)) or hung  # type: ignore[misc]
+        yield from bounded(lambda name=name, notifier=notifier: [_channel(name, notifier)], hung)  # type: ignore[misc]
 
 
 def _channel(name: str, notifier: Notifier) -> Check:

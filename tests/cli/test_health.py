@@ -21,6 +21,8 @@ from tests.cli.test_look import Card
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.model import DeviceState
+
 CALLS: list[str] = []
 
 
@@ -198,6 +200,52 @@ def test_doctor_leaves_a_hanging_driver_behind(
     monkeypatch.setattr(Card, "read", lambda _: time.sleep(2))
     found = _answers(capsys, 1)
     assert "hangs" in found["source nvml"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("states", "level", "words", "code"),
+    [
+        (("ok", "hung"), "ok", "2 GPUs, 1 of them cannot be read", 3),
+        (("lost", "asleep"), "ok", "2 GPUs, 1 of them cannot be read", 3),
+        (("lost", "hung"), "warning", "2 GPUs, 2 of them cannot be read", 1),
+        (("released", "asleep"), "ok", "2 GPUs; 1 GPU", 3),
+    ],
+)
+def test_doctor_does_not_call_a_gpu_well_that_is_not_read(
+    card: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    states: tuple[DeviceState, DeviceState],
+    level: str,
+    words: str,
+    code: int,
+) -> None:
+    (first,), sample = Card().devices(), Card().read()
+    devices = (first, msgspec.structs.replace(first, uid="GPU-2", index=1))
+    readings = tuple(
+        msgspec.structs.replace(sample.readings[0], device_uid=device.uid, state=state)
+        for device, state in zip(devices, states, strict=True)
+    )
+    sample = msgspec.structs.replace(sample, readings=readings)
+    monkeypatch.setattr(Card, "devices", lambda _: devices)
+    monkeypatch.setattr(Card, "read", lambda _: sample)
+    found = _answers(capsys, code)
+    (source,) = found["source nvml"]
+    assert source["level"] == level
+    assert source["text"].startswith(words)
+    for device, state in zip(devices, states, strict=True):
+        said = [check["text"] for check in found.get(device.label, [])]
+        assert bool(said) == (state in {"lost", "hung"}), said
+        assert all(state in text for text in said)
+
+
+def test_a_check_that_breaks_is_not_called_a_driver_that_hangs(
+    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Card, "read", lambda _: 1 // 0)
+    (source,) = _answers(capsys, 1)["source nvml"]
+    assert source["level"] == "failed"
+    assert source["text"].startswith("breaks with ZeroDivisionError")
 
 
 @pytest.mark.parametrize(
