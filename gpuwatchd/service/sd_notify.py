@@ -39,16 +39,26 @@ class Ear:
     def __init__(self, address: str) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._status = ""
+        self._untold: dict[str, str] = {}
+        """Name -> assignment that found the listener's queue full: it is sent with the next."""
 
     def tell(self, *lines: str) -> None:
-        """Send assignments such as READY=1; a listener that has gone is nobody's problem."""
+        """Send assignments such as READY=1. Never waits, and a listener that has gone is no fault.
+
+        A manager that is busy has a full queue: what finds it so goes out with the next message.
+        """
         if not self._address:
             return
+        self._untold |= {line.partition("=")[0]: line for line in lines}
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.settimeout(0.0)
             try:
-                channel.sendto("\n".join(lines).encode(), self._address)
+                channel.sendto("\n".join(self._untold.values()).encode(), self._address)
+            except BlockingIOError:
+                return
             except OSError as error:
                 log.debug("notify socket error=%s", error)
+        self._untold.clear()
 
     def status(self, text: str) -> None:
         """Show one line in ``systemctl status``, when it is news."""
