@@ -74,11 +74,19 @@ def worst(findings: Iterable[Finding | None]) -> Finding | None:
     )
 
 
+class _Shown(msgspec.Struct, frozen=True):
+    """What became of one device's processes and judgements, and of what."""
+
+    parts: list[object]
+    processes: tuple[LiveProcess, ...]
+    finding: Finding | None
+
+
 class Scene:
     """The devices of the live state; what has not changed since the last tick is used again."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[list[object], tuple[LiveProcess, ...]]] = {}
+        self._kept: dict[str, _Shown] = {}
 
     def device(
         self,
@@ -101,22 +109,21 @@ class Scene:
         events
             What happened to it lately.
         """
-        reading = seen.reading
-        shown = {key: track.shown() for key, track in seen.processes.items()}
+        reading, uses = seen.reading, seen.uses
         processes: tuple[LiveProcess, ...] | None = None
         age_s: float | None = None
-        if reading is not None and seen.uses is not None:
+        shown = self._shown(seen, uses or (), infos)
+        if reading is not None and uses is not None:
             if reading.uses is None:
                 age_s = max(0.0, seen.taken_s - seen.uses_s)
-            processes = self._processes(seen, seen.uses, shown, infos)
-        findings = [*shown.values(), *[track.shown() for track in seen.others]]
+            processes = shown.processes
         ledger = seen.ledger
         whole = ledger is not None and ledger.state in {"whole", "overlap"}
         return LiveDevice(
             device=seen.device,
             reading=None if reading is None else _without_uses(reading),
             unattributed_bytes=ledger.unattributed_bytes if ledger is not None and whole else None,
-            finding=worst(findings),
+            finding=shown.finding,
             processes=processes,
             processes_age_s=age_s,
             ledger=ledger,
@@ -127,43 +134,55 @@ class Scene:
             events=events,
         )
 
-    def _processes(
-        self,
-        seen: Seen,
-        uses: tuple[ProcessUse, ...],
-        shown: Mapping[ProcessKey, Finding | None],
-        infos: Mapping[ProcessKey, ProcessInfo],
-    ) -> tuple[LiveProcess, ...]:
-        uid, tracks = seen.device.uid, seen.processes
-        hosts = [track.shown() for track in seen.hosts.values()]
+    def _shown(
+        self, seen: Seen, uses: tuple[ProcessUse, ...], infos: Mapping[ProcessKey, ProcessInfo]
+    ) -> _Shown:
+        uid, tracks = seen.device.uid, list(seen.tracks())
         known = [infos.get(use.key) for use in uses]
-        memos = [track.memo.shown for track in tracks.values() if track.memo.key]
-        # Findings and processes are never changed in place: the same object says the same.
-        parts: list[object] = [uses, *shown.values(), *hosts, *known, *memos]
+        # Values are never changed in place: the same objects say the same. Of these is made all
+        # that a track shows.
+        parts: list[object] = [uses]
+        parts += known
+        parts += [track.finding for track in tracks]
+        parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]
+        parts += [track.memo.key and track.memo.shown for track in tracks]
         kept = self._kept.get(uid)
-        if kept is not None and len(kept[0]) == len(parts) and all(map(is_, kept[0], parts)):
-            return kept[1]
-        judged = dict(zip(seen.hosts, hosts, strict=True))
-        found = tuple(
-            [
-                LiveProcess(
-                    info=info,
-                    used_bytes=use.used_bytes,
-                    kind=use.kind,
-                    finding=shown.get(use.key),
-                    history=track.memo.shown
-                    if (track := tracks.get(use.key)) is not None and track.memo.key
-                    else None,
-                    sm_pct=use.sm_pct,
-                    host_bytes=use.host_bytes,
-                    host_finding=judged.get(use.key),
-                )
-                for use, info in zip(uses, known, strict=True)
-                if info is not None
-            ]
+        if kept is not None and len(kept.parts) == len(parts) and all(map(is_, kept.parts, parts)):
+            return kept
+        before = {} if kept is None else {one.info.key: one for one in kept.processes}
+        shown = {key: track.shown() for key, track in seen.processes.items()}
+        found = [
+            _process(use, info, seen, shown.get(use.key))
+            for use, info in zip(uses, known, strict=True)
+            if info is not None
+        ]
+        now = self._kept[uid] = _Shown(
+            parts=parts,
+            processes=tuple([_again(one, before.get(one.info.key)) for one in found]),
+            finding=worst([*shown.values(), *[track.shown() for track in seen.others]]),
         )
-        self._kept[uid] = (parts, found)
-        return found
+        return now
+
+
+def _process(
+    use: ProcessUse, info: ProcessInfo, seen: Seen, finding: Finding | None
+) -> LiveProcess:
+    track, host = seen.processes.get(use.key), seen.hosts.get(use.key)
+    return LiveProcess(
+        info=info,
+        used_bytes=use.used_bytes,
+        kind=use.kind,
+        finding=finding,
+        history=track.memo.shown if track is not None and track.memo.key else None,
+        sm_pct=use.sm_pct,
+        host_bytes=use.host_bytes,
+        host_finding=None if host is None else host.shown(),
+    )
+
+
+def _again(now: LiveProcess, before: LiveProcess | None) -> LiveProcess:
+    """Return the very same object where nothing has changed: it need not be written anew."""
+    return before if before is not None and before == now else now
 
 
 def _without_uses(reading: DeviceReading) -> DeviceReading:

@@ -7,6 +7,7 @@ state, never half of one. It stays when the daemon dies, which is when it is nee
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from typing import TYPE_CHECKING, Literal
@@ -108,8 +109,41 @@ class LiveState(Value, frozen=True, kw_only=True):
 
 
 _ENCODER = msgspec.json.Encoder()
-Pieces = dict[int, tuple[tuple[LiveProcess, ...], msgspec.Raw]]
-"""What processes were encoded to, by the identity of their tuple, which is kept alive with it."""
+
+
+class Pieces:
+    """What processes were encoded to, while they are the very same objects.
+
+    Two levels: the list of a device, and each of its processes; both are kept alive with what they
+    became, so that an identity is never that of another.
+    """
+
+    def __init__(self) -> None:
+        self.lists: dict[int, tuple[tuple[LiveProcess, ...], msgspec.Raw]] = {}
+        self.each: dict[int, dict[int, tuple[LiveProcess, bytes]]] = {}
+        """By position of the device, the processes of its list."""
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
+    """Return the fields of a type with their defaults; those without one have no equal."""
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
+
+
+def _lean(value: object) -> object:
+    """Return a value as builtins, without what is as it is by default.
+
+    A reader fills that in; most of a process is unknown, calm, or not there.
+    """
+    if isinstance(value, msgspec.Struct):
+        return {
+            name: _lean(found)
+            for name, default in _fields(type(value))
+            if (found := getattr(value, name)) is not default and found != default
+        }
+    if isinstance(value, tuple):
+        return [_lean(one) for one in value]
+    return value
 
 
 def encode(state: LiveState, pieces: Pieces) -> bytes:
@@ -118,21 +152,35 @@ def encode(state: LiveState, pieces: Pieces) -> bytes:
     Parameters
     ----------
     pieces
-        From the last call: the very same processes of a device need not be encoded again.
+        From the last call: what is the very same need not be encoded again.
     """
-    known = dict(pieces)
-    pieces.clear()
+    known, pieces.lists = pieces.lists, {}
     devices = []
-    for device in state.devices:
+    for position, device in enumerate(state.devices):
         processes = device.processes
         if processes:
             piece = known.get(id(processes))
             if piece is None:
-                piece = (processes, msgspec.Raw(_ENCODER.encode(processes)))
-            pieces[id(processes)] = piece
+                piece = (processes, _list(processes, pieces.each, position))
+            pieces.lists[id(processes)] = piece
             device = msgspec.structs.replace(device, processes=piece[1])  # noqa: PLW2901
         devices.append(device)
     return _ENCODER.encode(msgspec.structs.replace(state, devices=tuple(devices)))
+
+
+def _list(
+    processes: tuple[LiveProcess, ...],
+    each: dict[int, dict[int, tuple[LiveProcess, bytes]]],
+    position: int,
+) -> msgspec.Raw:
+    before, now = each.get(position, {}), {}
+    for process in processes:
+        piece = before.get(id(process))
+        if piece is None:
+            piece = (process, _ENCODER.encode(_lean(process)))
+        now[id(process)] = piece
+    each[position] = now
+    return msgspec.Raw(b"[" + b",".join([encoded for _, encoded in now.values()]) + b"]")
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:
@@ -153,7 +201,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
-            content = encode(state, {} if pieces is None else pieces)
+            content = encode(state, Pieces() if pieces is None else pieces)
             if os.write(handle, content) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:

@@ -60,11 +60,37 @@ def test_what_changes_is_shown_at_once(tmp_path: Path) -> None:
 
 def test_the_same_bytes_whether_pieces_are_used_again_or_not() -> None:
     pipeline = Pipeline(config=EAGER, sources=[Script(play)])
-    pieces: live.Pieces = {}
+    pieces = live.Pieces()
     for tick in run(pipeline, 15):
         content = live.encode(tick.state, pieces)
-        assert content == msgspec.json.encode(tick.state)
-        assert len(pieces) == 1
+        assert content == live.encode(tick.state, live.Pieces())
+        assert msgspec.json.decode(content, type=live.LiveState) == tick.state
+        assert len(pieces.lists) == len(pieces.each) == 1
+
+
+def test_of_processes_only_what_is_not_as_by_default_is_written() -> None:
+    tick = run(Pipeline(config=EAGER, sources=[Script(play)]), 15)[-1]
+    lean, whole = live.encode(tick.state, live.Pieces()), msgspec.json.encode(tick.state)
+    assert len(lean) < len(whole)
+    processes = msgspec.json.decode(lean)["devices"][0]["processes"]
+    assert [one["info"]["name"] for one in processes] == [LEAKER.name, QUIET.name]
+    assert all("foreign" not in one["info"] and "kind" not in one for one in processes)
+    # As an earlier version wrote it.
+    assert msgspec.json.decode(whole, type=live.LiveState) == tick.state
+
+
+def test_a_process_that_has_not_changed_is_the_same_object_beside_one_that_has() -> None:
+    def late(tick: int) -> Sample:
+        at = sample(1000.0 + 5 * tick, [(LEAKER, GIB), (QUIET, MIB)])
+        reading = play(0 if tick < 90 else 10).readings
+        return msgspec.structs.replace(at, readings=reading)
+
+    pipeline = Pipeline(config=EAGER, sources=[Script(late)])
+    before = run(pipeline, 90)[-1].state.devices[0].processes or ()
+    after = run(pipeline, 1)[-1].state.devices[0].processes or ()
+    assert before[0].sm_pct == 40.0
+    assert after[0].sm_pct == 90.0
+    assert after[1] is before[1]
 
 
 def test_a_list_that_fails_for_a_moment_starves_no_series() -> None:
