@@ -122,6 +122,7 @@ def alert_json(
         if process is None
         else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
         "unattributed": alert.subject.unattributed,
+        "on_host": alert.subject.host,
         "opened_at": units.instant(alert.opened_at_s),
         "watch_at": units.instant(alert.watch_at_s),
         "firing_at": units.instant(alert.firing_at_s),
@@ -156,7 +157,8 @@ def _delivery_json(delivery: Delivery) -> dict[str, Any]:
 def show(key: str) -> int:
     """Tell when an alert was raised, why, what was held back, and where it was delivered.
 
-    KEY is the key of an alert, a part of it that fits only one, or a pid.
+    KEY is the key of an alert, a part of it that fits only one, or a pid (PID/host: of what the
+    process holds on the host).
     """
     flags = options.current()
     found = incidents.gather(0.0, only_open=False)

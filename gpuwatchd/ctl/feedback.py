@@ -213,6 +213,7 @@ def _entry(word: Word) -> dict[str, Any]:
         "process": None
         if process is None
         else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        "on_host": word.subject.host,
         **envelope.word_json(word),
     }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OPEN = {"pending", "watch", "firing"}
 _KEY_CHARS = 200
+_STAGES = {"pending": 1, "watch": 2, "firing": 3}
 
 
 class Found:
@@ -105,7 +106,10 @@ def _source(state: LiveState | None) -> list[tuple[str, str]]:
 
 
 def pick(alerts: Sequence[Alert], key: str) -> Alert:
-    """Return the newest alert that is meant: by key, part of it, pid, or "latest".
+    """Return the newest alert that is meant: by key, part of it, pid, PID/host, or "latest".
+
+    A pid means what the process holds on the GPU, unless more is known of what it holds on the
+    host.
 
     Raises
     ------
@@ -118,8 +122,7 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
     if key == "latest" and alerts:
         return next((a for a in alerts if a.state in OPEN), alerts[0])
     exact = [a for a in alerts if a.key == key]
-    pids = [a for a in alerts if a.subject.process and str(a.subject.process.pid) == key]
-    pids = [a for a in pids if a.state in OPEN] or pids
+    pids = _of_process(alerts, key)
     # A number is a pid: within the UUID of a GPU or a longer pid it would mean another process.
     parts = [a for a in alerts if key in a.key and not key.isdecimal()]
     for fitting in (exact, pids, parts):
@@ -133,3 +136,18 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
     raise GpuwatchdError(
         f"no alert {key[:_KEY_CHARS]!r}", hint="gpuwatchctl alerts --all lists them"
     )
+
+
+def _of_process(alerts: Sequence[Alert], key: str) -> list[Alert]:
+    pid, host = key.removesuffix("/host"), key.endswith("/host")
+    found = [
+        a
+        for a in alerts
+        if a.subject.process and str(a.subject.process.pid) == pid and (a.subject.host or not host)
+    ]
+    found = [a for a in found if a.state in OPEN] or found
+    if len({a.subject.host for a in found}) > 1:
+        furthest = max(_STAGES.get(a.state, 0) for a in found)
+        found = [a for a in found if _STAGES.get(a.state, 0) == furthest]
+        found = [a for a in found if not a.subject.host] or found
+    return found

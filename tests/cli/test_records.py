@@ -8,8 +8,9 @@ import json
 import sqlite3
 import time
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from gpuwatchd import config
@@ -23,10 +24,14 @@ from gpuwatchd.model import (
     ProcessKey,
     ProcessUse,
     Sample,
+    Subject,
 )
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Alert, AlertState
 
 MIB = making.MIB
 STEP_S = 15.0
@@ -238,6 +243,39 @@ def test_an_ambiguous_key_names_one(capsys: pytest.CaptureFixture[str]) -> None:
     _record()
     assert main(["alerts", "show", "leak"]) == 1
     assert "fits 2 alerts" in capsys.readouterr().err
+
+
+def _on_host(state: AlertState) -> Alert:
+    subject = Subject(device_uid="GPU-1", process=making.KEY, host=True)
+    found = msgspec.structs.replace(making.finding(), subject=subject)
+    return world.firing(
+        key="leak:GPU-1/4711@1000.0/host",
+        subject=subject,
+        finding=found,
+        state=state,
+        title="host memory of python[4711]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "on_host", "target", "meant"),
+    [
+        ("firing", "firing", "4711", False),
+        ("firing", "watch", "4711", False),
+        ("watch", "firing", "4711", True),
+        ("firing", "firing", "4711/host", True),
+        ("firing", "watch", "4711/host", True),
+    ],
+)
+def test_a_pid_means_one_of_its_two_alerts(
+    on_gpu: AlertState,
+    on_host: AlertState,
+    target: str,
+    meant: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world.write(alerts=(world.firing(state=on_gpu), _on_host(on_host)))
+    assert _json(capsys, "alerts", "show", target)["data"]["on_host"] is meant
 
 
 def test_a_held_alert_says_why(capsys: pytest.CaptureFixture[str]) -> None:
