@@ -62,18 +62,34 @@ def command(  # noqa: PLR0917 - one argument per flag
     since_s = since if since is not None else until_s - _DAY_S
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
-    if bucket is None and form == "table" and not flags.json:
+    fits = bucket is None and form == "table" and not flags.json
+    if fits:
         bucket = _nice_bucket(until_s - since_s)
     from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
 
     with past.reader() as history:
-        devices = [device for device in history.devices() if flags.wants(device)]
+        devices = [device for device in in_order(history.devices()) if flags.wants(device)]
         if sql:
             return _sql(flags, history, devices, (since_s, until_s, bucket), pids)
+        rows = {
+            device.uid: (
+                [] if events else _records(history, device, (since_s, until_s, bucket), pids)
+            )
+            for device in devices
+        }
+        first = min((row["at"] for some in rows.values() for row in some), default=None)
+        if fits and first is not None:
+            # What began a moment ago would be one row of a table for a day.
+            finer = _nice_bucket(until_s - max(since_s, units.parse_instant(first, now_s=0.0)))
+            if finer < (bucket or 0.0):
+                rows = {
+                    device.uid: _records(history, device, (since_s, until_s, finer), pids)
+                    for device in devices
+                }
         found = [
             Found(
                 device,
-                [] if events else _records(history, device, (since_s, until_s, bucket), pids),
+                rows[device.uid],
                 _events(history, device, since_s, until_s),
                 _infos(history, since_s, pids),
             )
@@ -82,7 +98,8 @@ def command(  # noqa: PLR0917 - one argument per flag
     if not any(one.events if events else one.records for one in found):
         span = f"{units.clock(since_s)} and {units.clock(until_s)}"
         what = "no event" if events else "nothing"
-        raise GpuwatchdError(f"{what} is recorded between {span}", hint="gpuwatchctl status")
+        hint = "the daemon writes once a minute; what is now: gpuwatchctl status"
+        raise GpuwatchdError(f"{what} is recorded between {span}", hint=hint)
     if flags.json:
         data = [
             {
@@ -100,6 +117,17 @@ def command(  # noqa: PLR0917 - one argument per flag
     else:
         history_tables.show(output.Out(flags), found, of_processes=bool(pids), wide=flags.wide)
     return 0
+
+
+def in_order(devices: Sequence[Device]) -> list[Device]:
+    """Return devices by index, the instances of a card after it."""
+    cards = {device.uid: device.index or 0 for device in devices if device.parent_uid is None}
+
+    def place(device: Device) -> tuple[int, bool, int]:
+        own = device.index or 0
+        return cards.get(device.parent_uid or "", own), device.parent_uid is not None, own
+
+    return sorted(devices, key=place)
 
 
 def _infos(history: Reader, since_s: float, pids: Sequence[int]) -> list[ProcessInfo]:

@@ -61,15 +61,22 @@ def stream(form: str, found: Sequence[Found], *, events: bool, of_processes: boo
 
 
 def events(out: output.Out, found: Sequence[Found]) -> None:
-    """List what happened, device by device."""
+    """List what happened: once what happened to every device, then device by device."""
+    first, *others = found
+    common = [e for e in first.events if others and all(e in one.events for one in others)]
+    _list(out, "every GPU", common)
     for one in found:
-        if not one.events:
-            continue
-        out.line((f"{one.device.label}  {one.device.name}", "bold"))
-        for event in one.events:
-            at = units.clock(_at_s(event), seconds=True)
-            parts: list[Part] = [(event["kind"], "yellow"), *output.sentence(event["text"])]
-            out.flow(parts, first=f"  {at}  ", rest=" " * 23, gap=" ")
+        own = [event for event in one.events if event not in common]
+        _list(out, f"{one.device.label}  {one.device.name}", own)
+
+
+def _list(out: output.Out, title: str, happened: Sequence[Record]) -> None:
+    if happened:
+        out.line((title, "bold"))
+    for event in happened:
+        at = units.clock(_at_s(event), seconds=True)
+        parts: list[Part] = [(event["kind"], "yellow"), *output.sentence(event["text"])]
+        out.flow(parts, first=f"  {at}  ", rest=" " * 23, gap=" ")
 
 
 def show(out: output.Out, found: Sequence[Found], *, of_processes: bool, wide: bool) -> None:
@@ -87,7 +94,9 @@ def _table(out: output.Out, one: Found, *, of_processes: bool, wide: bool) -> No
         low, high = float(min(known)), float(max(known))
         marks = units.spark(values[-MOST_ROWS:], low=low, high=high, ascii_only=out.ascii)
     out.flow([(f"{one.device.label}  {one.device.name}", "bold"), (marks, "cyan")], rest="  ")
-    for info in one.infos:
+    here = {(record["pid"], record["started_at"]) for record in one.records if of_processes}
+    infos = [i for i in one.infos if (i.key.pid, units.instant(i.key.started_at_s)) in here]
+    for info in infos:
         facts = [process_facts.runs(info), *process_facts.where(info)]
         more = [f"from {' < '.join(info.parents)}"] if wide and info.parents else []
         more += [f"command: {' '.join(info.argv)}"] if wide and len(info.argv) > 1 else []
@@ -97,8 +106,11 @@ def _table(out: output.Out, one: Found, *, of_processes: bool, wide: bool) -> No
         if of_processes
         else ["time", "used", "lowest", "highest", "change", "util"]
     )
-    numbers = frozenset(range(2 if of_processes else 1, len(headers)))
     columns = [_process_cells(one) if of_processes else _device_cells(one)]
+    if of_processes and len({row[1] for row in columns[0]}) == 1 and len(infos) == 1:
+        headers.remove("process")  # It is named above the table.
+        columns = [[[row[0], *row[2:]] for row in columns[0]]]
+    numbers = frozenset(range(1 + headers.count("process"), len(headers)))
     if of_processes and (wide or any(r["host_last_bytes"] is not None for r in one.records)):
         headers.append("host")
         numbers |= {len(headers) - 1}

@@ -28,6 +28,8 @@ RAW_SPAN_S = 6 * 3600.0
 """Longest span that is read from raw rows."""
 MINUTE_SPAN_S = 14 * 86400.0
 """Longest span that is read from one-minute rows."""
+_MOMENT_S = 2.0
+"""What "6h ago until now" may be longer, so that the newest sample is in it."""
 
 
 class DeviceRow(Value, frozen=True, kw_only=True):
@@ -191,7 +193,7 @@ class Reader:
         if card is None or until_s <= since_s:
             return []
         span = (_ms(since_s), _ms(until_s))
-        raw = until_s - since_s <= RAW_SPAN_S and self._raw_reaches(span[0])
+        raw = until_s - since_s <= RAW_SPAN_S + _MOMENT_S and self._raw_reaches(span[0])
         found = self._ask(
             queries.PROCESS_RAW if raw else queries.PROCESS_MINUTES,
             {"card": card, "since_ms": span[0], "until_ms": span[1]},
@@ -298,7 +300,7 @@ class Reader:
 
         The span decides; where the finer table has forgotten that time, the next one serves.
         """
-        span_s = until_s - since_s
+        span_s = until_s - since_s - _MOMENT_S
         levels = (0, _MINUTE_S, _HOUR_S)
         level = 0 if span_s <= RAW_SPAN_S else 1 if span_s <= MINUTE_SPAN_S else 2
         while level < 2:

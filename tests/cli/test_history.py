@@ -9,11 +9,13 @@ import re
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuwatchd import config
 from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import main
+from gpuwatchd.ctl import history, history_tables, main, output
+from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store.writer import History
@@ -165,3 +167,31 @@ def test_what_was_recorded_can_harm_nobody(capsys: pytest.CaptureFixture[str]) -
     for flags in ("--events", "--wide", "--events --format ndjson", "--events --json"):
         for row in _shown(capsys, *flags.split()).splitlines():
             assert row.isprintable(), row
+
+
+def test_a_young_process_has_more_than_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """The rows fit what is recorded, not how far back was asked for."""
+    _record({})
+    shown = _shown(capsys, "--pid", "4711", "--since", "6h").splitlines()
+    assert 18 <= sum("4.0 GiB" in row for row in shown) <= 22
+    assert sum("python train.py[4711]" in row for row in shown) == 1
+    assert max(map(width_of, shown)) <= 80
+
+
+def test_what_happened_to_every_gpu_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def one(uid: str, index: int, parent: str | None, *texts: str) -> history_tables.Found:
+        device = msgspec.structs.replace(making.CARD, uid=uid, index=index, parent_uid=parent)
+        happened = [
+            {"at": f"2026-01-0{day + 1}T00:00:00.000Z", "kind": "xid", "text": said}
+            for day, said in enumerate(texts)
+        ]
+        return history_tables.Found(device, [], happened, [])
+
+    found = [one("GPU-a", 0, None, "both", "mine"), one("GPU-b", 1, None, "both")]
+    history_tables.events(output.Out(Globals()), found)
+    shown = capsys.readouterr().out
+    assert shown.count("both") == 1
+    assert shown.index("every GPU") < shown.index("both") < shown.index("GPU 0")
+    assert "GPU 1" not in shown
+    cards = [one("MIG-c", 0, "GPU-b").device, found[1].device, found[0].device]
+    assert [device.uid for device in history.in_order(cards)] == ["GPU-a", "GPU-b", "MIG-c"]
