@@ -35,6 +35,8 @@ HUNG_S: Final = 600.0
 BASELINE_SHARE: Final = 0.02
 BASELINE_BYTES: Final = 2**30
 """The driver alone takes no more than this, or than that share of the device."""
+MOST_GB: Final = 2.0**20
+"""No cache is as large: what a server says of its own is not believed then."""
 _STUCK: Final = frozenset({"D", "Z", "X"})
 _MPS: Final = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
 
@@ -240,6 +242,8 @@ def _leaked_bytes(server: Server) -> int | None:
     """Return how much of a KV cache stays taken, where one process has it and says its size."""
     size = server.reading.facts.get("kv_cache_memory_usage_gb")
     if size is None or server.kv_left is None or len(server.members) > 1:
+        return None
+    if not 0.0 <= size < MOST_GB:
         return None
     return round(server.kv_left * size * 2**30)
 

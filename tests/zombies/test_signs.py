@@ -153,6 +153,13 @@ def test_a_cache_that_does_not_come_back_is_listed_with_its_share() -> None:
     assert found.held_bytes == 10 * 2**30
 
 
+@pytest.mark.parametrize("size_gb", [1e308, -1.0])
+def test_a_cache_of_a_size_that_none_has_is_of_unknown_size(size_gb: float) -> None:
+    told = server("SGLang", models=1, left=0.25, facts={"kv_cache_memory_usage_gb": size_gb})
+    (found,) = look(board(held(900, who={"framework": "SGLang"})), servers=[told], at_s=1000.0)
+    assert (found.kind, found.held_bytes) == ("leaked-kv", None)
+
+
 def test_holding_memory_idle_for_two_hours() -> None:
     resting = board(held(), **IDLE)
     assert look(resting, looks=240) == ()
