@@ -92,7 +92,9 @@ class NvmlSource:
         self._reader = Reader(
             pynvml, proc, slow_every=max(1, slow_every), fresh_s=fresh_s, clock=clock
         )
-        self._events = EventWatch(pynvml, clock, wait_ms=EVENT_WAIT_MS) if events else None
+        self._events = None
+        if events:
+            self._events = EventWatch(pynvml, clock, wait_ms=EVENT_WAIT_MS, monotonic=monotonic)
         self._life = Life(
             pynvml,
             self._reader,

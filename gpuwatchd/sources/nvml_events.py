@@ -20,6 +20,7 @@ from gpuwatchd.hardware import application_xid, xid_words
 from gpuwatchd.model import Event
 from gpuwatchd.sources.nvml_calls import address_of
 from gpuwatchd.sources.nvml_card import FUNCTION_NOT_FOUND, OK
+from gpuwatchd.sources.nvml_driver import NO_ATTACH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,13 +63,21 @@ class EventWatch:
         Wall clock, seconds.
     wait_ms
         Longest single wait.
+    monotonic
+        Monotonic clock, seconds: what is the same again does not hang on a clock that is set.
     """
 
     def __init__(
-        self, api: Any, clock: Callable[[], float] = time.time, *, wait_ms: int = WAIT_MS
+        self,
+        api: Any,
+        clock: Callable[[], float] = time.time,
+        *,
+        wait_ms: int = WAIT_MS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._clock = clock
+        self._monotonic = monotonic
         self._wait_ms = wait_ms
         self._happened: deque[Event] = deque(maxlen=_MOST)
         self._waiter: _Waiter | None = None
@@ -121,13 +130,13 @@ class EventWatch:
 
     def _take(self, uid: str, kind: int, data: int) -> None:
         """Note one event; called by the thread."""
-        at_s = self._clock()
+        at_s, mono_s = self._clock(), self._monotonic()
         number = data if kind == XID else -1
-        if at_s - self._told.get((uid, number), float("-inf")) < _SAME_AGAIN_S:
+        if mono_s - self._told.get((uid, number), float("-inf")) < _SAME_AGAIN_S:
             return
         if len(self._told) >= _MOST:
             self._told.clear()
-        self._told[uid, number] = at_s
+        self._told[uid, number] = mono_s
         if kind == XID:
             by_application = application_xid(data)
             self._happened.append(
@@ -170,8 +179,9 @@ class _Waiter(threading.Thread):
         self.ended = threading.Event()
         self._registered: set[tuple[int, str]] = set()
         self._any = False
-        # Held from here on, so that there is no moment in which nobody holds it.
-        api.nvmlInit()
+        # Held from here on, so that there is no moment in which nobody holds it. What is held
+        # already is enough: a card that sleeps is not to be attached for this.
+        api.nvmlInitWithFlags(NO_ATTACH)
 
     def run(self) -> None:
         """Wait until the end."""

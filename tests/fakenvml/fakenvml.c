@@ -19,6 +19,7 @@
  *   mig I gi= ci= total= used= base= reserved= uuid= name=      one instance on GPU I
  *   proc I pid= mem=N|na type=C|G|M|CG.. gi= ci= sm= [rate=N] [max=N] [since=EPOCH] [alive=1]
  *        [peak=N]  what accounting says of it; type=- mem=0 peak=N is a process that has gone.
+ *        [began=N] [lasted=N]  microseconds of its start and milliseconds of its life, there too.
  *        sm=na: no utilisation sample of it.
  *        rate: memory grows by N bytes (K M G allowed) per second from the moment the line was
  *        first seen by this process (or from the epoch second `since`), never above max.
@@ -78,7 +79,7 @@ typedef struct {
 typedef struct {
   int gpu, gi, ci, alive, next, twin; /* next on this GPU; earlier entry of the same pid */
   unsigned pid;
-  uint64_t mem, max, peak, sm;
+  uint64_t mem, max, peak, sm, began, lasted;
   double rate, since;
   char type[8];
 } Proc;
@@ -211,6 +212,8 @@ static void proc_line(World *w, int gpu, char *rest, const char *line) {
     else if (strcmp(word, "gi") == 0) p->gi = atoi(value);
     else if (strcmp(word, "ci") == 0) p->ci = atoi(value);
     else if (strcmp(word, "peak") == 0) p->peak = number(value);
+    else if (strcmp(word, "began") == 0) p->began = number(value);
+    else if (strcmp(word, "lasted") == 0) p->lasted = number(value);
     else if (strcmp(word, "sm") == 0) p->sm = number(value);
     else if (strcmp(word, "alive") == 0) p->alive = atoi(value);
   }
@@ -610,6 +613,8 @@ int nvmlDeviceGetAccountingStats(Handle *h, unsigned pid, Accounting *to) {
     if (p->pid != pid || p->peak == NA) continue;
     memset(to, 0, sizeof *to);
     to->max_memory = p->peak;
+    to->start = p->began;
+    to->time = p->lasted;
     to->running = *p->type != '-';
     LEAVE(OK);
   }
@@ -618,7 +623,7 @@ int nvmlDeviceGetAccountingStats(Handle *h, unsigned pid, Accounting *to) {
 
 /* ---- the system ---------------------------------------------------------------------------- */
 
-static int init(const char *func) {
+static int init(const char *func, unsigned flags) {
   int code = enter(func, NULL, 0);
   if (code != OK) return code;
   if (world.init_error) LEAVE(world.init_error);
@@ -627,11 +632,12 @@ static int init(const char *func) {
     for (int j = 0; j < MAX_MIGS; j++) slice[i][j] = (Handle){i, j};
   }
   initialised++;
+  if (!(flags & 2)) count("init_attaching");
   LEAVE(OK);
 }
 
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return init(__func__); }
-int nvmlInit_v2(void) { return init(__func__); }
+int nvmlInitWithFlags(unsigned flags) { return init(__func__, flags); }
+int nvmlInit_v2(void) { return init(__func__, 0); }
 int nvmlShutdown(void) {
   BEGIN_SYSTEM(1);
   if (waiting && initialised == 1) count("shutdown_in_wait");

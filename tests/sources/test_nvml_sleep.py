@@ -301,3 +301,31 @@ out(first, sorted(set(map(tuple, seen))))
     assert first == ["ok", "asleep"]
     assert then == [["released", "asleep"]]
     assert fake.stats()["nvmlInitWithFlags"] == 1
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_no_start_attaches_every_card_while_one_sleeps(
+    fake: FakeNvml, tmp_path: Path, events: bool
+) -> None:
+    card(tmp_path, FIRST, "suspended")
+    card(tmp_path, SECOND, "active", "Not supported")
+    fake.write("gpu 0 total=8G", "gpu 1 total=24G", "event 1 type=8 data=31")
+    (got,) = play(
+        fake,
+        SCENE.replace("proc_root=", f"events={events}, proc_root=")
+        + """
+import time
+until, codes = time.monotonic() + (5 if s._events else 0), []
+codes += [e.code for e in s.read().events]
+while time.monotonic() < until and not codes:
+    codes += [e.code for e in s.read().events]
+    time.sleep(0.02)
+s.close()
+out(codes)
+""",
+        tmp_path,
+    )
+    assert got == ([31] if events else [])
+    calls = fake.stats()
+    assert calls["nvmlInitWithFlags"] == 1 + events
+    assert "init_attaching" not in calls
