@@ -89,11 +89,7 @@ def who(case: Case) -> Iterator[str]:
     finding = case.finding
     if finding is not None and finding.blame:
         ranked = sorted(finding.blame, key=lambda one: -one.share)
-        parts = (
-            f"{one.name}{'' if one.process is None else f'[{one.process.pid}]'} "
-            f"{units.percent(one.share)} ({words.growth(one.rate_bytes_per_s)})"
-            for one in ranked
-        )
+        parts = (f"{words.share(one)} ({words.growth(one.rate_bytes_per_s)})" for one in ranked)
         yield f"of the device's growth since then: {', '.join(parts)}"
     yield from _others(case)
     unknown = device_facts.processes(case.item)

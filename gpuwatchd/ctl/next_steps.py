@@ -73,10 +73,11 @@ def steps(case: Case, *, hardware_first: bool) -> list[Step]:
     if not info.foreign:
         out += list(_inside(case, info))
     out += [Step(advice) for advice in (case.finding.advice if case.finding is not None else ())]
+    which = f"{info.key.pid}/host" if case.subject.host else info.key.pid
     out.append(
         Step(
             "if this is what it should do, say so: its next runs are judged by that",
-            f'gpuwatchctl feedback {info.key.pid} normal --why "..."',
+            f'gpuwatchctl feedback {which} normal --why "..."',
         )
     )
     return out

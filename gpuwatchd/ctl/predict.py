@@ -157,11 +157,7 @@ def _full(
 def shares(finding: Finding) -> str:
     """Return whose growth it is, each with its share."""
     ranked = sorted(finding.blame, key=lambda one: -one.share)
-    return ", ".join(
-        f"{one.name}{'' if one.process is None else f'[{one.process.pid}]'}"
-        f" {units.percent(one.share)}"
-        for one in ranked
-    )
+    return ", ".join(words.share(one) for one in ranked)
 
 
 def _r_squared(finding: Finding) -> str:

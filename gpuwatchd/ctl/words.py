@@ -9,7 +9,7 @@ from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert, EtaRange, Finding, ProcessInfo
+    from gpuwatchd.model import Alert, Blame, EtaRange, Finding, ProcessInfo
     from gpuwatchd.store.live import KnownRuns
     from gpuwatchd.store.words import Word
 
@@ -121,6 +121,21 @@ def who(info: ProcessInfo) -> str:
         return f"{pid}{owner}"
     ended = " (defunct)" if info.state == _DEFUNCT else ""
     return f"{info.label}[{info.key.pid}]{owner}{ended}"
+
+
+def share(one: Blame) -> str:
+    """Return whose growth it is, with its part: "slurm 42.0 - alice - vLLM - pid 4711 87%".
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Blame, ProcessKey
+    >>> key = ProcessKey(pid=7, started_at_s=None)
+    >>> share(Blame(process=key, name="rank 1", share=0.5, rate_bytes_per_s=1.0))
+    'rank 1[7] 50%'
+    """
+    pid = "" if one.process is None else one.process.pid
+    said = pid == "" or one.name.endswith(f"pid {pid}")
+    return f"{one.name}{'' if said else f'[{pid}]'} {units.percent(one.share)}"
 
 
 def since(alert: Alert, *, now_s: float) -> str:

@@ -48,7 +48,7 @@ def blamed(
         # What was last known of a list that cannot be read now says nothing of the growth since.
         {key: track.series() for key, track in seen.processes.items()} if fresh else {},
         since_s=finding.onset_at_s,
-        names={key: info.label for key in seen.processes if (info := infos.get(key)) is not None},
+        names={key: info.whose for key in seen.processes if (info := infos.get(key)) is not None},
         complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
     )
     told = msgspec.structs.replace(alert, finding=msgspec.structs.replace(finding, blame=shares))

@@ -133,6 +133,7 @@ def test_memory_on_the_host_has_its_own_reasoning(capsys: pytest.CaptureFixture[
     told = explained(capsys, "4711")
     assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told
     assert "memray attach 4711" in told
+    assert "gpuwatchctl feedback 4711/host normal" in told
     assert asked(capsys, "4711")["data"]["on_host"] is True
 
 

@@ -37,7 +37,7 @@ def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
     assert "python train.py[4711] of alice" in post.taken[0].message.body
     assert post.taken[1].message.thread == post.taken[0].message.id
     assert [(one.process, one.share) for one in fired.finding.blame] == [(KEY, 1.0)]
-    assert post.taken[0].message.facts["Who grew"] == "python train.py 100%"
+    assert post.taken[0].message.facts["Who grew"] == ("alice - python train.py - pid 4711 100%")
     pipeline.close()
 
 
