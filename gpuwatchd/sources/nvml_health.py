@@ -29,6 +29,8 @@ _WORDS: Final = (
     (0x40, "hardware thermal slowdown"),
     (0x80, "hardware power brake"),
     (0x100, "display clocks"),
+    (0x200, "board limit"),
+    (0x400, "reliability limit"),
 )
 """Bits of the driver's answer; bit 0, "idle", is no reason to speak of."""
 _HARDWARE: Final = 0x8 | 0x40 | 0x80

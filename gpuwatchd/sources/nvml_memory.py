@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.sources.nvml_card import ABSENT_CODES, FUNCTION_NOT_FOUND, OK
+from gpuwatchd.sources.nvml_card import ABSENT_CODES, FUNCTION_NOT_FOUND, OK, UNKNOWN_ERROR
 from gpuwatchd.sources.nvml_system import Memory, host_memory, read_text
 
 if TYPE_CHECKING:
@@ -97,9 +97,13 @@ class MemoryReader:
             total, free = desk.memory1.total, desk.memory1.free
         if code != OK or total == 0:
             return code, None
+        if free > total:
+            return UNKNOWN_ERROR, None  # no figure of it is worth anything
         # Whether version 2's "used" holds the reserve differs between drivers: count it ourselves.
-        used = total - free - (reserved or 0)
-        return OK, Memory(used if used >= 0 else total - free, free, total, reserved)
+        # Where "free" holds it too the difference starts below zero: counting another way just
+        # there would end in a step of the reserve's size.
+        used = max(0, total - free - (reserved or 0))
+        return OK, Memory(used, free, total, reserved)
 
     def _is_coherent(self, card: Card, desk: Desk) -> bool:
         """Say whether the kernel manages this card's memory (Grace Hopper and its kind).

@@ -24,7 +24,7 @@ from gpuwatchd.sources.nvml_card import (
     placeholder,
     state_of,
 )
-from gpuwatchd.sources.nvml_system import pci_address
+from gpuwatchd.sources.nvml_system import nvml_address, pci_address
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
@@ -162,8 +162,7 @@ class Scanner:
     def _at(self, place: int | str) -> tuple[Any, int]:
         if isinstance(place, int):
             return self._api.nvmlDeviceGetHandleByIndex(place), place
-        # As NVML itself writes it: a domain of eight digits.
-        handle = self._api.nvmlDeviceGetHandleByPciBusId(f"0000{place.upper()}".encode())
+        handle = self._api.nvmlDeviceGetHandleByPciBusId(nvml_address(place).encode())
         return handle, self._api.nvmlDeviceGetIndex(handle)
 
     def _card(self, handle: Any, uid: str, index: int, *, is_new: bool) -> Found:

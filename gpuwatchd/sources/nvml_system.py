@@ -123,16 +123,28 @@ def in_container(proc: Path) -> bool:
 
 
 def pci_address(bus: str | bytes) -> str | None:
-    """Return a PCI address as sysfs writes it.
+    """Return a PCI address as sysfs writes it, with a domain of four digits or as many as it takes.
 
     Examples
     --------
-    >>> pci_address("00000000:0A:00.0")
-    '0000:0a:00.0'
+    >>> pci_address("00000000:0A:00.0"), pci_address("00010000:81:00.0")
+    ('0000:0a:00.0', '10000:81:00.0')
     """
     text = bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus
     domain, mark, rest = text.strip().lower().partition(":")
-    return f"{domain[-4:]}:{rest}" if mark else None
+    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}" if mark else None
+
+
+def nvml_address(bus: str) -> str:
+    """Return a PCI address as NVML writes it, with a domain of eight digits.
+
+    Examples
+    --------
+    >>> nvml_address("0000:0a:00.0"), nvml_address("10000:81:00.0")
+    ('00000000:0A:00.0', '00010000:81:00.0')
+    """
+    domain, _, rest = bus.upper().partition(":")
+    return f"{domain.rjust(8, '0')}:{rest}"
 
 
 def nvidia_cards(sys: Path) -> list[Path]:
