@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.look import View
     from gpuwatchd.ctl.output import Out, Part
-    from gpuwatchd.model import DeviceReading, Finding
+    from gpuwatchd.model import DeviceReading, Finding, Subject
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 _INDENT = "       "
@@ -216,8 +216,10 @@ def _processes(
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
     if whole and not verbose:
         ordered = [p for p in ordered if _told(p) or p in ordered[:_LARGEST]]
+    told = item.finding.subject if whole and item.finding is not None else None
     for process in ordered:
-        out.flow(_process(process, in_full=not whole), first=inner, rest=inner + "  ")
+        parts = _process(process, in_full=not whole, told=told)
+        out.flow(parts, first=inner, rest=inner + "  ")
         if wide_at_s is not None:
             more = process_facts.wide(process, now_s=wide_at_s)
             if more:
@@ -227,7 +229,7 @@ def _processes(
     rest = device_facts.unowned(item) if whole else ""
     if rest:
         out.flow([(rest, "yellow")], first=inner, rest=inner + "  ")
-    elif verbose and item.unattributed_bytes is not None:
+    elif verbose and not (wide_at_s and item.ledger) and item.unattributed_bytes is not None:
         out.flow([(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=inner)
 
 
@@ -236,11 +238,12 @@ def _told(process: LiveProcess) -> bool:
     return is_leak(process.finding) or is_leak(process.host_finding)
 
 
-def _process(process: LiveProcess, *, in_full: bool) -> list[Part]:
+def _process(process: LiveProcess, *, in_full: bool, told: Subject | None) -> list[Part]:
+    """Return the line of a process; the verdict on ``told`` is that of its device, just above."""
     parts: list[Part] = [words.who(process.info), units.size(process.used_bytes)]
     parts.append((process_facts.runs(process.info), "dim"))
     finding = process.finding
-    if finding is not None and (in_full or is_leak(finding)):
+    if finding is not None and finding.subject != told and (in_full or is_leak(finding)):
         parts.append(words.verdict(finding))
         if in_full and finding.pattern in LEAK_PATTERNS:
             parts.append(words.growth(finding.rate_bytes_per_s))

@@ -42,10 +42,16 @@ class Globals:
         return config.load(self.config)
 
     def wants(self, device: Device) -> bool:
-        """Return whether ``--gpu`` (index, UUID or glob; repeatable) lets this device through."""
+        """Return whether ``--gpu`` (index, UUID or glob; repeatable) lets this device through.
+
+        An index is that of a card; a MIG instance, which counts from 0 on each card, goes by its
+        UUID or its label ("MIG 0").
+        """
         if not self.gpu:
             return True
         from fnmatch import fnmatchcase  # noqa: PLC0415
 
-        words = {device.uid.lower(), device.name.lower(), str(device.index)}
+        words = {device.uid.lower(), device.name.lower(), device.label.lower()}
+        if device.parent_uid is None:
+            words.add(str(device.index))
         return any(fnmatchcase(word, wish.lower()) for wish in self.gpu for word in words)

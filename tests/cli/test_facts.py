@@ -154,6 +154,31 @@ def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str])
     assert "collecting, 3 of 20 samples" in shown
 
 
+def test_an_index_means_a_card_and_not_its_instances(capsys: pytest.CaptureFixture[str]) -> None:
+    """Instances count from 0 on every card: GPU 0 could not be asked for beside them."""
+    piece = msgspec.structs.replace(
+        making.CARD, uid="MIG-1", parent_uid=making.CARD.uid, name="1g.10gb"
+    )
+    world.write(devices=(_device(), _device(device=piece)), alerts=())
+    for target, said in {"0": "GPU 0", "MIG-1": "MIG 0", "mig 0": "MIG 0", "MIG*": "MIG 0"}.items():
+        assert f"\n{said}  " in _shown(capsys, "explain", target)
+    assert "MIG 0" not in _shown(capsys, "status", "--gpu", "0")
+    assert main(["status", "--gpu", "7"]) == 1
+    assert "GPUs here: 0, MIG-1" in capsys.readouterr().err
+
+
+def test_no_line_repeats_the_one_above_it(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write()
+    shown = _shown(capsys, "status")
+    alarm, _ = words.verdict(world.leak())
+    assert shown.count(alarm) == 1
+    assert alarm in _shown(capsys, "status", "--pid", "4711")
+    world.write(world.odd())
+    wide = _shown(capsys, "status", "--wide")
+    assert wide.count("nobody owns") == 1
+    assert "unattributed" not in wide
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
