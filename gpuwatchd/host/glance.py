@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpuwatchd.host.files import parse_stat, read_bytes
+from gpuwatchd.host.files import parse_stat
 from gpuwatchd.text import clean
 
 PROC: Final = Path("/proc")
@@ -53,14 +53,6 @@ def glance(pid: int, proc: str | Path = "/proc") -> Glance | None:
     name = clean(stat.name)
     started_s = stat.starttime / _TICKS_PER_S
     return Glance(name, stat.state, stat.parent_pid, started_s, ticks / _TICKS_PER_S)
-
-
-def booted_at_s(proc: Path = PROC) -> float | None:
-    """Return when the machine was started, epoch seconds; None where /proc does not say."""
-    for line in read_bytes(proc / "stat").splitlines():
-        if line.startswith(b"btime "):
-            return float(line.split()[1])
-    return None
 
 
 def absent(pid: int, proc: Path = PROC) -> bool:

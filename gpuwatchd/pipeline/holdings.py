@@ -9,8 +9,8 @@ from msgspec import structs
 
 from gpuwatchd import cost
 from gpuwatchd.frameworks.serving import idle_kv
-from gpuwatchd.host.glance import absent, booted_at_s, glance
-from gpuwatchd.zombies import DAEMONS, Board, Held, Limits, Server, Vigil
+from gpuwatchd.host.glance import absent, glance
+from gpuwatchd.zombies import DAEMONS, STOPPED, Board, Held, Limits, Server, Vigil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,6 @@ class Holdings:
         self._glance = look
         self._is_absent = is_absent
         self._pid = os.getpid()
-        self._booted_at_s = booted_at_s()
         self._vigil = Vigil()
         self._ticks = 0
         self._looked_s: float | None = None
@@ -180,9 +179,11 @@ class Holdings:
     def _look_at(self, key: ProcessKey) -> Glance | None:
         """Return the state of a process; None when the pid is another's by now."""
         found = self._glance(key.pid)
-        if found is None or key.started_at_s is None or self._booted_at_s is None:
+        # The kernel tells another time of boot once the clock has been set; identities keep theirs.
+        booted_at_s = None if self._host is None else self._host.booted_at_s
+        if found is None or key.started_at_s is None or booted_at_s is None:
             return None
-        begun_s = self._booted_at_s + found.started_s
+        begun_s = booted_at_s + found.started_s
         return found if abs(begun_s - key.started_at_s) < _SAME_S else None
 
     def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, Glance]:
@@ -288,8 +289,8 @@ class Holdings:
         state = info.state if info.state != "D" else None
         if now is not None:
             state = now.state
-        elif known is not None and known.now is not None and known.now.state == "T":
-            state = "T"
+        elif known is not None and known.now is not None and known.now.state in STOPPED:
+            state = known.now.state
         return Held(
             info=info,
             used_bytes=use.used_bytes,

@@ -5,8 +5,8 @@ does not exist), what the kernel says (Z, D), what the ledger leaves over, what 
 of themselves, and what did not change for long enough.
 """
 
-from gpuwatchd.zombies.facts import DAEMONS, ORDER, Board, Held, Limits, Server
+from gpuwatchd.zombies.facts import DAEMONS, ORDER, STOPPED, Board, Held, Limits, Server
 from gpuwatchd.zombies.glimpse import glimpse
 from gpuwatchd.zombies.vigil import Vigil
 
-__all__ = ["DAEMONS", "ORDER", "Board", "Held", "Limits", "Server", "Vigil", "glimpse"]
+__all__ = ["DAEMONS", "ORDER", "STOPPED", "Board", "Held", "Limits", "Server", "Vigil", "glimpse"]

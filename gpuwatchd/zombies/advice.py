@@ -50,6 +50,10 @@ ELSEWHERE: Final = (
 RANK_LEFT: Final = (
     "its siblings will not come back: end it (SIGTERM first), or start the whole job again",
 )
+_STOPPED: Final = {
+    "T": "it was stopped (Ctrl-Z, SIGSTOP): fg or SIGCONT lets it go on, or end it",
+    "t": "a debugger has it: let it go on there, or end it",
+}
 
 
 def defunct(held: Held) -> tuple[str, ...]:
@@ -67,8 +71,8 @@ def idle(held: Held) -> tuple[str, ...]:
     if is_notebook(info):
         return ("restart the notebook's kernel (or shut it down): results in memory are lost",)
     found = []
-    if held.state in {"T", "t"}:
-        found.append("it was stopped (Ctrl-Z, SIGSTOP): fg or SIGCONT lets it go on, or end it")
+    if held.state in _STOPPED:
+        found.append(_STOPPED[held.state])
     if held.orphan:
         found.append("whoever started it has ended: nobody will stop it unless you do")
     if info.framework == "Ollama":

@@ -27,6 +27,9 @@ DAEMONS: Final[frozenset[str]] = frozenset(
 )
 """The driver's own helpers: what they hold is nobody's leftover."""
 
+STOPPED: Final = {"T": "it is stopped (state T)", "t": "a debugger has stopped it (state t)"}
+"""Letters of the kernel for processes that wait for somebody to let them go on."""
+
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one process holds on one device."""

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from gpuwatchd import units
 from gpuwatchd.zombies import activity, advice
-from gpuwatchd.zombies.facts import Sign
+from gpuwatchd.zombies.facts import STOPPED, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -276,8 +276,8 @@ def _idle(
         words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"
     else:
         words = f"{amount} unchanged, and the GPU did nothing for it in any look"
-    if held.state in {"T", "t"}:
-        words += "; it is stopped (state T)"
+    if held.state in STOPPED:
+        words += f"; {STOPPED[held.state]}"
     if held.orphan:
         words += "; whoever started it has ended"
     hints = (advice.ON_THE_HOST,) if held.info.foreign else advice.idle(held)

@@ -22,7 +22,6 @@ from gpuwatchd.model import (
     ProcessUse,
     ServerReading,
 )
-from gpuwatchd.pipeline import holdings as module
 from gpuwatchd.pipeline.holdings import EVERY_TICKS, GLANCES, Holdings
 from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
 
@@ -65,8 +64,7 @@ class Said:
 class Machine:
     """Devices with processes, a host, and what the kernel says of each pid."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        monkeypatch.setattr(module, "booted_at_s", lambda: BOOTED_S)
+    def __init__(self, **settings: Any) -> None:
         self.devices: dict[str, Any] = {}
         self.infos: dict[ProcessKey, ProcessInfo] = {}
         self.kernel: dict[int, Glance] = {}
@@ -77,6 +75,7 @@ class Machine:
         self.now_s = 10_000.0
         self.readings: tuple[Any, ...] = ()
         host = SimpleNamespace(
+            booted_at_s=BOOTED_S,
             is_contained=settings.pop("contained", False),
             gone=self.buried.get,
             states=self.told.extend,
@@ -141,8 +140,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+def machine() -> Machine:
+    return Machine()
 
 
 THREE_LOOKS = 2 * EVERY_TICKS + 1
@@ -278,8 +277,8 @@ def test_in_a_container_nobody_is_looked_up(machine: Machine) -> None:
 IDLE = ZombiesSection(idle_after=Seconds(120))
 
 
-def test_idle_for_long_with_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE, cost=CostSection(usd_per_gpu_hour=8.0))
+def test_idle_for_long_with_its_price() -> None:
+    machine = Machine(zombies=IDLE, cost=CostSection(usd_per_gpu_hour=8.0))
     machine.card([info(7)], util=0.0, gib=20.0)
     machine.run(7)
     (found,) = machine.ticks(4 * EVERY_TICKS + 1)
@@ -288,18 +287,16 @@ def test_idle_for_long_with_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.cost_usd == pytest.approx(0.25 * 120 / 3600 * 8.0)
 
 
-def test_work_between_two_looks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+def test_work_between_two_looks_counts() -> None:
+    machine = Machine(zombies=IDLE)
     machine.run(7)
     for turn in range(10 * EVERY_TICKS):
         machine.card([info(7)], util=4.0 if turn % EVERY_TICKS == 3 else 0.0)
         assert machine.ticks(1) == ()
 
 
-def test_a_burst_of_one_process_between_two_looks_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+def test_a_burst_of_one_process_between_two_looks_counts() -> None:
+    machine = Machine(zombies=IDLE)
     machine.run(7)
     machine.run(8)
     for turn in range(10 * EVERY_TICKS):
@@ -316,8 +313,8 @@ def test_a_burst_of_one_process_between_two_looks_counts(
     assert [one.process and one.process.key.pid for one in machine.holdings.found] == [8]
 
 
-def test_where_the_use_is_unknown_the_cpu_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+def test_where_the_use_is_unknown_the_cpu_decides() -> None:
+    machine = Machine(zombies=IDLE)
     people = [info(7), info(8)]
     machine.card(people, util=None)
     for turn in range(8 * EVERY_TICKS):
@@ -327,8 +324,8 @@ def test_where_the_use_is_unknown_the_cpu_decides(monkeypatch: pytest.MonkeyPatc
     assert [one.process and one.process.key.pid for one in machine.holdings.found] == [7]
 
 
-def test_a_parent_that_has_ended_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+def test_a_parent_that_has_ended_is_said() -> None:
+    machine = Machine(zombies=IDLE)
     machine.card([info(7)], util=0.0)
     machine.run(7)
     machine.ticks(EVERY_TICKS)
@@ -338,8 +335,8 @@ def test_a_parent_that_has_ended_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 7 in machine.told
 
 
-def test_a_child_of_init_is_an_orphan_only_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+def test_a_child_of_init_is_an_orphan_only_in_a_session() -> None:
+    machine = Machine(zombies=IDLE)
     machine.card(
         [
             info(7, parent_pid=1, unit="trainer.service"),
@@ -365,7 +362,7 @@ def test_a_child_of_init_is_an_orphan_only_in_a_session(monkeypatch: pytest.Monk
     ],
 )
 def test_some_are_never_listed(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+    machine = Machine(zombies=IDLE)
     one = info(7, **changes)
     machine.card([one], util=0.0)
     machine.run(one.key.pid)
@@ -385,8 +382,8 @@ def test_an_unknown_list_resets_and_what_nobody_owns_needs_a_ledger(machine: Mac
     assert again.since_s == found.since_s
 
 
-def test_in_a_container_memory_of_others_is_no_ghost(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, contained=True)
+def test_in_a_container_memory_of_others_is_no_ghost() -> None:
+    machine = Machine(contained=True)
     ledger = Ledger(state="whole", total_bytes=80 * GIB, owned_bytes=0, unattributed_bytes=9 * GIB)
     machine.card([], ledger=ledger, util=0.0)
     assert machine.ticks(9 * EVERY_TICKS) == ()
@@ -422,10 +419,8 @@ def test_a_cache_that_stays_in_use_of_a_server_at_rest(machine: Machine) -> None
     assert machine.ticks(EVERY_TICKS) == ()
 
 
-def test_what_a_card_in_parts_holds_is_listed_with_its_parts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+def test_what_a_card_in_parts_holds_is_listed_with_its_parts() -> None:
+    machine = Machine(zombies=IDLE)
     machine.card([info(7)], util=0.0)
     machine.card([info(7)], util=0.0, uid="MIG-1")
     machine.devices["MIG-1"].device = structs.replace(
@@ -436,8 +431,8 @@ def test_what_a_card_in_parts_holds_is_listed_with_its_parts(
     assert [one.device_uid for one in found] == ["MIG-1"]
 
 
-def test_a_stopped_process_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, zombies=IDLE)
+def test_a_stopped_process_is_said_to_be() -> None:
+    machine = Machine(zombies=IDLE)
     people = [info(pid) for pid in range(100, 140)]
     machine.card(people, util=0.0)
     for one in people:

@@ -230,6 +230,9 @@ def test_one_that_was_stopped_is_said_to_be() -> None:
     (found,) = look(board(held(state="T"), **IDLE), looks=LONG)
     assert "stopped (state T)" in found.evidence
     assert "SIGCONT" in found.advice[0]
+    (found,) = look(board(held(state="t"), **IDLE), looks=LONG)
+    assert "a debugger has stopped it (state t)" in found.evidence
+    assert "SIGCONT" not in " ".join(found.advice)
 
 
 def test_one_that_works_on_another_gpu_is_not_advised_to_be_ended() -> None:
