@@ -77,7 +77,7 @@ def share(
 
 
 def growth(series: Series, since_s: float, *, from_zero: bool = False) -> tuple[float, float]:
-    """Return bytes kept more than at ``since_s``, and the seconds since then.
+    """Return bytes kept more than at ``since_s``, and the seconds in which they came.
 
     ``from_zero``: a series that began after ``since_s`` counts from nothing. Never negative.
     """
@@ -89,7 +89,9 @@ def growth(series: Series, since_s: float, *, from_zero: bool = False) -> tuple[
         return 0.0, 0.0
     before = 0.0 if from_zero and float(t[0]) > since_s else None
     since = since_s if from_zero else max(since_s, float(t[0]))
-    return _kept(x[begin:], before), float(t[-1]) - since
+    # What is kept is the lowest of the last samples: it was reached when that one was taken.
+    at = t.size - _tail(x[begin:]).size + int(_tail(x[begin:]).argmin())
+    return _kept(x[begin:], before), float(t[at]) - since
 
 
 def _late(key: ProcessKey, since_s: float) -> bool:
@@ -99,9 +101,12 @@ def _late(key: ProcessKey, since_s: float) -> bool:
 
 def _kept(x: FloatArray, before: float | None = None) -> float:
     """Return by how much the end lies above ``before``, by default the lowest value there is."""
-    # The last few samples, so that a swing at the very end is not taken for growth.
-    tail = x[x.size - max(1, x.size // 10) :]
-    return max(0.0, float(tail.min()) - (float(x.min()) if before is None else before))
+    return max(0.0, float(_tail(x).min()) - (float(x.min()) if before is None else before))
+
+
+def _tail(x: FloatArray) -> FloatArray:
+    """Return the last few samples: a swing at the very end is not to be taken for growth."""
+    return x[x.size - max(1, x.size // 10) :]
 
 
 def _unowned(device: Series, processes: Mapping[ProcessKey, Series], since_s: float) -> float:

@@ -37,6 +37,14 @@ def test_shares_add_up_and_are_ranked() -> None:
     assert found[0].rate_bytes_per_s == pytest.approx(2e6, rel=0.1)
 
 
+@pytest.mark.parametrize("points", [4, 30, 360])
+def test_the_rate_of_a_straight_rise_is_that_of_its_verdict(points: int) -> None:
+    """It stands beside the growth rate on one screen, and must not be another one."""
+    t = T[:points]
+    (found,) = blame.share(one(8e9 + 2e6 * t, t), {A: one(1e9 + 2e6 * t, t)}, since_s=0.0)
+    assert found.rate_bytes_per_s == pytest.approx(2e6, rel=1e-6)
+
+
 def test_what_nobody_owns_is_said() -> None:
     found = blame.share(one(8e9 + 2e6 * T), {A: one(1e9 + 1e6 * T)}, since_s=0.0)
     assert {one.process for one in found} == {A, None}
