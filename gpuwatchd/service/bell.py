@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -43,12 +44,14 @@ class Bell:
         self.take_down()
         path = directory / FILE_NAME
         flags = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
             path.unlink(missing_ok=True)
             os.mkfifo(path, 0o600)
             hears = os.open(path, os.O_RDONLY | flags)
+            opened.callback(os.close, hears)
             # Held open for writing too: without a writer the pipe would be readable for ever.
             self._pipe = hears, os.open(path, os.O_WRONLY | flags)
+            opened.pop_all()
 
     def take_down(self) -> None:
         """Close the pipe; the file stays and rings for nobody."""
@@ -58,8 +61,11 @@ class Bell:
 
     def wait(self, seconds: float) -> None:
         """Return after so many seconds, or as soon as it has rung."""
-        hears = [self._hears, *(self._pipe[:1] if self._pipe is not None else ())]
-        for handle in select.select(hears, [], [], seconds)[0]:
+        # Not select(): a pipe that was made anew may have a number that it cannot take.
+        heard = select.poll()
+        for handle in (self._hears, *(self._pipe[:1] if self._pipe is not None else ())):
+            heard.register(handle, select.POLLIN)
+        for handle, _ in heard.poll(math.ceil(seconds * 1000)):
             os.read(handle, 65536)
 
 

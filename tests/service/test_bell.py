@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import stat
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwatchd.service import bell
 from gpuwatchd.service.bell import Bell
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def descriptors() -> int:
@@ -72,3 +78,38 @@ def test_what_lies_in_its_place_is_replaced_and_only_ours_may_ring(tmp_path: Pat
     assert descriptors() == before
     assert bell.ring(tmp_path)
     one.take_down()
+
+
+def test_a_pipe_with_a_large_number_rings_too(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    one = Bell()
+    others = [os.dup(0) for _ in range(1100)]  # as many processes that are watched
+    try:
+        one.hang_up(tmp_path)
+        assert bell.ring(tmp_path)
+        assert waited(one, 10.0) < 1.0
+    finally:
+        for handle in others:
+            os.close(handle)
+        one.take_down()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_pipe_that_cannot_be_hung_up_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Bell()
+    before = descriptors()
+    really = os.open
+
+    def open_(path: object, flags: int, *more: object) -> int:
+        if flags & os.O_WRONLY:
+            raise OSError(errno.EMFILE, "too many")
+        return really(path, flags, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", open_)
+    one.hang_up(tmp_path)
+    monkeypatch.undo()
+    assert not bell.ring(tmp_path)
+    assert descriptors() == before
