@@ -47,6 +47,7 @@ EventKind = Literal[
     "memory-pressure",
     "driver-changed",
     "released",
+    "process-peak",
 ]
 LedgerState = Literal["whole", "partial", "overlap", "none"]
 HoldingKind = Literal[

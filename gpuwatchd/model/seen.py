@@ -191,6 +191,10 @@ class Event(Value, frozen=True, kw_only=True):
     """XID number, or NVML's code."""
     hardware: bool | None = None
     """True: look at the hardware or driver first; False: the application's doing; None: neither."""
+    pid: int | None = None
+    """The process that it is about, as the driver numbers it."""
+    peak_bytes: int | None = None
+    """What that process held at most."""
 
 
 class Sample(Value, frozen=True, kw_only=True):

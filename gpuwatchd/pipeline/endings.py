@@ -22,7 +22,17 @@ def of_process(track: Track) -> str:
     """Return why the alert on a process that has gone is over."""
     last, full_s = track.window.last, track.room.full_at_s
     crashed = last is not None and full_s is not None and full_s >= last[0]
-    return CRASHED if crashed else ENDED
+    return CRASHED if crashed or _filled_it(track) else ENDED
+
+
+def _filled_it(track: Track) -> bool:
+    """Say whether a process came near its limit between two samples, where its peak is known."""
+    most, last, total = track.most_bytes, track.window.last, track.room.total_bytes
+    finding = track.alert.finding if track.alert is not None else track.finding
+    limit = None if finding is None else finding.limit_bytes
+    if most is None or limit is None or total is None or (last is not None and most <= last[1]):
+        return False
+    return limit - most <= FULL_SHARE * total
 
 
 def of_calm(track: Track, alert: Alert) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import hardware
+from gpuwatchd.pipeline.peaks import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History
 
-MOST_PER_DEVICE = 16
-"""Half of them for what broke: a program that fails each minute must not push it out."""
+_SHARES = {"broke": 8, "other": 8, "ended": 4}
+"""What broke has places of its own: a program that fails each minute must not push it out, nor
+may many that end push out that one failed."""
+MOST_PER_DEVICE = sum(_SHARES.values())
 
 
 class Happenings:
@@ -32,7 +35,7 @@ class Happenings:
 
     def __init__(self, history: History | None) -> None:
         self._history = history
-        self._recent: dict[tuple[str, bool], deque[Event]] = {}
+        self._recent: dict[str, dict[str, deque[Event]]] = {}
         self._shown: dict[str, tuple[Event, ...]] = {}
 
     def take(self, sample: Sample) -> None:
@@ -52,17 +55,13 @@ class Happenings:
         uid = event.device_uid
         if uid is None:
             return
-        broken = event.hardware is True
-        kept = self._recent.get((uid, broken))
-        if kept is None:
-            kept = self._recent[uid, broken] = deque(maxlen=MOST_PER_DEVICE // 2)
-        kept.append(event)
-        self._shown[uid] = tuple(
-            sorted(
-                (*self._recent.get((uid, True), ()), *self._recent.get((uid, False), ())),
-                key=lambda event: event.at_s,
-            )
-        )
+        sort = "broke" if event.hardware is True else "ended" if event.kind == KIND else "other"
+        recent = self._recent.setdefault(uid, {})
+        if sort not in recent:
+            recent[sort] = deque(maxlen=_SHARES[sort])
+        recent[sort].append(event)
+        every = (event for kept in recent.values() for event in kept)
+        self._shown[uid] = tuple(sorted(every, key=lambda event: event.at_s))
 
     def recent(self, uid: str) -> tuple[Event, ...]:
         """Return the newest events of a device, oldest first."""

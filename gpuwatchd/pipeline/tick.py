@@ -12,7 +12,7 @@ import msgspec
 
 from gpuwatchd import __version__
 from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
-from gpuwatchd.pipeline import blaming, handover
+from gpuwatchd.pipeline import blaming, handover, peaks
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.guard import Guard
 from gpuwatchd.pipeline.happenings import Happenings
@@ -22,7 +22,7 @@ from gpuwatchd.pipeline.intake import Intake
 from gpuwatchd.pipeline.keeping import Keeping
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
-from gpuwatchd.pipeline.serving import Serving, on_gpu
+from gpuwatchd.pipeline.serving import Serving
 from gpuwatchd.pipeline.state import Scene, Sparks
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
 from gpuwatchd.pipeline.workers import SourceWorker
@@ -192,7 +192,8 @@ class Pipeline:
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
         shown_s = self._wall() if taken_at_s is None else taken_at_s
-        self._guard("endpoints", lambda: self.serving.step(on_gpu(self.intake), shown_s))
+        present = self.intake.people.present(self.intake.devices.values())
+        self._guard("endpoints", lambda: self.serving.step(present, shown_s))
         self._guard("holdings", lambda: self.holdings.look(shown_s))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
@@ -242,7 +243,8 @@ class Pipeline:
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
-        self._guard("events", lambda: self.happenings.take(sample))
+        named = partial(peaks.told, sample, self.intake.devices, self.intake.infos)
+        self._guard("events", lambda: self.happenings.take(named()))
         if self._keeping is not None:
             keeping = self._keeping
             self._guard("history", lambda: keeping.record(sample, devices, step_s))
@@ -279,7 +281,7 @@ class Pipeline:
         return self.happenings.advised(told, seen.device, self.watcher.tracks)
 
     def _announce(self, label: str, changed: list[Alert], now_s: float) -> list[Decision]:
-        tracks = self.intake.tracks(label)
+        tracks = self.intake.alerted(label)
         return (
             self._guard("policy", lambda: self.herald.announce(label, tracks, changed, now_s)) or []
         )
@@ -303,11 +305,13 @@ class Pipeline:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
         infos = self.serving.told(self.intake.infos)
+        known = (self.intake.infos.changes, self.serving.named)
         devices = [
             self._scene.device(
                 seen,
                 spark=self._sparks.of(uid, position, self._ticks, self.watcher.tracks),
                 infos=infos,
+                known=known,
                 events=self.happenings.recent(uid),
             )
             for position, (uid, seen) in enumerate(self.intake.devices.items())

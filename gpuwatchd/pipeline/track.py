@@ -134,6 +134,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     finding: Finding | None = None
     alert: Alert | None = None
     told_at_s: float | None = None
+    most_bytes: float | None = None
+    """What it held at most, as somebody else counted it; known once it has ended."""
     due_s: float = 0.0
     peak: float = -1.0
     """Highest value of the last window; what was calm and passes it is looked at sooner."""

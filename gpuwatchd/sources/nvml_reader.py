@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.model import PER_INSTANCE, DeviceReading
+from gpuwatchd.sources.nvml_accounting import Accounting
 from gpuwatchd.sources.nvml_calls import Calls, Desk
 from gpuwatchd.sources.nvml_card import ABSENT_CODES, GLOBAL_CODES, GONE_CODES, OK, state_of
 from gpuwatchd.sources.nvml_health import ERRORS_EVERY_S, Health
@@ -76,12 +77,14 @@ class Reader:
         self._lists = ProcessLists(self._calls, self._error, self._proc)
         self._memory = MemoryReader(self._calls, self._proc)
         self._health = Health(self._calls, self._refused, self._clock)
+        self._accounting = Accounting(self._calls, self._error, self._clock)
 
     def happened(self) -> tuple[Event, ...]:
-        """Return what has become worse since this was last asked."""
+        """Return what has become worse, and who has ended, since this was last asked."""
         found: list[Event] = []
-        while self._attached and self._health.happened:
-            found.append(self._health.happened.popleft())
+        for heap in (self._health.happened, self._accounting.happened) if self._attached else ():
+            while heap:
+                found.append(heap.popleft())
         return tuple(found)
 
     def text(self, code: int) -> str:
@@ -145,6 +148,8 @@ class Reader:
         if card.is_parent:
             return memory, None, PER_INSTANCE
         uses, reason = self._lists.read(card, desk, turn=turn, busy_pct=busy_pct)
+        if uses is not None and "accounting" not in card.refused:
+            self._accounting.follow(card, desk)
         if uses is None:
             # A driver that has no such list at all is no fault: ``uses_reason`` says so.
             if "C" not in card.refused:

@@ -100,6 +100,17 @@ def test_a_program_that_fails_each_minute_does_not_push_out_what_broke() -> None
     assert recent[0].hardware is True
 
 
+def test_many_that_end_do_not_push_out_that_one_failed() -> None:
+    happenings = Happenings(None)
+    happenings.take(sample(event(9000, hardware=False)))
+    for second in range(100):
+        ended = event(6000 - second, hardware=None)
+        happenings.take(sample(msgspec.structs.replace(ended, kind="process-peak")))
+    recent = happenings.recent("GPU-1")
+    assert len(recent) <= MOST_PER_DEVICE
+    assert recent[0].text == "XID 31"
+
+
 def test_what_broke_while_memory_grew_is_said_first() -> None:
     happenings = Happenings(None)
     happenings.take(sample(event(1800)))

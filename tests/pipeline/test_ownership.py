@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.model import Event
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.endings import CRASHED, ENDED, FELL
 from gpuwatchd.pipeline.handover import KEPT
@@ -154,6 +155,38 @@ def test_how_a_process_ended(end: int, expected: str) -> None:
     ticks = run(Pipeline(config=EAGER, sources=[Script(play)], courier=post), end + 10)
     assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
     assert expected in post.taken[-1].message.body
+
+
+@pytest.mark.parametrize(
+    ("peak_gib", "expected"), [(79.5, CRASHED), (81.0, CRASHED), (75.0, ENDED), (1.0, ENDED)]
+)
+def test_what_the_driver_says_that_it_held_counts_at_its_end(
+    peak_gib: float, expected: str
+) -> None:
+    """Seen at 74.5 of 80 GiB last; it may have taken the rest before the next sample."""
+
+    def play(tick: int) -> Sample:
+        if tick < 340:
+            return leaking(tick)
+        taken = sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
+        pid = KEY.pid
+        said = Event(
+            at_s=taken.taken_at_s,
+            kind="process-peak",
+            device_uid=CARD.uid,
+            text=f"pid {pid} has ended; it held {peak_gib} GiB at most (the driver's accounting)",
+            pid=pid,
+            peak_bytes=int(peak_gib * GIB),
+        )
+        return msgspec.structs.replace(taken, events=(said,)) if tick == 340 else taken
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 350)
+    assert [a.ended for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
+    (event,) = ticks[-1].state.devices[0].events
+    name = f"{LEAKER.label}[{KEY.pid}] of {LEAKER.user}"
+    assert event.text == (
+        f"{name} has ended; it held {peak_gib} GiB at most (the driver's accounting)"
+    )
 
 
 def test_how_a_device_fell_whose_processes_are_not_known() -> None:

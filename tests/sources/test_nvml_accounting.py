@@ -1,0 +1,138 @@
+"""What a process held at most, told once when it has ended and the driver keeps accounts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sources.nvml_case import GIB, UID, play
+
+if TYPE_CHECKING:
+    from tests.fakenvml import FakeNvml
+
+CARD = "gpu 0 total=80G accounting=1"
+HERE = "proc 0 pid=4711 mem=20G"
+GONE = "proc 0 pid=4711 type=- mem=0"
+TEXT = "pid 4711 has ended; it held 21.3 GiB at most (the driver's accounting)"
+
+READS = """
+s = NvmlSource(
+    monotonic=lambda: now[0], clock=lambda: 1.75e9 + now[0], sys_root="/nowhere", events=False
+)
+told = []
+for step in sys.argv[1:]:
+    if step != "-":
+        put(*step.split(";"))
+    told.append([[e.kind, e.device_uid, e.pid, e.peak_bytes, e.text, e.hardware]
+                 for e in s.read().events])
+    now[0] += 5
+s.close()
+out(told)
+"""
+
+
+def reads(fake: FakeNvml, *worlds: str) -> list[Any]:
+    """Return the events of one read after another; "-" leaves the world as it is."""
+    fake.write(CARD)
+    (told,) = play(fake, READS, *worlds)
+    assert isinstance(told, list)
+    return told
+
+
+def calls(fake: FakeNvml, name: str) -> int:
+    return fake.stats().get(name, 0)
+
+
+def test_who_has_ended_is_told_once_with_what_it_held_at_most(fake: FakeNvml) -> None:
+    told = reads(
+        fake,
+        f"{CARD};{HERE};proc 0 pid=4712 mem=1G",
+        "-",
+        f"{CARD};{GONE} peak=21.3G;proc 0 pid=4712 mem=1G",
+        "-",
+        "-",
+    )
+    peak = int(21.3 * GIB)
+    assert told == [[], [], [["process-peak", UID(0), 4711, peak, TEXT, None]], [], []]
+    assert calls(fake, "nvmlDeviceGetAccountingMode") == 1
+    assert calls(fake, "nvmlDeviceGetAccountingStats") == 1
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        "peak=na",
+        "peak=0",
+        "peak=18446744073709551615",
+        "peak=5G",  # less than it was seen to hold: of an earlier process with its number
+        "peak=21G began=1750009000000000 lasted=1000",  # began long after it was seen
+        "peak=21G began=1749000000000000 lasted=1000",  # was over long before it was seen
+    ],
+)
+def test_an_account_that_is_unknown_or_of_another_process_is_not_told(
+    fake: FakeNvml, account: str
+) -> None:
+    told = reads(fake, f"{CARD};{HERE}", f"{CARD};{GONE} {account}", "-", "-", "-", "-")
+    assert told == [[]] * 6
+    assert calls(fake, "nvmlDeviceGetAccountingStats") <= 3
+
+
+def test_its_own_account_is_known_by_its_time(fake: FakeNvml) -> None:
+    own = "peak=21G began=1750000900000000 lasted=103000"  # the first read is at 1750001000 s
+    told = reads(fake, f"{CARD};{HERE}", f"{CARD};{GONE} {own}")
+    assert len(told[1]) == 1
+
+
+def test_an_account_that_is_not_there_yet_is_asked_for_again(fake: FakeNvml) -> None:
+    gone = f"{GONE} peak=21.3G"
+    told = reads(
+        fake,
+        f"{CARD};{HERE}",
+        f"{CARD};fail nvmlDeviceGetAccountingStats 0 6",
+        f"{CARD};{gone}",
+    )
+    assert [len(events) for events in told] == [0, 0, 1]
+
+
+def test_whoever_is_back_has_not_ended(fake: FakeNvml) -> None:
+    told = reads(fake, f"{CARD};{HERE}", CARD, f"{CARD};{HERE} peak=21G", "-", "-")
+    assert told == [[]] * 5
+
+
+def test_a_list_that_cannot_be_read_names_nobody_as_ended(fake: FakeNvml) -> None:
+    refused = "fail nvmlDeviceGetComputeRunningProcesses* 0 4"
+    told = reads(fake, f"{CARD};{HERE}", f"{CARD};{refused}", f"{CARD};{HERE}")
+    assert told == [[]] * 3
+    assert calls(fake, "nvmlDeviceGetAccountingStats") == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu 0 total=80G accounting=0",
+        "gpu 0 total=80G accounting=na",
+        f"{CARD};fail nvmlDeviceGetAccountingMode 0 4",
+        f"{CARD};fail nvmlDeviceGetAccountingMode 0 13",
+    ],
+)
+def test_where_the_driver_keeps_no_accounts_it_is_asked_once(fake: FakeNvml, line: str) -> None:
+    worlds = [f"{line};proc 0 pid={pid} mem=2G" for pid in range(4711, 4721)]
+    assert reads(fake, *worlds) == [[]] * 10
+    assert calls(fake, "nvmlDeviceGetAccountingMode") == 1
+    assert calls(fake, "nvmlDeviceGetAccountingStats") == 0
+
+
+def test_accounting_that_is_switched_off_is_asked_no_more(fake: FakeNvml) -> None:
+    off = "gpu 0 total=80G accounting=0"
+    told = reads(fake, f"{CARD};{HERE}", off, f"{off};{HERE}", off, "-")
+    assert told == [[]] * 5
+    assert calls(fake, "nvmlDeviceGetAccountingStats") == 1
+
+
+def test_a_card_of_instances_is_not_asked(fake: FakeNvml) -> None:
+    card = "gpu 0 total=80G accounting=1 mig=1;mig 0 gi=1 ci=0 total=20G"
+    one = f"{card};proc 0 pid=4711 mem=2G gi=1 ci=0"
+    assert reads(fake, one, card, "-") == [[]] * 3
+    assert calls(fake, "nvmlDeviceGetAccountingMode") == 0
+    assert calls(fake, "nvmlDeviceGetAccountingStats") == 0
