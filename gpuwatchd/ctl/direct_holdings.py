@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -11,6 +12,7 @@ from msgspec import structs
 from gpuwatchd import blame, config
 from gpuwatchd.ctl.look import BOOT
 from gpuwatchd.host import Host, holders
+from gpuwatchd.host.files import inside_container
 from gpuwatchd.host.glance import absent, glance
 from gpuwatchd.model import Value
 from gpuwatchd.zombies import DAEMONS, Board, Held, Limits, glimpse
@@ -80,7 +82,7 @@ def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Boar
             _held(use, was, local=item.device.source not in _RECORDED) for use in item.processes
         ),
         complete=reading.uses_reason is None,
-        contained=any(use.info.foreign for use in item.processes),
+        contained=inside_container(Path("/proc"), Path("/")),
     )
 
 

@@ -20,7 +20,8 @@ PROVEN: Final = frozenset({"gone", "defunct", "driver-wait", "ghost"})
 def glimpse(boards: Sequence[Board], limits: Limits) -> tuple[Holding, ...]:
     """Return what seems to be held without work at one look, the surest first.
 
-    Since when is unknown, and what has just ended may still be about to let go.
+    Since when is unknown, and what has just ended may still be about to let go. Memory beside that
+    of listed processes, or seen from within a container, is a matter of time as well.
     """
     found = [
         Holding(
@@ -32,6 +33,6 @@ def glimpse(boards: Sequence[Board], limits: Limits) -> tuple[Holding, ...]:
             advice=sign.advice,
         )
         for sign in signs.read(boards, (), {}, limits)
-        if sign.kind in PROVEN
+        if sign.kind in PROVEN and not (sign.kind == "ghost" and sign.needs_s)
     ]
     return tuple(sorted(found, key=lambda one: (ORDER.index(one.kind), -(one.held_bytes or 0))))

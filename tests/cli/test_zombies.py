@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
+from gpuwatchd.config import Config
 from gpuwatchd.ctl import direct_holdings, main
+from gpuwatchd.ctl.look import View
 from gpuwatchd.host import holders
 from gpuwatchd.host.holders import Holder, Holders
-from gpuwatchd.model import Holding, ProcessInfo, ProcessKey
+from gpuwatchd.model import DeviceReading, Holding, ProcessInfo, ProcessKey
+from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world
 
@@ -235,6 +238,24 @@ def test_who_has_device_files_open_without_being_listed(
     assert "open files of 3 processes of others: not visible without root" in out
     answer = json.loads(said(capsys, "--json")[1])
     assert [one["pid"] for one in answer["data"]["open_files"]["holders"]] == [11, 14]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_without_a_daemon_a_container_that_sees_nobody_calls_nothing_a_ghost(
+    inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_holdings, "inside_container", lambda *_: inside)
+    reading = DeviceReading(
+        device_uid=making.CARD.uid,
+        used_bytes=30 * GIB,
+        free_bytes=50 * GIB,
+        total_bytes=80 * GIB,
+        util_pct=0.0,
+        uses=(),
+    )
+    view = View("direct", 0.0, [LiveDevice(device=making.CARD, reading=reading, processes=())])
+    found = direct_holdings.found(view, Config(), None)
+    assert [one.kind for one in found] == ([] if inside else ["ghost"])
 
 
 def test_without_a_gpu_it_is_one_line_and_exit_1(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.zombies import Limits
+from gpuwatchd.zombies import Limits, glimpse
 from tests.zombies.facts import blind, board, held, kinds, ledger, look, server
+
+if TYPE_CHECKING:
+    from gpuwatchd.zombies import Held
 
 IDLE: dict[str, Any] = {"util_pct": 0.0}
 LONG = 300
@@ -82,6 +85,16 @@ def test_beside_listed_processes_a_ghost_must_stand_still_for_ten_minutes() -> N
     (found,) = look(beside, looks=21)
     assert "1 process is listed, with 9.0 GiB" in found.evidence
     assert "managed" in found.advice[0]
+
+
+def test_one_look_proves_a_ghost_only_where_time_does_not_tell() -> None:
+    def seen(*uses: Held, **changes: Any) -> list[str]:
+        there = board(*uses, ledger=ledger(9.0, owned_gib=9.0 * len(uses)), **IDLE, **changes)
+        return kinds(glimpse([there], Limits()))
+
+    assert seen() == ["ghost"]
+    assert seen(held()) == []
+    assert seen(contained=True) == []
 
 
 def test_in_a_container_others_may_own_it() -> None:
