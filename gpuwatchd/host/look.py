@@ -117,6 +117,10 @@ class Host:
         self._known: dict[int, _Known] = {}
         self._gone: dict[int, ProcessInfo] = {}
         self._memory_turn: list[int] = []
+        self._steady: dict[int, ProcessInfo] = {}
+        self._steady_pids: frozenset[int] | None = None
+        """Whom the last look was about, where the kernel tells as soon as one of them ends."""
+        self._steady_until_s = self._steady_asked_s = -math.inf
         uses_descriptors = self._real and self._has_proc
         self._watch = Watch(self._proc, watch or (Watch.best() if uses_descriptors else "read"))
         self.boot_id = self._read_boot_id()
@@ -139,9 +143,16 @@ class Host:
 
         Cheap for known live processes. A reused pid is a new process. Memory maps are read one
         per call (``maps_per_look``), so a framework may become known some calls later.
+
+        Asked for the same ``frozenset`` again while nothing has happened, it returns the same
+        dictionary.
         """
         mono_s = self._monotonic()
         ended = self._watch.ended()
+        if pids is self._steady_pids and not ended and mono_s < self._steady_until_s:
+            self._steady_asked_s = mono_s
+            return self._steady
+        self._unsettle()
         found: dict[int, ProcessInfo] = {}
         for pid in pids:
             known = self._known.get(pid)
@@ -157,29 +168,61 @@ class Host:
             self._bury(pid)  # nobody asks any more, and its descriptor would stay open
         if len(self._known) > len(found):
             self._forget(mono_s)
+        # While there is anybody else, it is to be forgotten in time.
+        if isinstance(pids, frozenset) and len(pids) == len(found) == len(self._known):
+            self._settle(pids, found, mono_s)
         return found
 
-    def memory(self, pids: Iterable[int]) -> dict[int, int | None]:
+    def _settle(self, pids: frozenset[int], found: dict[int, ProcessInfo], mono_s: float) -> None:
+        """Remember an answer that stays true until the kernel or the clock says otherwise."""
+        if not self.is_contained:
+            mine = [self._known[pid] for pid in found]
+            if not all(known.held is not None and known.held.is_pidfd for known in mine):
+                return
+            self._steady_until_s = min((k.maps_due_mono_s for k in mine), default=math.inf)
+        else:
+            self._steady_until_s = math.inf
+        self._steady, self._steady_pids, self._steady_asked_s = found, pids, mono_s
+
+    def _unsettle(self) -> None:
+        """Look closely the next time; until now all of them were asked about."""
+        if self._steady_pids is None:
+            return
+        self._steady_pids = None
+        for pid in self._steady:
+            if (known := self._known.get(pid)) is not None:
+                known.asked_mono_s = max(known.asked_mono_s, self._steady_asked_s)
+
+    def memory(self, pids: Iterable[int], *, newest: bool = False) -> dict[int, int | None]:
         """Return the memory of its own that each process holds on the host, swapped or not, bytes.
 
         RssAnon + VmSwap of /proc/PID/status, which every user may read. Only of processes that
         :meth:`look` has found; None where it is unknown. Read in turns (:data:`MEMORY_EVERY`) and
         kept in between, so that one call costs little.
+
+        Parameters
+        ----------
+        newest
+            Return only those that are read now: for one who has the others, and to whom the last
+            :meth:`look` said nothing new.
         """
-        found = {
-            pid: None if (known := self._known.get(pid)) is None else known.anonymous_bytes
-            for pid in pids
-        }
+        there = set(pids)
+        found: dict[int, int | None] = {}
+        if not newest:
+            found = {
+                pid: None if (known := self._known.get(pid)) is None else known.anonymous_bytes
+                for pid in there
+            }
         if self.is_contained or not self._has_proc:
             return found
         if not self._memory_turn:
-            self._memory_turn = list(found)
-        for _ in range(min(MEMORY_READS, math.ceil(len(found) / MEMORY_EVERY))):
+            self._memory_turn = list(there)
+        for _ in range(min(MEMORY_READS, math.ceil(len(there) / MEMORY_EVERY))):
             if not self._memory_turn:
                 break
             pid = self._memory_turn.pop()
             known = self._known.get(pid)
-            if known is not None and pid in found and known.info.key.started_at_s is not None:
+            if known is not None and pid in there and known.info.key.started_at_s is not None:
                 amount = anonymous_bytes(read_bytes(f"{self._proc}/{pid}/status"))
                 known.anonymous_bytes = found[pid] = amount
         return found
@@ -204,6 +247,7 @@ class Host:
             stuck = {stat.state, before.state} & _STUCK and stat.state != before.state
             if stuck or stat.parent_pid != before.parent_pid:
                 known.info = self._registry.moved(before, stat)
+                self._unsettle()
         return found
 
     def gone(self, pid: int) -> ProcessInfo | None:
@@ -221,6 +265,7 @@ class Host:
 
     def close(self) -> None:
         """Give every descriptor back. May be called twice."""
+        self._unsettle()
         for known in self._known.values():
             self._unwatch(known)
         self._known.clear()

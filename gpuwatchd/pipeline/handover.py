@@ -27,11 +27,9 @@ GRACE_S = 300.0
 """A device is judged as a whole only when its processes have been unknown for this long."""
 
 
-def judgeable(seen: Seen, now_s: float) -> list[Track]:
-    """Return the tracks of a device that are to be judged at present."""
-    found = list(seen.processes.values())
-    if seen.hosts_s == seen.taken_s:
-        found += seen.hosts.values()
+def beside(seen: Seen, now_s: float) -> list[Track]:
+    """Return the tracks to be judged at present beside those of processes on the device."""
+    found = list(seen.hosts.values()) if seen.hosts_s == seen.taken_s else []
     if seen.device.memory_kind == "coherent":
         return found  # Pages stay taken after a process has ended: its series is no evidence.
     owned, explained = is_owned(seen, now_s), _is_explained(seen)

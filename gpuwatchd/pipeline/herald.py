@@ -87,7 +87,7 @@ class Herald:
         Parameters
         ----------
         tracks
-            All tracks of the source.
+            Those of the source that have an alert; others among them change nothing.
         changes
             Alerts whose state has just changed.
         now_s

@@ -49,7 +49,7 @@ class Intake:
         self.watcher = watcher
         self.devices: dict[str, Seen] = {}
         self.people = People(host)
-        self.infos: dict[ProcessKey, ProcessInfo] = self.people.infos
+        self.infos = self.people.infos
         self.leavers: deque[Leaver] = deque(maxlen=_MOST_LEAVERS)
         """Who has ended and has not been learned from."""
         self.created = 0
@@ -175,15 +175,30 @@ class Intake:
         """Return the tracks of a source's devices that are due for a judgement now."""
         due, fast_s = self.watcher.due, policy.FAST_S
         found: list[Track] = []
+        # The same as in due, which would be called for every process: most are not.
         for seen in self._of(source):
-            still = seen.still
-            for track in handover.judgeable(seen, now_s):
-                # The same as in due, which would be called for every process: most are not. What
-                # stands still cannot have passed what it was before.
-                quiet = still and not track.subject.host
-                soonest_s = track.due_s if quiet else track.due_s - track.pause_s + fast_s
-                if (now_s >= soonest_s or now_s >= track.due_s) and due(track, now_s):
-                    found.append(track)
+            processes = seen.processes.values()
+            beside = handover.beside(seen, now_s)
+            if seen.still:
+                # What stands still cannot have passed what it was before.
+                early = [track for track in processes if now_s >= track.due_s]
+                early += [t for t in beside if t.subject.host or now_s >= t.due_s]
+            else:
+                early = [*processes, *beside]
+            found += [
+                track
+                for track in early
+                if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
+                and due(track, now_s)
+            ]
+        return found
+
+    def alerted(self, source: str) -> list[Track]:
+        """Return the tracks of a source's devices that have an alert."""
+        found: list[Track] = []
+        for seen in self._of(source):
+            for tracks in (seen.processes.values(), seen.others, seen.hosts.values()):
+                found += [track for track in tracks if track.alert is not None]
         return found
 
     def _retire(self, tracks: list[Track], why: str, now_s: float) -> list[Alert]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,13 +10,35 @@ import msgspec
 from gpuwatchd.model import ProcessInfo, ProcessUse
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
     from gpuwatchd.host import Host
     from gpuwatchd.model import DeviceReading, ProcessKey, Sample
+    from gpuwatchd.pipeline.seen import Seen
 _Uses = tuple[ProcessUse, ...]
 MEMORY_EVERY_TICKS = 2
 """Every so many ticks the host is asked for its next few figures."""
+
+
+class _Book(dict["ProcessKey", ProcessInfo]):
+    """Who everybody is; counts its changes, so that nobody need compare."""
+
+    changes = 0
+
+    def __setitem__(self, key: ProcessKey, info: ProcessInfo) -> None:
+        if self.get(key) is not info:
+            self.changes += 1
+            super().__setitem__(key, info)
+
+    def __delitem__(self, key: ProcessKey) -> None:
+        self.changes += 1
+        super().__delitem__(key)
+
+    def setdefault(self, key: ProcessKey, default: ProcessInfo) -> ProcessInfo:
+        known = self.get(key)
+        if known is None:
+            self[key] = known = default
+        return known
 
 
 class People:
@@ -28,16 +51,22 @@ class People:
     """
 
     def __init__(self, host: Host | None) -> None:
-        self.infos: dict[ProcessKey, ProcessInfo] = {}
+        self.infos = _Book()
         """Always the same dictionary."""
         self.news = 0
         """How often something about a process has become known."""
         self.host_bytes: dict[int, int] = {}
         """pid -> what it holds on the host."""
         self._host = host
+        self._present: tuple[int, list[_Uses | None], tuple[ProcessInfo, ...]] = (-1, [], ())
         self._bound: dict[int, ProcessInfo] = {}
         self._ticks = 0
+        self._lists: list[_Uses | None] = []
+        self._pids: frozenset[int] = frozenset()
+        """The last process lists as they were read, and whom of them the host is asked about."""
         self._found: dict[int, ProcessInfo] = {}
+        self._measured: dict[int, ProcessInfo] | None = None
+        """Of whom it was last asked what each of them holds."""
         self._same = False
         """Whether these are the same as in the tick before."""
         self._stirred: set[int] = set()
@@ -53,22 +82,22 @@ class People:
         self._same = False
         if self._host is None:
             return {}
-        pids = {
-            use.key.pid
-            for reading in sample.readings
-            for use in reading.uses or ()
-            if use.key.started_at_s is None
-        }
-        if not pids:
+        lists = [reading.uses for reading in sample.readings]
+        if len(lists) != len(self._lists) or not all(map(is_, lists, self._lists)):
+            keys = [use.key for uses in lists for use in uses or ()]
+            self._pids = frozenset([key.pid for key in keys if key.started_at_s is None])
+            self._lists = lists
+        if not self._pids:
             return {}
-        found = self._host.look(pids)
-        self._same = found == self._found
+        found = self._host.look(self._pids)
+        self._same = found is self._found or found == self._found
         self._found = found
         self._ticks += 1
         self._stirred.clear()
         if self._ticks % MEMORY_EVERY_TICKS == 0:
             kept = self.host_bytes
-            for pid, held in self._host.memory(found).items():
+            known, self._measured = self._measured is found, found
+            for pid, held in self._host.memory(found, newest=known).items():
                 if held != kept.get(pid):
                     self._stirred.add(pid)
                     if held is None:
@@ -128,6 +157,19 @@ class People:
             sm_pct=use.sm_pct,
             host_bytes=host_bytes,
         )
+
+    def present(self, devices: Iterable[Seen]) -> tuple[ProcessInfo, ...]:
+        """Return who is on a device now, the same tuple until there is anybody else.
+
+        ``infos`` remembers those that have left, too.
+        """
+        infos = self.infos
+        lists = [seen.reading.uses for seen in devices if seen.reading is not None]
+        if (infos.changes, lists) != self._present[:2]:
+            keys = [use.key for uses in lists for use in uses or ()]
+            who = tuple([infos[key] for key in keys if key in infos])
+            self._present = (infos.changes, lists, who)
+        return self._present[2]
 
     def forget_all_but(self, here: Container[ProcessKey]) -> None:
         """Forget who processes were that are on no device any more."""

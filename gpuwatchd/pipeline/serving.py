@@ -15,13 +15,12 @@ from gpuwatchd.model import ProcessKey, ServedModel, ServerReading
 from gpuwatchd.pipeline.asking import Answer, Ask, Asker, Find, Found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from gpuwatchd.config import Config
     from gpuwatchd.frameworks.addresses import Address
     from gpuwatchd.host import Host
     from gpuwatchd.model import ProcessInfo
-    from gpuwatchd.pipeline.intake import Intake
 
 KEPT: Final = 240
 """Answers of each server that are remembered: an hour at the usual pace."""
@@ -72,16 +71,6 @@ class _Sought(msgspec.Struct, kw_only=True, eq=False):
     where: Address | None = None
 
 
-def on_gpu(intake: Intake) -> Iterator[ProcessInfo]:
-    """Return who is on a GPU now; ``infos`` remembers those that have left, too."""
-    infos = intake.infos
-    for seen in intake.devices.values():
-        if seen.reading is not None:
-            for use in seen.reading.uses or ():
-                if (info := infos.get(use.key)) is not None:
-                    yield info
-
-
 class Serving:
     """The newest answers of the serving engines on this machine.
 
@@ -117,10 +106,13 @@ class Serving:
         self._urls: tuple[str, ...] | None = None
         self._misread: tuple[str, ...] = ()
         self._told: dict[ProcessKey, tuple[ProcessInfo, ProcessInfo]] = {}
+        self._processes: tuple[ProcessInfo, ...] = ()
+        self._engines: list[ProcessInfo] = []
+        """Those of them that serve models."""
 
     # ---- what others use ------------------------------------------------------------------------
 
-    def step(self, processes: Iterable[ProcessInfo], now_s: float) -> None:  # noqa: ARG002
+    def step(self, processes: tuple[ProcessInfo, ...], now_s: float) -> None:  # noqa: ARG002
         """Take over what has been answered, and ask whoever is due. Never waits."""
         section = self.config.endpoints
         if not section.enabled:
@@ -199,26 +191,33 @@ class Serving:
                 self._servers[url] = _Server(kind=kind, url=url, configured=True)
         return True
 
-    def _attend(self, processes: Iterable[ProcessInfo], now: float) -> None:
+    def _attend(self, processes: tuple[ProcessInfo, ...], now: float) -> None:
         """Find the servers of the processes that are on a GPU."""
-        for info in processes:
-            if info.framework not in PORTS or info.foreign or info.key.started_at_s is None:
-                continue
+        if processes is not self._processes:
+            self._processes = processes
+            self._engines = [
+                info
+                for info in processes
+                if info.framework in PORTS
+                and not info.foreign
+                and info.key.started_at_s is not None
+            ]
+        for info in self._engines:
             sought = self._sought.get(info.key)
             if sought is None:
                 self._sought[info.key] = _Sought(asked_s=now, seen_s=now)
-                self._find(info.framework, info.key)
+                self._find(info)
                 continue
             sought.seen_s = now
             if sought.where is not None:
                 self._belongs(info, sought.where, now)
             elif not sought.pending and now - sought.asked_s > FIND_AGAIN_S:
                 sought.asked_s, sought.pending = now, True
-                self._find(info.framework, info.key)
+                self._find(info)
 
-    def _find(self, kind: str, key: ProcessKey) -> None:
+    def _find(self, info: ProcessInfo) -> None:
         booted_at_s = None if self._host is None else self._host.booted_at_s
-        self._asker.put(Find(kind, key, booted_at_s))
+        self._asker.put(Find(info.framework or "", info.key, booted_at_s))
 
     def _belongs(self, info: ProcessInfo, where: Address, now: float) -> None:
         server = self._servers.get(where.url)

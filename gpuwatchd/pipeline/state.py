@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import is_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -94,6 +93,7 @@ class Scene:
         *,
         spark: Spark,
         infos: Mapping[ProcessKey, ProcessInfo],
+        known: tuple[object, ...],
         events: tuple[Event, ...] = (),
     ) -> LiveDevice:
         """Return one device of the live state.
@@ -106,13 +106,15 @@ class Scene:
             Its recent past, from :func:`spark_of`.
         infos
             Who the processes are.
+        known
+            What is equal as long as nobody among them has changed.
         events
             What happened to it lately.
         """
         reading, uses = seen.reading, seen.uses
         processes: tuple[LiveProcess, ...] | None = None
         age_s: float | None = None
-        shown = self._shown(seen, uses or (), infos)
+        shown = self._shown(seen, uses or (), infos, known)
         if reading is not None and uses is not None:
             if reading.uses is None:
                 age_s = max(0.0, seen.taken_s - seen.uses_s)
@@ -135,26 +137,29 @@ class Scene:
         )
 
     def _shown(
-        self, seen: Seen, uses: tuple[ProcessUse, ...], infos: Mapping[ProcessKey, ProcessInfo]
+        self,
+        seen: Seen,
+        uses: tuple[ProcessUse, ...],
+        infos: Mapping[ProcessKey, ProcessInfo],
+        known: tuple[object, ...],
     ) -> _Shown:
-        uid, tracks = seen.device.uid, list(seen.tracks())
-        known = [infos.get(use.key) for use in uses]
-        # Values are never changed in place: the same objects say the same. Of these is made all
-        # that a track shows.
-        parts: list[object] = [uses]
-        parts += known
+        uid, processes = seen.device.uid, seen.processes.values()
+        tracks = [*processes, *seen.others, *seen.hosts.values()]
+        # Of these is made all that a track shows.
+        parts: list[object] = [uses, known]
         parts += [track.finding for track in tracks]
         parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]
-        parts += [track.memo.key and track.memo.shown for track in tracks]
+        parts += [track.memo.shown for track in processes]
         kept = self._kept.get(uid)
-        if kept is not None and len(kept.parts) == len(parts) and all(map(is_, kept.parts, parts)):
+        # What is the very same object is not looked into: values are never changed in place.
+        if kept is not None and kept.parts == parts:
             return kept
         before = {} if kept is None else {one.info.key: one for one in kept.processes}
         shown = {key: track.shown() for key, track in seen.processes.items()}
         found = [
             _process(use, info, seen, shown.get(use.key))
-            for use, info in zip(uses, known, strict=True)
-            if info is not None
+            for use in uses
+            if (info := infos.get(use.key)) is not None
         ]
         now = self._kept[uid] = _Shown(
             parts=parts,

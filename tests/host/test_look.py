@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from gpuwatchd.host import Host, look
+from gpuwatchd.host.watch import Watch
 from tests.conftest import ROOT
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
@@ -132,6 +133,46 @@ def test_what_nobody_asks_about_is_let_go(child: subprocess.Popen[bytes]) -> Non
     assert host.gone(child.pid) is not None
     assert child.pid in host.look([child.pid])
     assert host.gone(child.pid) is None
+    host.close()
+
+
+@linux
+def test_the_same_question_has_the_same_answer_until_something_happens(
+    child: subprocess.Popen[bytes],
+) -> None:
+    clock = Clock()
+    host = Host(contained=False, monotonic=clock)
+    if not Watch.best().startswith("pidfd"):
+        pytest.skip("this kernel has no pidfd")
+    pids = frozenset({child.pid, os.getpid()})
+    for _ in range(3):
+        host.look(pids)  # their libraries are looked at one by one
+    kept = host.look(pids)
+    assert host.look(pids) is kept
+    assert host.look(set(pids)) == kept
+    host.look(pids)
+    clock.now_s += look.MAPS_AGAIN_S  # time to look at a library map once more
+    assert host.look(pids) is not kept
+    host.look(pids)
+    child.kill()
+    child.wait()
+    assert set(host.look(pids)) == {os.getpid()}
+    host.close()
+
+
+@linux
+def test_who_was_asked_about_until_now_is_not_let_go(child: subprocess.Popen[bytes]) -> None:
+    clock = Clock()
+    host = Host(contained=False, monotonic=clock)
+    pids = frozenset({child.pid})
+    for _ in range(50):
+        clock.now_s += look.FORGET_S / 2
+        host.look(pids)
+    host.look(frozenset({os.getpid()}))
+    assert host.gone(child.pid) is None
+    clock.now_s += look.FORGET_S + 1
+    host.look(frozenset({os.getpid()}))
+    assert host.gone(child.pid) is not None
     host.close()
 
 

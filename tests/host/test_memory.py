@@ -26,6 +26,23 @@ def test_memory_on_the_host_is_read_in_turns(proc: FakeProc) -> None:
     assert counts[-1] == 30
 
 
+def test_only_what_is_read_now_is_told_to_one_who_knows_the_others(proc: FakeProc) -> None:
+    pids = range(7, 7 + 30)
+    for pid in pids:
+        proc.process(pid, anonymous_kib=100)
+    host = host_of(proc)
+    host.look(pids)
+    known = host.memory(pids)
+    for pid in pids:
+        proc.process(pid, anonymous_kib=300)
+    for _ in range(9):
+        told = host.memory(pids, newest=True)
+        assert 0 < len(told) <= look.MEMORY_READS
+        known |= told
+    assert set(known.values()) == {300 * 1024}
+    assert host.memory(pids) == known
+
+
 def test_unknown_memory_is_none(proc: FakeProc) -> None:
     proc.process(7, anonymous_kib=None)
     proc.process(8, anonymous_kib=5)
