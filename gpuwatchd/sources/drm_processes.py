@@ -187,7 +187,7 @@ class Processes:
         found: dict[int, tuple[int, ...]] = {}
         compute: set[int] = set()
         self._unreadable = 0
-        for pid in sorted(_numbers_in(self._proc)):
+        for pid in sorted(_numbers_in(self._proc, must=True)):
             descriptors = self._cards_of(pid, compute)
             if descriptors:
                 found[pid] = descriptors
@@ -206,10 +206,11 @@ class Processes:
                         compute.add(pid)
                     elif target.startswith("/dev/dri/") and entry.name.isdecimal():
                         found.append(int(entry.name))
-        except PermissionError:
-            self._unreadable += not self._is_kernel_thread(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return ()  # it has ended
         except OSError:
-            return ()
+            # Forbidden; or we have too many files open ourselves: it holds something or nothing.
+            self._unreadable += not self._is_kernel_thread(pid)
         return tuple(sorted(found))
 
     def _is_kernel_thread(self, pid: int) -> bool:
@@ -247,12 +248,20 @@ class Processes:
         return found
 
 
-def _numbers_in(folder: Path) -> list[int]:
-    """Return the numbers among the names in a folder: its pids."""
+def _numbers_in(folder: Path, *, must: bool = False) -> list[int]:
+    """Return the numbers among the names in a folder: its pids.
+
+    Raises
+    ------
+    OSError
+        When it ``must`` be there and cannot be listed: nobody is not the same as unknown.
+    """
     try:
         with os.scandir(folder) as entries:
             return [int(entry.name) for entry in entries if entry.name.isdecimal()]
     except OSError:
+        if must:
+            raise
         return []
 
 

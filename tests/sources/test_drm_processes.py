@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.sources.drm_case import (
     GIB,
@@ -17,7 +20,7 @@ from tests.sources.drm_case import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -134,6 +137,25 @@ def test_files_of_others_that_cannot_be_read_are_said(
     assert held(reading) == {500: MIB}
     assert reading.uses_reason is not None
     assert "the open files of 1 process of other users cannot be read" in reading.uses_reason
+
+
+@pytest.mark.parametrize("what", ["500/fd", ""])
+def test_what_could_not_be_looked_through_is_unknown_and_not_idle(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    tree.navi()
+    tree.open(500, 7, amd_fdinfo(21, 1024))
+    really = os.scandir
+
+    def scandir(path: str | Path) -> Iterator[os.DirEntry[str]]:
+        if str(path) == str(tree.proc / what):
+            raise OSError(errno.EMFILE, "too many open files")
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    reading = only(tree.source().read())
+    assert reading.uses_reason is not None
+    assert (reading.uses is None) == (what == "")
 
 
 def test_open_files_are_looked_through_now_and_then_but_read_each_time(tree: Tree) -> None:
