@@ -201,7 +201,7 @@ def _clean(reading: DeviceReading) -> str:
         parts = "1 part" if reading.retired_pages == 1 else f"{reading.retired_pages} parts"
         return f"not the hardware: no error was reported ({parts} of its memory retired before)"
     if reading.ecc_errors is None:
-        return "not the hardware, as far as it tells: no error was reported, none are counted"
+        return "not the hardware, as far as it tells: no error was reported"
     return "not the hardware: no error was reported"
 
 

@@ -90,7 +90,7 @@ def who(case: Case) -> Iterator[str]:
     if finding is not None and finding.blame:
         ranked = sorted(finding.blame, key=lambda one: -one.share)
         parts = (f"{words.share(one)} ({words.growth(one.rate_bytes_per_s)})" for one in ranked)
-        yield f"of the device's growth since then: {', '.join(parts)}"
+        yield f"of the growth since then: {', '.join(parts)}"
     yield from _others(case)
     unknown = device_facts.processes(case.item)
     if unknown:
@@ -121,7 +121,7 @@ def _identity(case: Case, process: LiveProcess) -> Iterator[str]:
     ]
     if not ranks:
         return
-    growing = sum(is_leak(one.finding) for one in ranks)
+    growing = sum(one.finding is not None and one.finding.pattern in LEAK_PATTERNS for one in ranks)
     here = f"{len(ranks)} other rank{'s' if len(ranks) > 1 else ''} of {info.group}"
     look = "look at what all ranks do" if growing else "look at what this rank does alone"
     yield f"{here} seen on these GPUs, growing too: {growing}; {look}"

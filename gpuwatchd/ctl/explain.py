@@ -42,7 +42,7 @@ def command(target: str | None) -> int:
         output.emit_json(envelope.answer("explain", data, view=case.view, warnings=warnings))
     else:
         out = output.Out(flags)
-        for _, sentence in [*case.view.warnings, *warnings]:
+        for _, sentence in case.view.warnings:  # The others are told where they matter.
             out.flow(output.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
         _tell(out, case, sections, steps)
     return 0

@@ -62,7 +62,7 @@ def command(duration: float, wait: bool, end: bool) -> int:  # noqa: FBT001
     data: dict[str, Any] = {"until": units.instant(request.until_at_s), "daemon": None}
     if state is None or not running:
         words = (
-            f"no daemon runs: nothing of gpuwatchd holds a GPU; one that starts waits to {until}"
+            f"no daemon runs: nothing of gpuwatchd holds a GPU; one that starts waits until {until}"
         )
         return _say(flags, {**data, "released": True, "open_files": None}, words)
     data["daemon"] = state.pid

@@ -126,10 +126,14 @@ def _since(view: View) -> float | None:
 def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
     for _, sentence in view.warnings:
         out.flow(_split(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-    unknown = [item.device.label for item in view.devices if not _is_known(item)]
+    unknown = {item.device.uid: item.device.label for item in view.devices if not _is_known(item)}
     if unknown:
-        plural = "its process list is" if len(unknown) == 1 else "their process lists are"
-        line = f"! {', '.join(unknown)}: {plural} unknown, nothing is said of it"
+        one = len(unknown) == 1
+        lists = "its process list is" if one else "their process lists are"
+        tail = f"nothing is said of {'it' if one else 'them'}"
+        if any(holding.device_uid in unknown for holding in view.holdings):
+            tail = "what is listed there was seen before"
+        line = f"! {', '.join(unknown.values())}: {lists} unknown now, {tail}"
         out.flow(_split(line, "yellow"), rest="  ", gap=" ")
     if view.holdings:
         _table(out, flags, view)
@@ -141,6 +145,8 @@ def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
 
 def _checked(view: View) -> str:
     known = [item for item in view.devices if _is_known(item)]
+    if not known:
+        return "no process list can be read now"
     count = sum(len(item.processes or ()) for item in known)
     processes = "1 process" if count == 1 else f"{count} processes"
     cards = "1 GPU" if len(known) == 1 else f"{len(known)} GPUs"

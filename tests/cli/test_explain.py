@@ -16,6 +16,7 @@ from gpuwatchd.model import (
     ProcessInfo,
     ProcessKey,
     Subject,
+    Tier,
 )
 from gpuwatchd.store.live import KnownRuns, LiveProcess
 from tests import making
@@ -95,7 +96,11 @@ def test_a_pid_of_elsewhere_is_not_to_be_traced(capsys: pytest.CaptureFixture[st
     assert "gdb" not in told
 
 
-def test_ranks_of_one_job_are_looked_at_together(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("tier", ["none", "watch"])
+def test_ranks_of_one_job_are_looked_at_together(
+    tier: Tier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank that grows counts, before it is watched too."""
     info = msgspec.structs.replace(OWNER, group="torchrun 7f3a", rank=0)
     key = ProcessKey(pid=4712, started_at_s=1.0)
     sibling = msgspec.structs.replace(info, key=key, rank=1)
@@ -105,7 +110,7 @@ def test_ranks_of_one_job_are_looked_at_together(capsys: pytest.CaptureFixture[s
     )
     other = LiveProcess(
         info=sibling, used_bytes=GIB,
-        finding=world.leak(subject=Subject(device_uid=world.SECOND.uid, process=key)),
+        finding=world.leak(subject=Subject(device_uid=world.SECOND.uid, process=key), tier=tier),
     )  # fmt: skip
     world.write(
         devices=(

@@ -19,6 +19,7 @@ from gpuwatchd.model import (
     DeviceState,
     Event,
     EventKind,
+    Holding,
     Ledger,
     LedgerState,
     ProcessInfo,
@@ -161,10 +162,26 @@ def test_an_index_means_a_card_and_not_its_instances(capsys: pytest.CaptureFixtu
     )
     world.write(devices=(_device(), _device(device=piece)), alerts=())
     for target, said in {"0": "GPU 0", "MIG-1": "MIG 0", "mig 0": "MIG 0", "MIG*": "MIG 0"}.items():
-        assert f"\n{said}  " in _shown(capsys, "explain", target)
+        assert _shown(capsys, "explain", target).startswith(f"{said}  ")
     assert "MIG 0" not in _shown(capsys, "status", "--gpu", "0")
     assert main(["status", "--gpu", "7"]) == 1
     assert "GPUs here: 0, MIG-1" in capsys.readouterr().err
+
+
+def test_what_is_held_on_a_released_gpu_was_seen_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    held = Holding(kind="gone", device_uid=making.CARD.uid, held_bytes=GIB, since_s=time.time())
+    silent = DeviceReading(
+        device_uid=making.CARD.uid, used_bytes=None, free_bytes=None, total_bytes=None,
+        state="released",
+    )  # fmt: skip
+    world.write(devices=(_device(reading=silent, processes=None),), holdings=(held,), alerts=())
+    shown = " ".join(_shown(capsys, "zombies").split())
+    assert "GPU 0: its process list is unknown now, what is listed there was seen before" in shown
+    assert "1 in all, 1.0 GiB; no process list can be read now" in shown
+    world.write(devices=(_device(reading=silent, processes=None),), alerts=())
+    assert "nothing is said of it" in " ".join(_shown(capsys, "zombies").split())
 
 
 def test_no_line_repeats_the_one_above_it(capsys: pytest.CaptureFixture[str]) -> None:
