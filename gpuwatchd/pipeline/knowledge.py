@@ -15,7 +15,7 @@ import msgspec
 
 from gpuwatchd import programs
 from gpuwatchd.model import LEAK_PATTERNS, Profile
-from gpuwatchd.pipeline.memo import MARGIN, Hush, chosen, level_of
+from gpuwatchd.pipeline.memo import MARGIN, Hush, chosen, level_of, of_job
 from gpuwatchd.pipeline.whole import before, profile_of, whole
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import Run
@@ -117,7 +117,8 @@ class Knowledge:
         then = self._what_it_had_done(track, word)
         level = level_of(then) if then is not None else _level_then(track, word)
         if word.word == "normal" and level is not None:
-            track.hush = Hush(level_bytes=level, why=said_to_be(word))
+            job = of_job(word, track.info)
+            track.hush = Hush(level_bytes=level, why=said_to_be(word), job=job)
         self._look_up(track)
         alert = track.alert
         if track.hush is None or alert is None:

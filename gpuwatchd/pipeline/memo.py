@@ -13,7 +13,7 @@ from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.model import ProcessKey
+    from gpuwatchd.model import ProcessInfo, ProcessKey
     from gpuwatchd.store.words import Word
 
 MARGIN = 0.25
@@ -26,6 +26,13 @@ class Hush(Value, frozen=True, kw_only=True):
 
     level_bytes: float
     why: str
+    job: bool = False
+    """Whether that was said of an alert that stood for several ranks of its job."""
+
+
+def of_job(word: Word, info: ProcessInfo | None) -> bool:
+    """Say whether what the user said was of several ranks: the title of the alert tells."""
+    return info is not None and info.group is not None and f" ranks of {info.group}" in word.title
 
 
 class Memo(msgspec.Struct, kw_only=True, eq=False):

@@ -62,7 +62,7 @@ class Ranks:
         own = _rank(track, finding)
         others = [_rank(one, None) for one in members.values() if one is not track]
         for one in members.values():
-            if one.hush is not None and track.peak <= one.hush.level_bytes:
+            if one.hush is not None and one.hush.job and track.peak <= one.hush.level_bytes:
                 # What the user said of the alert was meant for all that it stood for.
                 return _quiet(finding, one.hush.why)
         alike = jobs.together(own, others)

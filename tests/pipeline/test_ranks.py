@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.endings import CRASHED, ENDED
-from gpuwatchd.pipeline.memo import Hush
+from gpuwatchd.pipeline.memo import Hush, of_job
 from gpuwatchd.pipeline.ranks import GOES_ON
+from gpuwatchd.store.words import Word
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
 
@@ -257,13 +258,44 @@ def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
     pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
     (alert,) = run(pipeline, 250)[-1].alerts
     lead = pipeline.watcher.tracks[alert.subject.id]
-    lead.hush = Hush(level_bytes=200 * GIB, why="alice said that this is normal")
+    lead.hush = Hush(level_bytes=200 * GIB, why="alice said that this is normal", job=True)
     pipeline.watcher.end(lead, "normal", 2245.0, quietly=True)
     ticks = run(pipeline, 80)
     assert ticks[-1].alerts == ()
     assert len(post.told) == 1
     shown = [p.finding for d in ticks[-1].state.devices for p in d.processes or ()]
     assert all(f is not None and f.reason.startswith("alice said") for f in shown)
+
+
+def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
+    def play(number: int, tick: int) -> int:
+        since = {1: 400, 2: 0}.get(number)
+        return 10 * GIB if since is None else growing(number, tick - since, 200)
+
+    source = Script(lambda i: spread(i, play), devices=CARDS)
+    pipeline = Pipeline(config=EAGER, sources=[source])
+    (alert,) = run(pipeline, 200)[-1].alerts
+    alone = pipeline.watcher.tracks[alert.subject.id]
+    alone.hush = Hush(level_bytes=200 * GIB, why="alice said that this is normal")
+    pipeline.watcher.end(alone, "normal", 1995.0, quietly=True)
+    ticks = run(pipeline, 400)
+    assert [a.subject.process for a in ticks[-1].alerts] == [rank(1).key]
+
+
+@pytest.mark.parametrize(
+    ("title", "job"),
+    [
+        ("4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-3", True),
+        ("GPU 2 (A100): python train.py[4702] of alice", False),
+    ],
+)
+def test_the_title_tells_of_how_many_ranks_a_word_was(title: str, job: bool) -> None:
+    word = Word(
+        alert_key="k", opened_at_s=1.0, subject=Subject(device_uid="u"), title=title,
+        word="normal", given_at_s=2.0,
+    )  # fmt: skip
+    assert of_job(word, rank(2)) is job
+    assert not of_job(word, rank(2, group=None))
 
 
 def test_a_rank_whose_lead_stops_is_told_of_by_itself() -> None:
