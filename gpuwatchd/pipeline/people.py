@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import is_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,9 +60,9 @@ class People:
         self._present: tuple[int, list[_Uses | None], tuple[ProcessInfo, ...]] = (-1, [], ())
         self._bound: dict[int, ProcessInfo] = {}
         self._ticks = 0
-        self._lists: list[_Uses | None] = []
+        self._lists: dict[str, tuple[_Uses | None, set[int]]] = {}
+        """UUID -> the last process list as it was read, and whom the host is asked about."""
         self._pids: frozenset[int] = frozenset()
-        """The last process lists as they were read, and whom of them the host is asked about."""
         self._found: dict[int, ProcessInfo] = {}
         self._measured: dict[int, ProcessInfo] | None = None
         """Of whom it was last asked what each of them holds."""
@@ -82,14 +81,10 @@ class People:
         self._same = False
         if self._host is None:
             return {}
-        lists = [reading.uses for reading in sample.readings]
-        if len(lists) != len(self._lists) or not all(map(is_, lists, self._lists)):
-            keys = [use.key for uses in lists for use in uses or ()]
-            self._pids = frozenset([key.pid for key in keys if key.started_at_s is None])
-            self._lists = lists
-        if not self._pids:
+        pids = self._asked(sample)
+        if not pids:
             return {}
-        found = self._host.look(self._pids)
+        found = self._host.look(pids)
         self._same = found is self._found or found == self._found
         self._found = found
         self._ticks += 1
@@ -105,6 +100,24 @@ class People:
                     else:
                         kept[pid] = held
         return found
+
+    def _asked(self, sample: Sample) -> frozenset[int]:
+        """Return whom the host is asked about, the same set until there is anybody else."""
+        lists, known = self._lists, self._pids
+        self._lists = {}
+        same = len(sample.readings) == len(lists)
+        for reading in sample.readings:
+            uid, uses = reading.device_uid, reading.uses
+            before = lists.get(uid)
+            if before is None or before[0] is not uses:
+                keys = [use.key for use in uses or ()]
+                pids = {key.pid for key in keys if key.started_at_s is None}
+                same = same and before is not None and before[1] == pids
+                before = (uses, pids)
+            self._lists[uid] = before
+        if not same:
+            self._pids = known = frozenset().union(*[pids for _, pids in self._lists.values()])
+        return known
 
     def resolve(self, reading: DeviceReading, known: dict[int, ProcessInfo]) -> DeviceReading:
         """Return a reading whose processes have their identity, and what they hold on the host.

@@ -109,6 +109,10 @@ class LiveState(Value, frozen=True, kw_only=True):
 
 
 _ENCODER = msgspec.json.Encoder()
+_HERE = msgspec.Raw(b"\0")
+"""Where a list of processes goes: no JSON has this byte."""
+_MOST_PIECES = 512
+"""Linux and macOS take 1,024 at once."""
 
 
 class Pieces:
@@ -119,7 +123,7 @@ class Pieces:
     """
 
     def __init__(self) -> None:
-        self.lists: dict[int, tuple[tuple[LiveProcess, ...], msgspec.Raw]] = {}
+        self.lists: dict[int, tuple[tuple[LiveProcess, ...], bytes]] = {}
         self.each: dict[int, dict[int, tuple[LiveProcess, bytes]]] = {}
         """By position of the device, the processes of its list."""
 
@@ -146,8 +150,8 @@ def _lean(value: object) -> object:
     return value
 
 
-def encode(state: LiveState, pieces: Pieces) -> bytes:
-    """Return the file's content.
+def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
+    """Return the file's content, in pieces: what was made before is not copied any more.
 
     Parameters
     ----------
@@ -155,7 +159,7 @@ def encode(state: LiveState, pieces: Pieces) -> bytes:
         From the last call: what is the very same need not be encoded again.
     """
     known, pieces.lists = pieces.lists, {}
-    devices = []
+    devices, lists = [], []
     for position, device in enumerate(state.devices):
         processes = device.processes
         if processes:
@@ -163,16 +167,22 @@ def encode(state: LiveState, pieces: Pieces) -> bytes:
             if piece is None:
                 piece = (processes, _list(processes, pieces.each, position))
             pieces.lists[id(processes)] = piece
-            device = msgspec.structs.replace(device, processes=piece[1])  # noqa: PLW2901
+            lists.append(piece[1])
+            device = msgspec.structs.replace(device, processes=_HERE)  # noqa: PLW2901
         devices.append(device)
-    return _ENCODER.encode(msgspec.structs.replace(state, devices=tuple(devices)))
+    whole = _ENCODER.encode(msgspec.structs.replace(state, devices=tuple(devices)))
+    between = whole.split(bytes(_HERE))
+    content = between[:1]
+    for encoded, rest in zip(lists, between[1:], strict=True):
+        content += (encoded, rest)
+    return content
 
 
 def _list(
     processes: tuple[LiveProcess, ...],
     each: dict[int, dict[int, tuple[LiveProcess, bytes]]],
     position: int,
-) -> msgspec.Raw:
+) -> bytes:
     before, now = each.get(position, {}), {}
     for process in processes:
         piece = before.get(id(process))
@@ -180,7 +190,7 @@ def _list(
             piece = (process, _ENCODER.encode(_lean(process)))
         now[id(process)] = piece
     each[position] = now
-    return msgspec.Raw(b"[" + b",".join([encoded for _, encoded in now.values()]) + b"]")
+    return b"[" + b",".join([encoded for _, encoded in now.values()]) + b"]"
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:
@@ -202,7 +212,9 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
             content = encode(state, Pieces() if pieces is None else pieces)
-            if os.write(handle, content) < len(content):
+            if len(content) > _MOST_PIECES:
+                content = [b"".join(content)]
+            if os.writev(handle, content) < sum(map(len, content)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(handle)

@@ -80,7 +80,7 @@ def test_half_a_live_state_never_replaces_a_whole_one(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = world.write()
-    monkeypatch.setattr(os, "write", lambda _handle, content: len(content) // 2)
+    monkeypatch.setattr(os, "writev", lambda _handle, content: sum(map(len, content)) // 2)
     with pytest.raises(StoreError, match="No space left"):
         live.write(place.parent, world.state(ticks=2))
     monkeypatch.undo()
