@@ -217,12 +217,12 @@ def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> 
         vllm(ProcessKey(pid=4_000_000, started_at_s=1000.0)),
     ]
     for _ in range(20):
-        one.step(imagined, 0.0)
+        one.step(tuple(imagined), 0.0)
         time.sleep(0.01)
     clock.now_s += FIND_AGAIN_S + 1.0
-    one.step(imagined, 0.0)
+    one.step(tuple(imagined), 0.0)
     time.sleep(0.1)
-    one.step(imagined, 0.0)
+    one.step(tuple(imagined), 0.0)
     assert one.readings == ()
     one.close()
 
@@ -313,7 +313,7 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
     one = Serving(config(enabled=True, every=Seconds(3600)), mono=clock)
     crowd = [vllm(ProcessKey(pid=pid, started_at_s=1.0)) for pid in range(10_000, 10_200)]
     stepped(one, *crowd, answers=MOST)
-    one.step(crowd, 0.0)
+    one.step(tuple(crowd), 0.0)
     assert len(one.readings) == MOST
     one.close()
 
