@@ -28,7 +28,7 @@ from gpuwatchd.sources.nvml_system import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Availability, Device
+    from gpuwatchd.model import Availability, Device, DeviceState
 
 NVMLError: type[Exception] = pynvml.NVMLError
 
@@ -239,12 +239,15 @@ class NvmlSource:
 
     def _hangs(self, lane: str, cards: list[Card], answer: Any, faults: list[Fault]) -> None:
         stuck_s = self._lanes.busy_s(lane)
+        state: DeviceState = "hung"
         if isinstance(answer, Exception):
+            # A fault of ours, not of the driver's: nobody is to look for broken hardware.
+            state = "unsupported"
             why = f"cannot be read: {str(answer) or type(answer).__name__}"
         elif stuck_s is None:
             why = "answered too late"
         else:
             why = f"no answer for {max(stuck_s, self._deadline_s):.0f} s"
         for card in cards:
-            card.state, card.code, card.said = "hung", None, ""
+            card.state, card.code, card.said = state, None, ""
             faults.append(card.fault(why))

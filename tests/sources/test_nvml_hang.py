@@ -336,3 +336,29 @@ os._exit(0)
     )
     assert states == ["hung", "hung", "hung", "ok"]
     assert threads <= 1
+
+
+def test_an_error_of_ours_costs_its_card_and_accuses_no_hardware(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=8G", "gpu 1 total=8G")
+    before, states, faults, kinds, after = play(
+        fake,
+        """
+s = source()
+before = [r.state for r in s.read().readings]
+good = s._reader.read
+def bad(card, *rest):
+    if card.device.index == 1:
+        raise ValueError("a slip")
+    return good(card, *rest)
+s._reader.read = bad
+sample = s.read()
+s._reader.read = good
+out(before, [r.state for r in sample.readings], [f.why for f in sample.faults],
+    [e.kind for e in sample.events], [r.state for r in s.read().readings])
+s.close()
+""",
+    )
+    assert before == after == ["ok", "ok"]
+    assert states == ["ok", "unsupported"]
+    assert faults == ["cannot be read: a slip"]
+    assert kinds == []
