@@ -18,7 +18,9 @@ BLOCK_BYTES = 2 * MIB
 _SHOW_EVERY_S = 10.0
 
 
-def parser(description: str, *, rate: float, rate_help: str) -> argparse.ArgumentParser:
+def parser(
+    description: str, *, rate: float, rate_help: str, snapshot: bool = True
+) -> argparse.ArgumentParser:
     """Return the flags that every leaker has.
 
     Parameters
@@ -29,6 +31,8 @@ def parser(description: str, *, rate: float, rate_help: str) -> argparse.Argumen
         Default of ``--rate``, MB/min (1 MB = 1,000,000 bytes).
     rate_help
         What the rate means here.
+    snapshot
+        Whether it can write a snapshot of torch's allocator.
     """
     flags = argparse.ArgumentParser(description=description)
     flags.add_argument("--device", default="cuda:0", help="torch device (default %(default)s)")
@@ -51,6 +55,12 @@ def parser(description: str, *, rate: float, rate_help: str) -> argparse.Argumen
         action="store_true",
         help="print what would be held; needs neither torch nor GPU",
     )
+    if snapshot:
+        flags.add_argument(
+            "--snapshot",
+            metavar="FILE",
+            help="record torch's allocations and write a snapshot at the end",
+        )
     return flags
 
 
@@ -81,6 +91,14 @@ class Memory:
         free: int = self._torch.cuda.mem_get_info(self._device)[0]
         return free
 
+    def record(self) -> None:
+        """Have torch remember who allocates what from now on."""
+        self._torch.cuda.memory._record_memory_history(max_entries=100_000)  # noqa: SLF001
+
+    def dump(self, file: str) -> None:
+        """Write torch's snapshot: what is allocated, and by which lines."""
+        self._torch.cuda.memory._dump_snapshot(file)  # noqa: SLF001 - its documented name
+
     def hold(self, wish_bytes: float) -> None:
         """Take or give back blocks until about ``wish_bytes`` are held."""
         count = round(wish_bytes / BLOCK_BYTES)
@@ -94,9 +112,11 @@ class Memory:
             self._blocks.append(block.fill_(1))  # touched: some devices only reserve until then
 
 
-def plan(shape: Callable[[float], float], flags: argparse.Namespace) -> None:
+def plan(
+    shape: Callable[[float], float], flags: argparse.Namespace, *, where: str | None = None
+) -> None:
     """Print what would be held, one line every minute of the first ten."""
-    print(f"would hold on {flags.device}:")
+    print(f"would hold on {where or flags.device}:")
     for minute in range(11):
         print(f"  after {minute:2d} min  {shape(60.0 * minute) / MB:10,.0f} MB")
 
@@ -115,6 +135,9 @@ def run(shape: Callable[[float], float], flags: argparse.Namespace) -> int:
         plan(shape, flags)
         return 0
     memory = Memory(flags.device)
+    if flags.snapshot:
+        memory.record()
+    code = 0
     began_s = time.monotonic()
     shown_s = -_SHOW_EVERY_S
     try:
@@ -130,5 +153,7 @@ def run(shape: Callable[[float], float], flags: argparse.Namespace) -> int:
                 print(f"{age_s:7.0f} s  {memory.held_bytes / MB:10,.0f} MB held", flush=True)
             time.sleep(0.5)
     except KeyboardInterrupt:
-        return 130
-    return 0
+        code = 130
+    if flags.snapshot:
+        memory.dump(flags.snapshot)
+    return code

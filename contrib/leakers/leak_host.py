@@ -12,14 +12,17 @@ from _gpu import MB, Memory, parser, plan
 def main(argv: list[str] | None = None) -> int:
     """Run the leak; return the exit code."""
     flags = parser(
-        str(__doc__), rate=100.0, rate_help="growth on the host (default %(default)g)"
+        str(__doc__),
+        rate=100.0,
+        rate_help="growth on the host (default %(default)g)",
+        snapshot=False,
     ).parse_args(argv)
 
     def on_host(age_s: float) -> float:
         return float(flags.rate) * age_s / 60 * MB
 
     if flags.dry_run:
-        plan(on_host, flags)  # of the host's memory; on the device it stays at --start
+        plan(on_host, flags, where=f"the host, beside {flags.start:,.0f} MB on {flags.device}")
         return 0
     memory = Memory(flags.device)
     memory.hold(flags.start * MB)

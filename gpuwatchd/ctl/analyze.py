@@ -288,6 +288,9 @@ def _show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all
     if log.error is not None:
         out.line("  ", (f"no verdict: {log.error}", "yellow"))
         return
+    # A device whose processes are judged has the verdict of one of them: that says it.
+    told = [one.finding for one in found if one.process is not None and one.finding is not None]
+    found = [one for one in found if one.process is not None or one.finding not in told]
     shown = [one for one in found if show_all or _notable(one)]
     for one in shown:
         _show_subject(out, one, epoch=log.epoch)
@@ -330,7 +333,11 @@ def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None
     if finding is not None:
         verdict = words.verdict(finding, samples=finding.samples)
         tail = "" if finding.reason == verdict[0] else f" - {finding.reason}"
-        out.line("    at the end: ", verdict, tail)
+        if out.terminal:
+            parts = ["at the end:", verdict, *output.sentence(tail.strip())]
+            out.flow(parts, first="    ", rest="      ", gap=" ")
+        else:
+            out.line("    at the end: ", verdict, tail)
     # What ends an alert ends its watch too: one line says it.
     ends = {event.at_s for event in found.alerts if event.state == "resolved"}
     watches = [e for e in found.watches if e.state != "resolved" or e.at_s not in ends]

@@ -60,6 +60,10 @@ def test_a_device_log_and_a_process_log_together(
     assert found["verdict"]["eta"] is not None
     assert main(["analyze", "--json", *both[::-1]]) == 3
     assert json.loads(capsys.readouterr().out)["data"][0]["subjects"] == log["subjects"]
+    assert main(["analyze", *both]) == 3
+    shown = capsys.readouterr().out
+    assert shown.count("at the end:") == 1  # the device's verdict is that of its process
+    assert f"[{LEAKER}]" in next(row for row in shown.splitlines() if "samples over" in row)
 
 
 def test_jobs_that_follow_one_another_are_no_growth(
