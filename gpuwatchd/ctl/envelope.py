@@ -141,6 +141,7 @@ def verdict_json(finding: Finding) -> dict[str, Any]:
         "eta": eta_json(finding.eta),
         "levels_off_bytes": _whole(finding.levels_off_bytes),
         "reason": text.clean(finding.reason, limit=1024),
+        "advice": [text.clean(line, limit=1024) for line in finding.advice],
     }
 
 

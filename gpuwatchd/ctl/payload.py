@@ -176,7 +176,7 @@ def holding_json(holding: Holding) -> dict[str, Any]:
         "device_uid": text.clean(holding.device_uid),
         "process": None if holding.process is None else info_json(holding.process),
         "held_bytes": holding.held_bytes,
-        "since": units.instant(holding.since_s),
+        "since_at": units.instant(holding.since_s),
         "evidence": text.clean(holding.evidence, limit=1024),
         "advice": [text.clean(line, limit=1024) for line in holding.advice],
         "gib_hours": finite(holding.gib_hours),

@@ -89,7 +89,7 @@ def _payload(view: View, loose: Loose) -> dict[str, Any]:
             "devices": len(view.devices),
             "devices_known": len(known),
             "processes": sum(len(item.processes or ()) for item in known),
-            "since": units.instant(_since(view)),
+            "since_at": units.instant(_since(view)),
         },
         "open_files": {
             "possible": loose.possible,

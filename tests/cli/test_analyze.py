@@ -58,7 +58,9 @@ def test_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert set(verdict) == {
         "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
         "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
+        "advice",
     }  # fmt: skip
+    assert 1 <= len(verdict["advice"]) <= 3
     assert (verdict["leak"], verdict["tier"], verdict["pattern"]) == (True, "alert", "gradual")
     assert verdict["rate_bytes_per_s"] == pytest.approx(10 * 2**20, rel=0.05)
     assert set(verdict["eta"]) == {"low_s", "mid_s", "high_s"}

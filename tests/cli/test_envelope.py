@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VERDICT = {
     "leak", "tier", "pattern", "severity", "confidence", "rate_bytes_per_s", "r_squared",
     "p_value", "detector", "onset_at", "eta", "levels_off_bytes", "reason",
+    "advice",
 }  # fmt: skip
 DEVICE = {
     "device", "state", "used_bytes", "free_bytes", "reserved_bytes", "resident_bytes",
@@ -124,7 +125,12 @@ def _texts(value: Any) -> Iterator[str]:
      "service print"],
 )  # fmt: skip
 def test_no_text_can_harm_and_no_key_is_odd(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    hostile = world.leak(reason=world.HOSTILE, framework=world.HOSTILE, detector="trend")
+    hostile = world.leak(
+        reason=world.HOSTILE,
+        framework=world.HOSTILE,
+        detector="trend",
+        advice=(world.HOSTILE,),
+    )
     first, second = world.state().devices
     world.write(
         devices=(

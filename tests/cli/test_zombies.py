@@ -189,6 +189,8 @@ def test_json_has_what_was_found_and_what_was_checked(capsys: pytest.CaptureFixt
     (one,) = answer["data"]["holdings"]
     assert (one["kind"], one["held_bytes"], one["cost_usd"]) == ("idle", 24 * GIB, 4.2)
     assert one["process"]["pid"] == 4711
+    assert one["since_at"].endswith("Z")
+    assert answer["data"]["checked"]["since_at"].endswith("Z")
     assert answer["data"]["checked"]["devices"] == 2
     assert answer["data"]["checked"]["devices_known"] == 1
     assert answer["data"]["open_files"]["looked"] == 10
