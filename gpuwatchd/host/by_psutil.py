@@ -65,16 +65,15 @@ def _ancestors(process: psutil.Process) -> tuple[str, ...]:
     """Return who started a process, nearest first; never what starts everything."""
     labels: list[str] = []
     try:
-        chain = process.parents()[:MOST]
+        chain = [(one.pid, one.as_dict(["name", "cmdline"])) for one in process.parents()[:MOST]]
     except (psutil.Error, OSError):
-        return ()
-    for parent in chain:
-        facts = parent.as_dict(["name", "cmdline"])
+        return ()  # one of them has ended meanwhile
+    for pid, facts in chain:
         name = clean(facts["name"] or "")
-        if parent.pid <= 1 or not name or name in _STARTS_EVERYTHING:
+        if pid <= 1 or not name or name in _STARTS_EVERYTHING:
             break
         argv = mask_argv(facts["cmdline"] or (), limit=8)
-        labels.append(Ancestor(parent.pid, 0, name, argv).label)
+        labels.append(Ancestor(pid, 0, name, argv).label)
     return tuple(labels)
 
 

@@ -49,3 +49,19 @@ def test_a_macs_engines_are_recognised_without_a_map_of_their_memory(
 def test_a_pid_that_is_nobodys_is_none() -> None:
     assert by_psutil.identify(2**22 + 1) is None
     assert by_psutil.started_at_s(2**22 + 1) is None
+
+
+def test_an_ancestor_that_ends_meanwhile_costs_the_ancestors_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    really = psutil.Process.as_dict
+
+    def as_dict(process: psutil.Process, names: list[str]) -> dict[str, object]:
+        if process.pid != os.getpid():
+            raise psutil.NoSuchProcess(process.pid)
+        return really(process, names)
+
+    monkeypatch.setattr(psutil.Process, "as_dict", as_dict)
+    info = by_psutil.identify(os.getpid())
+    assert info is not None
+    assert (info.key.pid, info.parents) == (os.getpid(), ())
