@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd import units
 from gpuwatchd.ctl import device_facts, output, process_facts, words
 from gpuwatchd.ctl.envelope import is_leak
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.look import View
     from gpuwatchd.ctl.output import Out, Part
     from gpuwatchd.model import DeviceReading, Finding, Subject
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 
 _INDENT = "       "
 _BAR_CELLS = 10
@@ -233,6 +235,14 @@ def _processes(
         out.flow([(f"unattributed {units.size(item.unattributed_bytes)}", "dim")], first=inner)
 
 
+def _beside(process: LiveProcess) -> KnownRuns | None:
+    """Return what is known of its program; "rank 0 of 4" has told already of its siblings."""
+    history = process.history
+    if history is None or process.info.world is None:
+        return history
+    return msgspec.structs.replace(history, siblings=0)
+
+
 def _told(process: LiveProcess) -> bool:
     """Say whether a process is shown however little it holds."""
     return is_leak(process.finding) or is_leak(process.host_finding)
@@ -249,6 +259,6 @@ def _process(process: LiveProcess, *, in_full: bool, told: Subject | None) -> li
             parts.append(words.growth(finding.rate_bytes_per_s))
             parts.append(f"full in {words.eta(finding.eta) or '?'}" if is_leak(finding) else "")
     if finding is not None and finding.pattern in LEAK_PATTERNS:
-        parts.append((words.known(process.history), "dim"))
+        parts.append((words.known(_beside(process)), "dim"))
     parts.append((process_facts.host_growth(process), "yellow"))
     return parts

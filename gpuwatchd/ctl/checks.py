@@ -18,7 +18,7 @@ from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpuwatchd.config import Config, Loaded
     from gpuwatchd.ctl.flags import Globals
@@ -193,14 +193,26 @@ def _source(name: str, settings: Config) -> list[Check]:
         return [_warning(word, error.message, error.hint)]
     if not devices:
         return [_warning(word, f"{found.reason}; it has no GPU")]
-    plural = "GPU" if len(devices) == 1 else "GPUs"
+    count = _counted(devices)
     read = {one.device_uid for one in sample.readings if one.state in _READABLE}
     unread = [device for device in devices if device.uid not in read]
     if not unread:
-        return [_ok(word, f"{len(devices)} {plural}; {found.reason}")]
-    words = f"{len(devices)} {plural}, {len(unread)} of them cannot be read; {found.reason}"
+        return [_ok(word, f"{count}; {found.reason}")]
+    words = f"{count}, {len(unread)} of them cannot be read; {found.reason}"
     first = _ok(word, words) if read else _warning(word, words, "sudo dmesg | tail")
     return [first, *(_unread(device, sample) for device in unread)]
+
+
+def _counted(devices: Sequence[Device]) -> str:
+    """Return "5 GPUs and 2 MIG instances"."""
+    cards = sum(device.parent_uid is None for device in devices)
+    pieces = len(devices) - cards
+    parts = [
+        f"{number} {name}{'' if number == 1 else 's'}"
+        for number, name in ((cards, "GPU"), (pieces, "MIG instance"))
+        if number
+    ]
+    return " and ".join(parts)
 
 
 def _unread(device: Device, sample: Sample) -> Check:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.output import Out, Part
     from gpuwatchd.model import ServedModel, ServerReading
 
+_FOR_GOOD_S = 10 * 365 * 86400.0
+"""Ollama gives a day centuries ahead for a model that stays until somebody unloads it."""
+
 
 def show(out: Out, servers: Iterable[ServerReading], *, now_s: float) -> None:
     """Write one line for each server."""
@@ -44,5 +47,7 @@ def _model(model: ServedModel, *, now_s: float) -> str:
     if model.vram_bytes is not None:
         facts.append(units.size(model.vram_bytes) if model.vram_bytes else "on the CPU")
     if model.expires_at_s is not None and model.expires_at_s > now_s:
-        facts.append(f"until {units.clock(model.expires_at_s, now_s=now_s)}")
+        kept = model.expires_at_s - now_s > _FOR_GOOD_S
+        until = "unloaded" if kept else units.clock(model.expires_at_s, now_s=now_s)
+        facts.append(f"until {until}")
     return f"{model.name} ({', '.join(facts)})" if facts else model.name

@@ -274,7 +274,7 @@ class Life:
             self._rescan_at_mono_s = min(self._rescan_at_mono_s, mono_s + LATE_WAIT_S)
         if not self.cards:
             return
-        self.why = Availability(ok=True, reason=f"NVML sees {len(self.cards)} device(s)")
+        self.why = Availability(ok=True, reason="NVML answers")
         found = frozenset(uid for uid, card in self.cards.items() if card.handle is not None)
         if self._events is not None and found != self._watched:
             self._watched = found

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.ctl import device_facts, main, process_facts, words
+from gpuwatchd.ctl import device_facts, main, process_facts, servers, words
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import (
     DeviceReading,
@@ -24,10 +24,12 @@ from gpuwatchd.model import (
     LedgerState,
     ProcessInfo,
     ProcessKey,
+    ServedModel,
+    ServerReading,
     Subject,
 )
 from gpuwatchd.store import release
-from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.store.live import KnownRuns, LiveDevice
 from tests import making
 from tests.cli import world
 
@@ -184,12 +186,33 @@ def test_what_is_held_on_a_released_gpu_was_seen_before(
     assert "nothing is said of it" in " ".join(_shown(capsys, "zombies").split())
 
 
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [(365 * 290, r"llama3:8b \(until unloaded\)"), (0.5, r"llama3:8b \(until .*\d\d:\d\d\)")],
+)
+def test_a_model_that_stays_has_no_day_on_which_it_leaves(days: float, said: str) -> None:
+    now_s = 1_790_000_000.0
+    model = ServedModel(name="llama3:8b", expires_at_s=now_s + days * 86400.0)
+    server = ServerReading(kind="Ollama", url="u", at_s=now_s, models=(model,))
+    parts = [part for part in servers.line(server, now_s=now_s) if isinstance(part, str)]
+    assert any(re.fullmatch(said, part) for part in parts), parts
+
+
 def test_no_line_repeats_the_one_above_it(capsys: pytest.CaptureFixture[str]) -> None:
     world.write()
     shown = _shown(capsys, "status")
     alarm, _ = words.verdict(world.leak())
     assert shown.count(alarm) == 1
     assert alarm in _shown(capsys, "status", "--pid", "4711")
+    runs = KnownRuns(runs=2, siblings=3)
+    one = msgspec.structs.replace(world.process(finding=world.leak()), history=runs)
+    for size, known in ((None, "2 earlier runs, 3 siblings"), (4, "2 earlier runs")):
+        rank = msgspec.structs.replace(
+            one, info=msgspec.structs.replace(one.info, rank=0, world=size)
+        )
+        world.write(devices=(_device(processes=(rank,)),), alerts=())
+        rows = [row.strip() for row in _shown(capsys, "status").splitlines()]
+        assert any(row.endswith(known) for row in rows), rows
     world.write(world.odd())
     wide = _shown(capsys, "status", "--wide")
     assert wide.count("nobody owns") == 1
