@@ -74,16 +74,23 @@ def judged(
             infos = {info.key: info for info in history.processes()}
             happened = _events(history, now_s)
             words = history.words()
-            for device in history.devices():
-                rows = last_rows(history, device, now_s, since_s)
-                age_s = now_s - rows[-1].at_s if rows else None
-                if age_s is None or (max_age_s is not None and age_s > max_age_s):
-                    continue
-                newest_s = max(newest_s, rows[-1].at_s)
+            seen = [
+                (device, rows)
+                for device in history.devices()
+                if (rows := last_rows(history, device, now_s, since_s))
+                and (max_age_s is None or now_s - rows[-1].at_s <= max_age_s)
+            ]
+            newest_s = max((rows[-1].at_s for _, rows in seen), default=0.0)
+            # A card that was cut into instances once may be whole again.
+            parents = {
+                device.parent_uid for device, rows in seen if rows[-1].at_s >= newest_s - _ALIVE_S
+            }
+            for device, rows in seen:
                 span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
                 used = history.process_rows(device.uid, *span)
                 known = Known(history, device, infos, words)
-                found = _live(device, rows, used, known, settings)
+                whole = device.memory_kind != "coherent" and device.uid not in parents
+                found = _live(device, rows, used, known, settings, whole=whole)
                 mine = tuple(one for one in happened if one.device_uid == device.uid)
                 devices.append(msgspec.structs.replace(found, events=mine))
     except StoreError as error:
@@ -197,7 +204,10 @@ def _live(
     used: Sequence[ProcessRow],
     known: Known,
     settings: DetectionSection,
+    *,
+    whole: bool,
 ) -> LiveDevice:
+    """Return one device as the history knows it; ``whole``: it is judged as a whole too."""
     end_s, last = rows[-1].at_s, rows[-1].used_last_bytes or 0
     total = device.memory_total_bytes
     free = total - last if total is not None else None
@@ -212,14 +222,14 @@ def _live(
         if own[-1][0] < end_s - _ALIVE_S:
             continue
         info = known.infos.get(key) or ProcessInfo(key=key, name="?")
-        whole = filled(own, ticks)
+        filled_up = filled(own, ticks)
         subject = Subject(device_uid=device.uid, process=key)
         runs, shown = known.of(info)
         begun_s = key.started_at_s
         series = msgspec.structs.replace(
-            series_of(subject, whole, free, total, info.framework),
+            series_of(subject, filled_up, free, total, info.framework),
             history=runs,
-            age_s=None if begun_s is None else whole[-1][0] - begun_s,
+            age_s=None if begun_s is None else filled_up[-1][0] - begun_s,
         )
         processes.append(
             LiveProcess(
@@ -231,8 +241,11 @@ def _live(
                 host_finding=on_host[key][1] if key in on_host else None,
             )
         )
-    whole = [(row.at_s, row.used_last_bytes or 0) for row in rows]
-    own_finding = _judge(series_of(Subject(device_uid=device.uid), whole, free, total), settings)
+    curve = [(row.at_s, row.used_last_bytes or 0) for row in rows]
+    subject = Subject(device_uid=device.uid)
+    own_finding = _judge(series_of(subject, curve, free, total), settings) if whole else None
+    owned = [row.used_last_bytes for row in used if row.at_s >= end_s - _ALIVE_S]
+    told = processes and device.memory_kind == "dedicated" and None not in owned
     return LiveDevice(
         device=device,
         reading=DeviceReading(
@@ -242,10 +255,10 @@ def _live(
             total_bytes=total,
             util_pct=rows[-1].util_pct,
         ),
-        unattributed_bytes=last - sum(p.used_bytes or 0 for p in processes) if processes else None,
+        unattributed_bytes=last - sum(p.used_bytes or 0 for p in processes) if told else None,
         finding=_worst(own_finding, [p.finding for p in processes]),
         processes=tuple(processes) if used else None,
-        recent_bytes=_recent(whole),
+        recent_bytes=_recent(curve),
         samples=len(rows),
     )
 
@@ -326,7 +339,7 @@ def _judge(series: Series, settings: DetectionSection) -> Finding:
     return verdict.judge(series, settings)
 
 
-def _worst(whole: Finding, processes: Sequence[Finding | None]) -> Finding | None:
+def _worst(whole: Finding | None, processes: Sequence[Finding | None]) -> Finding | None:
     """Return what the device is shown with: whoever is to blame goes before the whole."""
     from gpuwatchd.pipeline.state import worst  # noqa: PLC0415
 

@@ -31,7 +31,7 @@ from tests import making
 from tests.cli import world
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert, AlertState
+    from gpuwatchd.model import Alert, AlertState, Device, MemoryKind
 
 MIB = making.MIB
 STEP_S = 15.0
@@ -115,6 +115,93 @@ def test_predict_judges_the_history_again(ago_s: float, capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert "=python[4711] of alice" in shown
     assert "jax" in shown
+
+
+INSTANCE = msgspec.structs.replace(
+    making.CARD, uid="MIG-7", index=7, parent_uid=making.CARD.uid, memory_total_bytes=None
+)
+
+
+def _grown_device(
+    *devices: Device, calm_bytes: int | None = 500 * MIB, parted: int = POINTS
+) -> None:
+    """Leave a history in which the first device grows, and nobody on it does.
+
+    The others are its MIG instances, for the first ``parted`` samples.
+    """
+    end_s = time.time() - 5.0
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(
+        config.state_dir(), settings, clock=lambda: end_s, monotonic=lambda: 1e6, boot_id="b"
+    )
+    for step in range(POINTS):
+        at_s = end_s - (POINTS - 1 - step) * STEP_S
+        used = round(4000 * MIB + step * STEP_S * RATE)
+        reading = DeviceReading(
+            device_uid=devices[0].uid, used_bytes=used, free_bytes=None,
+            total_bytes=80 * making.GIB,
+            uses=(
+                ProcessUse(key=LEAKER.key, used_bytes=1000 * MIB),
+                ProcessUse(key=CALM.key, used_bytes=calm_bytes),
+            ),
+        )  # fmt: skip
+        instances = [
+            DeviceReading(
+                device_uid=device.uid, used_bytes=MIB, free_bytes=None, total_bytes=None, uses=()
+            )
+            for device in devices[1:]
+            if step < parted
+        ]
+        sample = Sample(
+            taken_at_s=at_s,
+            taken_mono_s=at_s - end_s + 1e6,
+            boot_id="b",
+            readings=(reading, *instances),
+        )
+        history.record(sample, devices, {LEAKER.key: LEAKER, CALM.key: CALM})
+    history.flush(end_s)
+    history.close()
+
+
+@pytest.mark.parametrize(
+    ("devices", "parted", "leaks"),
+    [
+        ((making.CARD,), 0, True),
+        ((msgspec.structs.replace(making.CARD, memory_kind="coherent"),), 0, False),
+        ((making.CARD, INSTANCE), POINTS, False),
+        ((making.CARD, INSTANCE), 100, True),
+    ],
+)
+def test_the_history_judges_as_a_whole_what_the_daemon_would(
+    devices: tuple[Device, ...],
+    parted: int,
+    leaks: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _grown_device(*devices, parted=parted)
+    card = _json(capsys, "predict")["data"][0]
+    assert card["device"]["uid"] == making.CARD.uid
+    assert card["verdict"]["leak"] is leaks
+
+
+@pytest.mark.parametrize(
+    ("kind", "calm_bytes", "known"),
+    [
+        ("dedicated", 500 * MIB, True),
+        ("dedicated", None, False),
+        ("unified", 500 * MIB, False),
+        ("coherent", 500 * MIB, False),
+    ],
+)
+def test_the_history_calls_unowned_what_it_knows_to_be(
+    kind: MemoryKind,
+    calm_bytes: int | None,
+    known: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _grown_device(msgspec.structs.replace(making.CARD, memory_kind=kind), calm_bytes=calm_bytes)
+    (item,) = _json(capsys, "predict")["data"]
+    assert (item["unattributed_bytes"] is not None) is known
 
 
 def test_predict_obeys_the_settings_in_force(
