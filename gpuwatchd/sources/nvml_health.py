@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.sources.nvml_card import Card
 
     Refused = Callable[[Card, str, int, list[Fault]], None]
+    Gauge = Callable[[Card, Desk, str, Callable[[Desk], Answer], list[Fault]], float | None]
 
 _WORDS: Final = (
     (0x2, "application clocks"),
@@ -47,14 +48,19 @@ class Health:
     ----------
     calls
         The library.
+    gauge
+        Asks for one number; None when it is refused.
     refused
         Deals with a code that is not OK: raises, remembers, or notes a fault.
     clock
         Wall clock, seconds.
     """
 
-    def __init__(self, calls: Calls, refused: Refused, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, calls: Calls, gauge: Gauge, refused: Refused, clock: Callable[[], float]
+    ) -> None:
         self._calls = calls
+        self._gauge = gauge
         self._refused = refused
         self._clock = clock
         self._words: dict[int, tuple[str, ...]] = {}
@@ -106,7 +112,7 @@ class Health:
         _, retired = card.carried.get("retired", (0.0, None))
         if mono_s - asked_at_s < ERRORS_EVERY_S:
             return _whole(ecc), _whole(retired)
-        fresh = self._count(card, desk, "ecc", self._calls.ecc, faults)
+        fresh = self._gauge(card, desk, "ecc", self._calls.ecc, faults)
         if ecc is not None and fresh is not None and fresh > ecc:
             more = _many(int(fresh - ecc), "uncorrected memory error")
             self._tell(card, "ecc", f"{more}, {fresh:.0f} since the driver was loaded")
@@ -129,27 +135,11 @@ class Health:
             else:
                 self._refused(card, "remapped", code, faults)
         if rows is None:
-            what, rows = "page", self._count(card, desk, "retired", self._calls.retired, faults)
+            what, rows = "page", self._gauge(card, desk, "retired", self._calls.retired, faults)
         if before is not None and rows is not None and rows > before:
             more = _many(int(rows - before), f"{what} of memory")
             self._tell(card, "ecc", f"{more} taken out of use, {rows:.0f} in all{after}")
         return rows
-
-    def _count(
-        self,
-        card: Card,
-        desk: Desk,
-        field: str,
-        call: Callable[[Desk], Answer],
-        faults: list[Fault],
-    ) -> float | None:
-        if field in card.refused:
-            return None
-        code, number = call(desk)
-        if code == OK:
-            return float(number)
-        self._refused(card, field, code, faults)
-        return None
 
     def _tell(self, card: Card, kind: str, text: str) -> None:
         self.happened.append(

@@ -76,7 +76,7 @@ class Reader:
         self._calls = Calls(self._api.nvmlLib)
         self._lists = ProcessLists(self._calls, self._error, self._proc)
         self._memory = MemoryReader(self._calls, self._proc)
-        self._health = Health(self._calls, self._refused, self._clock)
+        self._health = Health(self._calls, self._gauge, self._refused, self._clock)
         self._accounting = Accounting(self._calls, self._error, self._clock)
 
     def happened(self) -> tuple[Event, ...]:
