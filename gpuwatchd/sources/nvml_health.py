@@ -35,6 +35,11 @@ _WORDS: Final = (
 )
 """Bits of the driver's answer; bit 0, "idle", is no reason to speak of."""
 _HARDWARE: Final = 0x8 | 0x40 | 0x80
+_RESET, _EXHAUSTED = 1, 2
+_DUE: Final = {
+    _RESET: "the GPU has to be reset",
+    _EXHAUSTED: "no spare rows are left, exchange the GPU",
+}
 LASTS_S: Final = 60.0
 """A slowdown is told when it has lasted so long, and is over when it has been gone so long."""
 ERRORS_EVERY_S: Final = 60.0
@@ -124,21 +129,24 @@ class Health:
         self, card: Card, desk: Desk, before: float | None, faults: list[Fault]
     ) -> float | None:
         """Return how many pages or rows are out of use, whichever this card counts."""
-        what, after = "row", ""
-        rows: float | None = None
+        what, due, rows = "row", 0, None
         if "remapped" not in card.refused:
             code, number, pending, failed = self._calls.remapped(desk)
             if code == OK:
-                rows = float(number)
-                after = "; the GPU has to be reset" if pending else after
-                after = "; no spare rows are left, exchange the GPU" if failed else after
+                rows, due = float(number), _EXHAUSTED if failed else _RESET if pending else 0
             else:
                 self._refused(card, "remapped", code, faults)
         if rows is None:
             what, rows = "page", self._gauge(card, desk, "retired", self._calls.retired, faults)
+        _, due_before = card.carried.get("due", (0.0, 0))
+        card.carried["due"] = (0.0, due)
+        after = f"; {_DUE[due]}" if due else ""
         if before is not None and rows is not None and rows > before:
             more = _many(int(rows - before), f"{what} of memory")
             self._tell(card, "ecc", f"{more} taken out of use, {rows:.0f} in all{after}")
+        elif rows is not None and due > (due_before or 0):
+            # It may have been so long before anybody looked.
+            self._tell(card, "ecc", f"{_many(int(rows), 'row of memory')} out of use{after}")
         return rows
 
     def _tell(self, card: Card, kind: str, text: str) -> None:
