@@ -7,7 +7,7 @@ import io
 import json
 import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -21,6 +21,9 @@ from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, 
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB = making.GIB
 STEP_S, POINTS = 5.0, 240
@@ -195,3 +198,26 @@ def test_what_happened_to_every_gpu_is_told_once(capsys: pytest.CaptureFixture[s
     assert "GPU 1" not in shown
     cards = [one("MIG-c", 0, "GPU-b").device, found[1].device, found[0].device]
     assert [device.uid for device in history.in_order(cards)] == ["GPU-a", "GPU-b", "MIG-c"]
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+@pytest.mark.parametrize("of_process", [False, True])
+def test_what_it_writes_is_a_log_that_analyze_reads(
+    form: str, of_process: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record({})
+    more = ("--pid", "4711") if of_process else ()
+    written = _shown(capsys, "--format", form, *more)
+    rows = len(written.splitlines()) - (form == "csv")
+    file = tmp_path / f"log.{form}"
+    file.write_text(written, encoding="utf-8")
+    assert main(["analyze", "--json", str(file)]) == 0
+    (log,) = json.loads(capsys.readouterr().out)["data"]
+    assert log["format"] == f"gpuwatchd-{form}"
+    assert (log["rows"], log["bad_rows"], log["error"]) == (rows, 0, None)
+    assert rows > 20
+    subject = log["subjects"][-1]
+    assert subject["device"]["uid"] == making.CARD.uid
+    if of_process:
+        who = subject["process"]
+        assert (who["pid"], who["name"]) == (4711, "python")

@@ -1,10 +1,11 @@
-"""Our own export as JSON lines: the same names as in the CSV."""
+"""Our own export as JSON lines, and that of ``history``: the same names as in the CSV."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.sources.formats.columns import layout_from
+from gpuwatchd.sources.formats.gpuwatchd_csv import OF_HISTORY
 from gpuwatchd.sources.formats.jsonstream import JsonReader, head_of, text_of
 from gpuwatchd.sources.formats.processes import ProcessTable
 
@@ -29,10 +30,15 @@ class Reader(JsonReader):
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether an exported reading begins here."""
-        return '"device_uid"' in lines[at] and '"used_bytes"' in head_of(lines, at)
+        head = head_of(lines, at)
+        return ('"device_uid"' in lines[at] and '"used_bytes"' in head) or (
+            '"uid"' in lines[at] and '"used_last_bytes"' in head
+        )
 
     def value(self, value: dict[str, Any], line: int) -> None:
         """Read one object."""
+        if "used_last_bytes" in value:
+            value = {OF_HISTORY.get(key, key): each for key, each in value.items()}
         process = value.get("process")
         flat = value | {"process_name": value.get("process_name") or process}
         if isinstance(process, dict):

@@ -39,12 +39,16 @@ class HeadedReader(ABC):
         """Return the table under a header."""
         return Table(layout, self._sink, header)
 
+    def layout(self, header: str) -> Layout | None:
+        """Return what the columns under a header hold; None when it is none."""
+        return layout_of(header)
+
     def feed(self, lines: Sequence[str], first_line: int) -> int:
         """Take a header and the rows under it, or more rows."""
         done = 0
         if self._table is None or self.starts(lines, 0):
             header = lines[0]
-            layout = layout_of(header)
+            layout = self.layout(header)
             if layout is None:
                 return 0
             done = 1
