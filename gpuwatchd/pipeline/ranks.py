@@ -101,6 +101,19 @@ class Ranks:
         chief = jobs.lead([_rank(one, None) for one in led])
         return next(one for one in led if one.subject.id == chief.subject)
 
+    @staticmethod
+    def goes_on(track: Track, finding: Finding, was: Track) -> bool:
+        """Say whether a rank still leaks, by itself or for others, whose lead leaks no more."""
+        alert = was.alert
+        return (
+            track.lead is None
+            and jobs.leaks(finding)
+            and alert is not None
+            and alert.state in _OPEN
+            and not was.leads
+            and not jobs.leaks(was.finding)
+        )
+
     def pass_on(self, track: Track, heir: Track, why: str) -> Alert:
         """Move the open alert of a lead to another rank; return it there."""
         alert = track.alert

@@ -155,6 +155,8 @@ class Watcher:
             track.moves = track.window.moves
             finding = track.hushed(self._measured(track, found, series))
             change = self._apply(track, finding, now_s)
+            changed += self.passed_on
+            self.passed_on.clear()
             self._schedule(track, finding, now_s)
             if change is not None:
                 changed.append(change)
@@ -214,8 +216,11 @@ class Watcher:
         track.due_s = now_s + track.pause_s
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
-        before, led = track.alert, track.leads
+        was, led = track.lead, track.leads
         finding = self.ranks.judged(track, finding)
+        if was is not None and self.ranks.goes_on(track, finding, was):
+            self._follow(track, was, now_s)
+        before = track.alert
         if before is not None and finding.tier != "none" and not finding.blame and not led:
             # Asked for when the alert opened; it stays until its state changes.
             finding = msgspec.structs.replace(finding, blame=before.finding.blame)
@@ -242,6 +247,15 @@ class Watcher:
                 alert = msgspec.structs.replace(alert, title=track.leads or track.title)
             outcome = msgspec.structs.replace(outcome, alert=alert)
         return self._settle(track, outcome)
+
+    def _follow(self, track: Track, was: Track, now_s: float) -> None:
+        """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
+        leads = track.leads
+        told = self.ranks.pass_on(was, track, GOES_ON)
+        ended = self.end(was, GOES_ON, now_s, quietly=True)
+        track.leads = leads
+        track.alert = msgspec.structs.replace(told, title=leads or track.title)
+        self.passed_on += [track.alert] if ended is None else [ended, track.alert]
 
     def end(self, track: Track, why: str, now_s: float, *, quietly: bool = False) -> Alert | None:
         """Resolve a track's alert because its subject has gone; return it if it was open.

@@ -312,3 +312,6 @@ def test_a_rank_whose_lead_stops_is_told_of_by_itself() -> None:
         "2 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-1"
     ]
     assert firing[0].held_back == ""
+    assert [told.split(":")[0] for told in post.told] == ["firing"]
+    ended = [a.ended for t in ticks for a in t.changes if a.state == "resolved"]
+    assert ended == [GOES_ON]
