@@ -30,8 +30,6 @@ FORGET_DEVICE_S = 86_400.0
 """An alert of an earlier run whose device has not appeared for this long is over."""
 _MOST_LEAVERS = 256
 _SPARE_INFOS = 256
-_CLOCK_TICKS = 64
-"""What stands still is brought up to date at least this often."""
 
 
 class Intake:
@@ -308,31 +306,27 @@ class Intake:
         if used is None and ledger is not None and seen.device.memory_kind == "unified":
             # The device's own figure is missing where memory is shared: its processes stand in.
             used = ledger.owned_bytes if ledger.state == "whole" else None
-        if used is not None and seen.others:
-            _ring(seen.others[0]).add(now_s, used)
-        if reading.uses is None:
-            seen.feeds = seen.clock = None
-        elif not same or seen.feeds is None:
-            seen.clock = None
-            seen.feeds = [
-                (_ring(self._process_track(seen, use.key)), use.used_bytes)
-                for use in reading.uses
-                if use.used_bytes is not None
-            ]
-            for ring, held in seen.feeds:
-                ring.add(now_s, held)
-        else:
-            if seen.clock is None or len(seen.clock) >= _CLOCK_TICKS:
-                seen.clock = []
-                for ring, _ in seen.feeds:
-                    ring.follow(seen.clock)
-            seen.clock.append(now_s)
-        if ledger is not None and ledger.state == "whole" and len(seen.others) > 1:
-            # Where processes hold more than is used, they share memory: what nobody owns is then
-            # not known, which is not nothing.
-            rest = ledger.unattributed_bytes
-            if rest is not None:
-                _ring(seen.others[1]).add(now_s, rest)
+        # Where processes hold more than is used, they share memory: what nobody owns is then not
+        # known, which is not nothing.
+        whole = ledger is not None and ledger.state == "whole"
+        rest = ledger.unattributed_bytes if ledger is not None and whole else None
+        beside = (used, rest, len(seen.others))
+        if same and beside == seen.fed:
+            seen.feeder.again(now_s)
+            return
+        values = [
+            (_ring(self._process_track(seen, use.key)), use.used_bytes)
+            for use in reading.uses or ()
+            if use.used_bytes is not None
+        ]
+        values += [
+            (_ring(track), held)
+            for track, held in zip(seen.others, (used, rest), strict=False)
+            if held is not None
+        ]
+        seen.feeder.feed(now_s, values)
+        # After a list that could not be read the very same list is news.
+        seen.fed = None if reading.uses is None else beside
 
     def _process_track(self, seen: Seen, key: ProcessKey) -> Track:
         track = seen.processes.get(key)
@@ -360,7 +354,7 @@ class Intake:
             label = info.label if (info := self.infos.get(key)) is not None else ""
             self.leavers.append(Leaver(track=track, program=track.program, label=label))
             changed += self._retire([track], endings.of_process(track), now_s)
-            seen.feeds = None
+            seen.fed = None
         seen.missing = missing & seen.processes.keys()
         for key, track in seen.processes.items():
             # A framework is known only after its libraries have been loaded.

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.pipeline.feeding import Feeder
+
 if TYPE_CHECKING:
     from gpuwatchd.blame import Baseline
     from gpuwatchd.model import Device, DeviceReading, Ledger, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.track import Room, Track
-    from gpuwatchd.store.ring import Ring
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -32,10 +33,10 @@ class Seen(msgspec.Struct, kw_only=True):
     uses: tuple[ProcessUse, ...] | None = None
     """The newest process list that could be read; ``uses_s`` says when that was."""
     uses_s: float = 0.0
-    feeds: list[tuple[Ring, int]] | None = None
-    """Where the figures of that list go, and they; None when that must be found out."""
-    clock: list[float] | None = None
-    """When that list was read again without a change."""
+    feeder: Feeder = msgspec.field(default_factory=Feeder)
+    """Takes the figures to the rings of its tracks."""
+    fed: tuple[int | None, int | None, int] | None = None
+    """What of the device itself it took there last; None when tracks have changed since."""
     still: bool = False
     """Whether no figure of its memory has changed since the look before."""
     hosts_s: float = float("-inf")

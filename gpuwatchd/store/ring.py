@@ -69,6 +69,11 @@ class Ring:
         self.catch_up()
         self._clock, self._read = clock, len(clock)
 
+    def leave(self) -> None:
+        """Follow no clock any more: what it tells from now on is nothing to this one."""
+        self.catch_up()
+        self._clock = None
+
     def catch_up(self) -> None:
         """Take in the times that the clock has told meanwhile."""
         clock = self._clock
@@ -85,13 +90,14 @@ class Ring:
         known, low, cell, width = self._t, self._low, self._cell, self.cell_s
         ticks: list[int] = []
         if low is self._high and known and times[0] > self._last[0]:
-            at_s, base_s = low[0], self._base_s
+            at_s, base_s, newest, fits = low[0], self._base_s, known[-1], True
             for t_s in times:
                 here = int(t_s / width)
                 if here > cell:
-                    ticks.append(int((at_s - base_s) * _TICKS_PER_S + 0.5))
-                    cell, at_s = here, t_s
-            fits = not ticks or (known[-1] < ticks[0] and ticks[-1] < _FULL)
+                    tick = int((at_s - base_s) * _TICKS_PER_S + 0.5)
+                    fits = fits and newest < tick < _FULL
+                    ticks.append(tick)
+                    cell, at_s, newest = here, t_s, tick
             if fits:
                 known.extend(ticks)
                 self._v.extend([value] * len(ticks))
