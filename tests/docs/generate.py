@@ -42,7 +42,11 @@ DAEMON_CODES = [
 
 
 def _help(command: click.Command, path: str) -> str:
-    context = click.Context(command, info_name=path, max_content_width=80, terminal_width=80)
+    # The names of the help option are the context's, and click remembers the first that it made.
+    context = click.Context(
+        command, info_name=path, max_content_width=80, terminal_width=80,
+        help_option_names=["-h", "--help"],
+    )  # fmt: skip
     return command.get_help(context)
 
 
