@@ -164,8 +164,8 @@ def _calm_since(view: View, least: float) -> float | None:
 
 def _preallocated(series: Series, view: View, spike: Signal | None, level: float) -> Finding | None:
     total = series.total_bytes or series.limit_bytes
-    if not total or series.subject.host:
-        return None
+    if not total or series.subject.host or series.subject.unattributed:
+        return None  # Nobody takes a pool there: what jumps is left behind, or not listed.
     recent = view.mean[np.searchsorted(view.t_s, -120.0) :]
     flat = float(recent.max() - recent.min()) <= max(0.01 * total, 64.0 * MIB)
     name = (series.framework or "").lower()

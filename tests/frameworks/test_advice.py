@@ -150,6 +150,13 @@ def test_host_memory_is_no_preallocated_pool() -> None:
     assert judged(60 * GIB, "vLLM", subject=subject).pattern == "stable"
 
 
+def test_what_nobody_owns_is_no_preallocated_pool() -> None:
+    left = np.where(np.arange(720) < 360, 1.0, 65.0) * GIB
+    assert judged(left, None).pattern == "preallocated"
+    subject = Subject(device_uid="G", unattributed=True)
+    assert judged(left, None, subject=subject).pattern == "spike"
+
+
 def test_growth_beyond_the_pool_is_a_leak_for_every_framework_that_has_one() -> None:
     for framework in sorted(PREALLOCATES):
         found = judged(HIGH, framework)
