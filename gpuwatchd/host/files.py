@@ -115,6 +115,17 @@ def anonymous_bytes(status: bytes) -> int | None:
     return 1024 * (int(anonymous[1]) + (int(swapped[1]) if swapped else 0))
 
 
+def boot_time(proc: Path) -> float | None:
+    """Return when the kernel says now that the system was booted, epoch seconds; None: it does not.
+
+    It moves with every step of the clock.
+    """
+    for line in read_bytes(proc / "stat").splitlines():
+        if line.startswith(b"btime "):
+            return float(line.split()[1])
+    return None
+
+
 def words_of(cmdline: bytes) -> list[str]:
     r"""Return the words of /proc/PID/cmdline; a title that was written over it is one word.
 

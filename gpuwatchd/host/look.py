@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd.host.anchor import settled
-from gpuwatchd.host.files import anonymous_bytes, exists, inside_container, read_bytes
+from gpuwatchd.host.files import (
+    anonymous_bytes,
+    boot_time,
+    exists,
+    inside_container,
+    read_bytes,
+)
 from gpuwatchd.host.identity import Registry
 from gpuwatchd.host.watch import Watch
 from gpuwatchd.model import ProcessInfo, ProcessKey
@@ -125,7 +131,7 @@ class Host:
         self._watch = Watch(self._proc, watch or (Watch.best() if uses_descriptors else "read"))
         self.boot_id = self._read_boot_id()
         """Changes with every boot; "" where the system does not say."""
-        booted_at_s = self._read_boot_time() if self._has_proc else None
+        booted_at_s = boot_time(self._proc) if self._has_proc else None
         if anchor is not None and booted_at_s is not None:
             booted_at_s = settled(anchor, self.boot_id, booted_at_s, keep=writes_anchor)
         self._registry = Registry(self._proc, booted_at_s)
@@ -372,12 +378,6 @@ class Host:
                 known.anonymous_bytes = sight.anonymous_bytes
 
     # ---- the machine ----------------------------------------------------------------------------
-
-    def _read_boot_time(self) -> float | None:
-        for line in read_bytes(self._proc / "stat").splitlines():
-            if line.startswith(b"btime "):
-                return float(line.split()[1])
-        return None
 
     def _read_boot_id(self) -> str:
         if self._has_proc:

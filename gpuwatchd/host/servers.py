@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.frameworks.addresses import VARIABLES, Launch
-from gpuwatchd.host.files import parse_stat, read_bytes, read_some
+from gpuwatchd.host.files import boot_time, parse_stat, read_bytes, read_some
 
 if TYPE_CHECKING:
     from gpuwatchd.model import ProcessKey
@@ -43,7 +43,9 @@ def launches(
         return ()
     if not (proc / "stat").exists():
         return _by_psutil(key)
-    booted_s = _boot_time(proc) if booted_at_s is None else booted_at_s
+    booted_s = boot_time(proc) if booted_at_s is None else booted_at_s
+    if booted_s is None:
+        return ()
     found: list[Launch] = []
     pid = key.pid
     while pid > 1 and len(found) <= MOST_ANCESTORS:
@@ -60,13 +62,6 @@ def launches(
         found.append(Launch(pid, argv, _variables(read_some(folder / "environ", _ARGV_BYTES))))
         pid = stat.parent_pid
     return tuple(found)
-
-
-def _boot_time(proc: Path) -> float:
-    for line in read_bytes(proc / "stat").splitlines():
-        if line.startswith(b"btime "):
-            return float(line.split()[1])
-    return 0.0
 
 
 def _variables(environ: bytes) -> tuple[tuple[str, str], ...]:
