@@ -178,6 +178,11 @@ def look(
         when = units.clock(program.at_s, now_s=now_s)
         sentence = f"the application's doing: {program.text}, at {when}"
         return Look(word="application", sentence=sentence, event=program)
+    either = next((e for e in reversed(recent) if e.kind == "xid" and e.hardware is None), None)
+    if either is not None:
+        when = units.clock(either.at_s, now_s=now_s)
+        sentence = f"not known whose doing, the hardware's or a program's: {either.text}, at {when}"
+        return Look(word="unreadable", sentence=sentence, event=either)
     if reading is None or reading.state in _UNREADABLE:
         why = "no reading" if reading is None else _UNREADABLE[reading.state]
         return Look(word="unreadable", sentence=f"not readable: {why}")

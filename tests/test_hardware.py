@@ -86,7 +86,15 @@ def test_what_happened_days_ago_does_not_count() -> None:
 
 
 def test_an_event_of_neither_kind_blames_nobody() -> None:
-    assert hardware.look([event(hardware=None)], reading(), now_s=NOW_S).word == "clean"
+    back = Event(at_s=NOW_S - 60, kind="gpu-back", device_uid="u", text="it is back")
+    assert hardware.look([back], reading(), now_s=NOW_S).word == "clean"
+
+
+def test_an_error_of_unknown_origin_is_not_called_none() -> None:
+    seen = hardware.look([event(hardware=None)], reading(), now_s=NOW_S)
+    assert seen.word == "unreadable"
+    assert seen.sentence.startswith("not known whose doing")
+    assert "no error" not in seen.sentence
 
 
 @pytest.mark.parametrize(("ago_s", "said"), [(3000, True), (4100, True), (4300, False)])
