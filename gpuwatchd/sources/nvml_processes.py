@@ -119,7 +119,9 @@ class ProcessLists:
         if why_not is not None:
             desk.uses = None
             return None, why_not
-        if turn and self._look_busy(card, desk, busy_pct):
+        # That nobody does anything is believed while the card is idle: some work in bursts.
+        doubtful = busy_pct and 0.0 in desk.busy.values() and not any(desk.busy.values())
+        if (turn or doubtful) and self._look_busy(card, desk, busy_pct):
             self._merge(desk)
         return desk.uses, UNTOLD if desk.untold else None
 

@@ -232,6 +232,29 @@ def test_no_sample_at_all_is_idle_only_on_an_idle_card(
     assert faults == []
 
 
+def test_idle_by_the_card_alone_is_believed_only_while_the_card_is_idle(
+    fake: FakeNvml, child: int
+) -> None:
+    (found,) = play(
+        fake,
+        """
+child = int(sys.argv[1])
+seen = []
+s = source(slow_every=1000)
+for util in (0, 0, 80, 80, 0):
+    put(f"gpu 0 total=24G util={util}", f"proc 0 pid={child} mem=1G sm=na")
+    seen.append(plain(s.read().readings)[0]["uses"][0]["sm_pct"])
+    now[0] += 1
+out(seen)
+s.close()
+""",
+        child,
+    )
+    # Whoever works in bursts is not called idle on what was true between two of them.
+    assert found == [0, 0, None, None, None]
+    assert fake.stats()["nvmlDeviceGetProcessUtilization"] <= 4
+
+
 @pytest.mark.parametrize("code", [3, 13, 4])
 def test_who_refuses_that_is_not_asked_again(fake: FakeNvml, child: int, code: int) -> None:
     readings, _, _ = several(
