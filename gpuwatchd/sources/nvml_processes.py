@@ -19,7 +19,7 @@ from gpuwatchd.sources.nvml_card import (
     INSUFFICIENT_SIZE,
     OK,
 )
-from gpuwatchd.sources.nvml_system import read_text
+from gpuwatchd.sources.nvml_system import in_container, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ class ProcessLists:
             kind: tuple(calls.find(name + version) for version in _VERSIONS)
             for kind, name in _KINDS
         }
-        self._max_pid = int(read_text(proc / "sys/kernel/pid_max") or MAX_PIDS)
+        self._max_pid = _largest_pid(proc)
         self._keys: dict[int, ProcessKey] = {}
 
     def read(
@@ -285,6 +285,14 @@ class ProcessLists:
         buffer = ctypes.create_string_buffer(room * _SAMPLE.size)
         code = self._calls.samples(desk.handle, buffer, desk.number_ref, since)
         return code, string_at(buffer, min(count.value, room) * _SAMPLE.size)
+
+
+def _largest_pid(proc: Path) -> int:
+    """Return the largest number that a listed process can have."""
+    told = read_text(proc / "sys/kernel/pid_max")
+    # The driver's numbers are the host's: what a container may use (from Linux 6.14 on it has a
+    # figure of its own) bounds them not.
+    return int(told) if told.isdecimal() and not in_container(proc) else MAX_PIDS
 
 
 def _joined(before: tuple[int | None, str], known: int | None, kind: str) -> tuple[int | None, str]:

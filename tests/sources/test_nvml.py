@@ -14,6 +14,8 @@ import pytest
 from tests.sources.nvml_case import GIB, MIB, UID, one_read, play
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.fakenvml import FakeNvml
 
 
@@ -292,6 +294,26 @@ def test_an_incredible_list_is_not_trusted(fake: FakeNvml, child: int, line: str
     assert readings[0]["uses"] is None
     assert "not credible" in readings[0]["uses_reason"]
     assert readings[0]["used_bytes"] == 2 * GIB
+
+
+@pytest.mark.parametrize(("contained", "told"), [(True, [5000]), (False, None)])
+def test_the_numbers_of_a_container_bound_no_pid_of_the_host(
+    fake: FakeNvml, tmp_path: Path, contained: bool, told: list[int] | None
+) -> None:
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/pid_max").write_text("1000\n")
+    if contained:
+        (tmp_path / ".dockerenv").touch()
+    fake.write("gpu 0 total=24G", "proc 0 pid=5000 mem=1G")
+    (got,) = play(
+        fake,
+        """
+uses = source(proc_root=sys.argv[1]).read().readings[0].uses
+out(uses and [use.key.pid for use in uses])
+""",
+        tmp_path / "proc",
+    )
+    assert got == told
 
 
 def test_missing_graphics_and_mps_lists_are_empty(fake: FakeNvml, child: int) -> None:
