@@ -48,7 +48,7 @@ ELSEWHERE: Final = (
     "see whether it needs this GPU: CUDA_VISIBLE_DEVICES at its start keeps it to the others",
 )
 RANK_LEFT: Final = (
-    "its siblings will not come back: end it (SIGTERM first), or start the whole job again",
+    "its siblings will not come back: unless it is still saving something, end it (SIGTERM first)",
 )
 _STOPPED: Final = {
     "T": "it was stopped (Ctrl-Z, SIGSTOP): fg or SIGCONT lets it go on, or end it",
