@@ -114,3 +114,12 @@ def test_a_device_has_a_label_without_a_question_mark(
         parent_uid=parent,
     )  # fmt: skip
     assert device.label == label
+
+
+def test_an_instance_is_named_with_its_card() -> None:
+    """Two cards have an instance 0 each, and a mail must say which one is meant."""
+    device = Device(
+        uid="MIG-9", vendor="nvidia", index=0, name="A100", memory_total_bytes=None,
+        parent_uid="GPU-1", parent_index=3,
+    )  # fmt: skip
+    assert device.label == "MIG 3:0"

@@ -83,7 +83,8 @@ def show(
     _processes(out, item, whole=whole, verbose=verbose, wide_at_s=view.taken_at_s if wide else None)
     if verbose:
         for fault in item.faults:
-            out.flow([(f"fault: {fault}", "yellow")], first=_INDENT, rest=_INDENT)
+            said = output.sentence(f"fault: {fault}", "yellow")
+            out.flow(said, first=_INDENT, rest=_INDENT + "  ", gap=" ")
 
 
 def _verdict(out: Out, view: View, item: LiveDevice, *, whole: bool) -> None:
@@ -214,7 +215,7 @@ def _processes(
     inner = _INDENT + "  "
     unknown = device_facts.processes(item)
     if unknown:
-        out.flow([(unknown, "yellow")], first=_INDENT, rest=inner)
+        out.flow(output.sentence(unknown, "yellow"), first=_INDENT, rest=inner, gap=" ")
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
     if whole and not verbose:
         ordered = [p for p in ordered if _told(p) or p in ordered[:_LARGEST]]

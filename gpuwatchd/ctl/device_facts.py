@@ -40,6 +40,8 @@ UNOWNED = "that no process owns"
 _DAY_S = 86400.0
 _MATTERS_BYTES, _MATTERS_SHARE = 512 * 1024**2, 0.01
 """Memory that nobody owns is spoken of from this amount and share of the device on."""
+DRIVER_BYTES, DRIVER_SHARE = 1024**3, 0.02
+"""The driver takes no more than this, or than that share: as `zombies` has it."""
 
 
 def state(item: LiveDevice, *, now_s: float, released_until_s: float | None = None) -> list[Part]:
@@ -114,6 +116,8 @@ def unowned(item: LiveDevice) -> str:
         return ""
     usual = (ledger.baseline_bytes if ledger is not None else None) or 0
     total = item.device.memory_total_bytes or 0
+    # What was there from the beginning may be somebody's too: the driver takes no more than this.
+    usual = min(usual, round(max(DRIVER_BYTES, DRIVER_SHARE * total)))
     if amount - usual < max(_MATTERS_BYTES, _MATTERS_SHARE * total):
         return ""
     bound = "<= " if ledger is not None and ledger.state == "partial" else ""

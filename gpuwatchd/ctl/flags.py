@@ -44,8 +44,7 @@ class Globals:
     def wants(self, device: Device) -> bool:
         """Return whether ``--gpu`` (index, UUID or glob; repeatable) lets this device through.
 
-        An index is that of a card; a MIG instance, which counts from 0 on each card, goes by its
-        UUID or its label ("MIG 0").
+        The index of a card means its MIG instances too; "3:0" is one of them.
         """
         if not self.gpu:
             return True
@@ -54,4 +53,6 @@ class Globals:
         words = {device.uid.lower(), device.name.lower(), device.label.lower()}
         if device.parent_uid is None:
             words.add(str(device.index))
+        elif device.parent_index is not None:
+            words |= {str(device.parent_index), f"{device.parent_index}:{device.index}"}
         return any(fnmatchcase(word, wish.lower()) for wish in self.gpu for word in words)

@@ -207,9 +207,7 @@ def see(flags: Globals, *, want_trend: bool = False) -> View:
     kept = tuple(d for d in view.devices if flags.wants(d.device))
     if not kept:
         known = ", ".join(
-            d.device.uid
-            if d.device.index is None or d.device.parent_uid is not None
-            else str(d.device.index)
+            d.device.uid if d.device.index is None else d.device.label.partition(" ")[2]
             for d in view.devices
         )
         raise GpuwatchdError(f"no GPU matches {', '.join(flags.gpu)}", hint=f"GPUs here: {known}")

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd import units
+from gpuwatchd.ctl import circumstances
 from gpuwatchd.ctl.envelope import is_leak
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ def _calm(case: Case) -> Iterator[Step]:
         yield from _profile(case, case.process.info)
     key = case.subject.process
     flag = f" --pid {key.pid}" if key is not None else f" --gpu {label}"
+    calm = "" if circumstances.first(case) else "nothing has to be done; "
     yield Step(
-        "nothing has to be done; look at the curve yourself",
+        f"{calm}look at the curve yourself",
         f"gpuwatchctl history{flag} --since 6h",
     )
     if case.finding is None or case.finding.pattern == "unknown":

@@ -90,6 +90,10 @@ def pick(view: View, target: str | None) -> Meant:
     flags = Globals()
     flags.gpu = [target]
     devices = [item for item in view.devices if target and flags.wants(item.device)]
+    exact = [item for item in devices if target == str(item.device.index)]
+    if exact and len(devices) > 1:
+        # A card has the index, and its instances come with it: the card is meant.
+        devices = [item for item in exact if item.device.parent_uid is None] or devices
     if devices:
         if len(devices) > 1:
             names = ", ".join(item.device.uid for item in devices)

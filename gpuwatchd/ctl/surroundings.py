@@ -147,7 +147,7 @@ def device(item: LiveDevice, *, now_s: float) -> Iterator[Answer]:
             "" if calm else todo.removeprefix("-> "),
         )  # fmt: skip
     unknown = device_facts.processes(item)
-    if unknown:
+    if unknown and not parts:
         yield label, "warning", unknown, "compare with what nvidia-smi lists"
 
 

@@ -20,16 +20,22 @@ class Device(Value, frozen=True, kw_only=True):
     memory_kind: MemoryKind = "dedicated"
     parent_uid: str | None = None
     """UUID of the physical card when this is a MIG instance."""
+    parent_index: int | None = None
+    """Position of that card: instances count from 0 on each."""
     source: str = ""
     """Name of the source that reads it: "nvml", "replay", "simulate", ..."""
     pci_bus: str | None = None
 
     @property
     def label(self) -> str:
-        """Return "GPU 0"; without an index the beginning of its UUID: "GPU 1a2b3c4d"."""
+        """Return "GPU 0"; without an index the beginning of its UUID: "GPU 1a2b3c4d".
+
+        An instance is "MIG 3:0", the first one of GPU 3, as nvidia-smi counts.
+        """
         kind = "MIG" if self.parent_uid else "GPU"
         if self.index is not None:
-            return f"{kind} {self.index}"
+            card = "" if self.parent_index is None else f"{self.parent_index}:"
+            return f"{kind} {card}{self.index}"
         tail = self.uid.rpartition("/")[2].removeprefix("GPU-").removeprefix("MIG-")
         short = tail.partition("-")[0][:12]
         return f"{kind} {short}" if short else kind

@@ -270,6 +270,7 @@ def _describe(answer: Found, parent: Card | None) -> Device:
         name=answer.name,
         memory_total_bytes=None,
         parent_uid=parent.uid if parent else None,
+        parent_index=parent.device.index if parent else None,
         source="nvml",
         pci_bus=parent.device.pci_bus if parent else answer.bus,
     )

@@ -271,6 +271,11 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
 
 def load_devices(connection: sqlite3.Connection) -> list[Device]:
     """Return every device ever seen, by position, then by first sight."""
+    rows = connection.execute(
+        "SELECT uuid, source, vendor, position, name, pci_bus, parent_uuid, memory_kind,"
+        " memory_total_bytes FROM gpu ORDER BY position IS NULL, position, id"
+    ).fetchall()
+    positions = {row[0]: row[3] for row in rows}
     return [
         Device(
             uid=row[0],
@@ -280,13 +285,11 @@ def load_devices(connection: sqlite3.Connection) -> list[Device]:
             name=row[4],
             pci_bus=row[5],
             parent_uid=row[6],
+            parent_index=positions.get(row[6]),
             memory_kind=row[7],
             memory_total_bytes=row[8],
         )
-        for row in connection.execute(
-            "SELECT uuid, source, vendor, position, name, pci_bus, parent_uuid, memory_kind,"
-            " memory_total_bytes FROM gpu ORDER BY position IS NULL, position, id"
-        )
+        for row in rows
     ]
 
 

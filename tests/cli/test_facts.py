@@ -30,6 +30,7 @@ from gpuwatchd.model import (
 )
 from gpuwatchd.store import release
 from gpuwatchd.store.live import KnownRuns, LiveDevice
+from gpuwatchd.zombies import signs
 from tests import making
 from tests.cli import world
 
@@ -120,6 +121,11 @@ def _ledger(state: LedgerState, rest_gib: float, usual_gib: float | None = None)
     )  # fmt: skip
 
 
+def test_a_driver_takes_as_little_as_zombies_has_it() -> None:
+    mine = (device_facts.DRIVER_BYTES, device_facts.DRIVER_SHARE)
+    assert mine == (signs.BASELINE_BYTES, signs.BASELINE_SHARE)
+
+
 @pytest.mark.parametrize(
     ("ledger", "said"),
     [
@@ -128,6 +134,8 @@ def _ledger(state: LedgerState, rest_gib: float, usual_gib: float | None = None)
         (_ledger("partial", 1.2), "<= 1.2 GiB that no process owns"),
         (_ledger("whole", 0.3), ""),
         (_ledger("whole", 1.2, 0.9), ""),
+        # It was there from the beginning, and is more than a driver takes.
+        (_ledger("whole", 12.0, 12.0), "12.0 GiB that no process owns (1.6 GiB is usual)"),
         (_ledger("overlap", -3.0), ""),
         (_ledger("none", 9.0), ""),
     ],
@@ -157,17 +165,23 @@ def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str])
     assert "collecting, 3 of 20 samples" in shown
 
 
-def test_an_index_means_a_card_and_not_its_instances(capsys: pytest.CaptureFixture[str]) -> None:
-    """Instances count from 0 on every card: GPU 0 could not be asked for beside them."""
-    piece = msgspec.structs.replace(
-        making.CARD, uid="MIG-1", parent_uid=making.CARD.uid, name="1g.10gb"
-    )
-    world.write(devices=(_device(), _device(device=piece)), alerts=())
-    for target, said in {"0": "GPU 0", "MIG-1": "MIG 0", "mig 0": "MIG 0", "MIG*": "MIG 0"}.items():
+def test_instances_are_counted_on_their_card(capsys: pytest.CaptureFixture[str]) -> None:
+    """They count from 0 on every card: GPU 0 could not be asked for beside them."""
+    pieces = [
+        msgspec.structs.replace(
+            making.CARD, uid=f"MIG-{card}", index=0, parent_uid=uid, parent_index=card
+        )
+        for card, uid in enumerate((making.CARD.uid, world.SECOND.uid))
+    ]
+    cards = (making.CARD, world.SECOND, *pieces)
+    world.write(devices=tuple(_device(device=one) for one in cards), alerts=())
+    wanted = {"0": "GPU 0", "1": "GPU 1", "MIG-1": "MIG 1:0", "0:0": "MIG 0:0", "1:*": "MIG 1:0"}
+    for target, said in wanted.items():
         assert _shown(capsys, "explain", target).startswith(f"{said}  ")
-    assert "MIG 0" not in _shown(capsys, "status", "--gpu", "0")
+    shown = _shown(capsys, "status", "--gpu", "1")
+    assert ("GPU 1" in shown, "MIG 1:0" in shown, "MIG 0:0" in shown) == (True, True, False)
     assert main(["status", "--gpu", "7"]) == 1
-    assert "GPUs here: 0, MIG-1" in capsys.readouterr().err
+    assert "GPUs here: 0, 1, 0:0, 1:0" in capsys.readouterr().err
 
 
 def test_what_is_held_on_a_released_gpu_was_seen_before(

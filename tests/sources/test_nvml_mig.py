@@ -46,3 +46,16 @@ out(before, during, uids())
 """,
     )
     assert devices == [[UID(0), "MIG-a", "MIG-b"]] * 3
+
+
+def test_an_instance_knows_which_card_it_is_on(fake: FakeNvml) -> None:
+    fake.write("gpu 0 total=80G", "gpu 1 total=80G mig=1", "mig 1 gi=1 total=20G uuid=MIG-a")
+    labels = play(
+        fake,
+        """
+s = source()
+s.read()
+out([device.label for device in s.devices()])
+""",
+    )
+    assert labels == [["GPU 0", "GPU 1", "MIG 1:0"]]

@@ -95,6 +95,18 @@ def test_devices_and_processes_come_back_as_they_were(tmp_path: Path) -> None:
         assert tuple(reader.processes()) == INFOS
 
 
+def test_an_instance_comes_back_with_the_position_of_its_card(tmp_path: Path) -> None:
+    piece = msgspec.structs.replace(
+        CARDS[0], uid="MIG-1", index=0, parent_uid=CARDS[1].uid, parent_index=1
+    )
+    cards = (*CARDS, piece)
+    history = opened(tmp_path)
+    history.record(sample(T0, uses=(1,), cards=cards), cards, KNOWN)
+    history.close()
+    with Reader.open(tmp_path) as reader:
+        assert {device.uid: device for device in reader.devices()}["MIG-1"].label == "MIG 1:0"
+
+
 def test_what_is_learnt_later_completes_a_process_and_forgets_nothing(tmp_path: Path) -> None:
     history = opened(tmp_path)
     key = INFOS[0].key
