@@ -160,6 +160,11 @@ DO_NOT_WORK = [
     ("[daemon]\ninterval = 1e308", "[daemon] interval: longer than"),
     (f"[store]\nflush = {10**400}", "longer than"),
     ("[notify.email]\ntimeout = 0", "[notify.email] timeout: shorter than"),
+    ("[endpoints]\nevery = 0", "[endpoints] every: shorter than"),
+    ("[endpoints]\ntimeout = '0s'", "[endpoints] timeout: shorter than"),
+    ("[endpoints]\ntimeout = '1h'", "[endpoints] timeout: longer than 60 s"),
+    ("[cost]\nusd-per-gpu-hour = inf", "[cost] usd-per-gpu-hour: expected a number"),
+    ("[cost]\nusd-per-gpu-hour = 'x'", "expected a number, got a text"),
 ]
 
 

@@ -24,9 +24,12 @@ MAX_BYTES = 1 << 20
 LONGEST_S = 1e9
 """Thirty years: what waits for longer waits for ever, and clocks overflow on it."""
 SHORTEST_S = 0.01
+LONGEST_QUESTION_S = 60.0
+"""One thread asks all servers: one that is silent keeps the others waiting for so long."""
 _AT_LEAST = (
     ("daemon", "interval"), ("daemon", "source-deadline"), ("notify.desktop", "timeout"),
     ("notify.email", "timeout"), ("notify.command", "timeout"),
+    ("endpoints", "every"), ("endpoints", "timeout"),
 )  # fmt: skip
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
 _ENV_ALERT = "GPUWATCHD_ALERT_"
@@ -114,6 +117,8 @@ _WORDS = {
     "`int`": "a whole number",
     "`bool`": "true or false",
     "`object`": "a table",
+    "`float | null`": "a number",
+    "`int | null`": "a whole number",
     "`null`": "nothing",
 }
 
@@ -149,6 +154,9 @@ def _convert(raw: dict[str, Any], file: str) -> Config:
             value = getattr(value, part.replace("-", "_"))
         if value < SHORTEST_S:
             raise ConfigError(file, f"[{section}] {key}", f"shorter than {SHORTEST_S:g} s")
+    if config.endpoints.timeout > LONGEST_QUESTION_S:
+        why = f"longer than {LONGEST_QUESTION_S:g} s"
+        raise ConfigError(file, "[endpoints] timeout", why)
     return config
 
 

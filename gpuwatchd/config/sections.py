@@ -193,7 +193,7 @@ class ZombiesSection(Section, frozen=True, kw_only=True):
 class CostSection(Section, frozen=True, kw_only=True):
     """``[cost]``: what a device costs."""
 
-    usd_per_gpu_hour: Annotated[float, Meta(ge=0)] | None = None
+    usd_per_gpu_hour: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     """Price of one device for an hour; without it memory is counted in GiB-hours alone."""
 
 
