@@ -17,6 +17,8 @@ _FACTS: Final = (
     *("prompt_tokens_total", "tokens_predicted_total", "n_decode_total", "n_tokens_max"),
     *("n_busy_slots_per_decode", "kv_cache_tokens"),
 )
+_FOR_GOOD: Final = frozenset({401, 403, 404, 405, 501})
+"""Answers of a server that will not show a page; 503 is one that loads its model."""
 _NAMES: Final = ("requests_processing", "requests_deferred", "kv_cache_usage_ratio", *_FACTS)
 
 
@@ -98,8 +100,10 @@ class LlamaCpp:
             return get(path)
         except EndpointError as error:
             if error.status is None:
+                self._refused.clear()  # What answers later may have been started otherwise.
                 raise
-            self._refused.add(path)
+            if error.status in _FOR_GOOD:
+                self._refused.add(path)
             return None
 
 

@@ -170,6 +170,23 @@ def test_llama_cpp_is_not_asked_again_for_a_page_that_it_has_not() -> None:
     assert paths == ["/metrics", "/slots", "/metrics"]
 
 
+@pytest.mark.parametrize("status", [503, None])
+def test_llama_cpp_that_loads_its_model_or_starts_anew_is_asked_for_all_of_it_again(
+    status: int | None,
+) -> None:
+    engine, pages = LlamaCpp(), {"/slots": b"[]"}
+
+    def get(path: str) -> bytes:
+        if "/metrics" not in pages and path == ("/metrics" if status else "/slots"):
+            raise EndpointError("not now", status=status)
+        return site(pages)(path)
+
+    with pytest.raises(EndpointError):
+        engine.ask(get, URL, 1.0)
+    pages["/metrics"] = LLAMA
+    assert engine.ask(get, URL, 2.0).running == 1
+
+
 def test_llama_cpp_that_shows_neither_page_says_what_is_missing() -> None:
     with pytest.raises(EndpointError, match="--metrics"):
         asked(LlamaCpp(), {})
