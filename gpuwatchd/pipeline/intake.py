@@ -253,6 +253,7 @@ class Intake:
         )
         track.alert = self.estate.alert(subject)
         self.watcher.tracks[subject.id] = track
+        track.told()
         self.created += 1
         return track
 

@@ -225,8 +225,7 @@ class Knowledge:
 
     @staticmethod
     def _show(track: Track) -> None:
-        memo = track.memo
-        known = memo.history
+        memo, known = track.memo, track.memo.history
         words = [run.word for run in memo.runs if run.word is not None]
         memo.shown = KnownRuns(
             runs=len(memo.runs) - int(memo.own),
@@ -234,6 +233,7 @@ class Knowledge:
             siblings=len(memo.siblings),
             yesterday=bool(memo.yesterday),
         )
+        track.told()
         if known != track.history:
             track.history = known
             track.due_s = 0.0

@@ -57,7 +57,9 @@ class People:
         self.host_bytes: dict[int, int] = {}
         """pid -> what it holds on the host."""
         self._host = host
-        self._present: tuple[int, list[_Uses | None], tuple[ProcessInfo, ...]] = (-1, [], ())
+        self._present: tuple[int, list[list[ProcessKey]], tuple[ProcessInfo, ...]] = (-1, [], ())
+        self._here: dict[str, tuple[_Uses | None, list[ProcessKey]]] = {}
+        """UUID -> the last process list, and whom it names."""
         self._bound: dict[int, ProcessInfo] = {}
         self._ticks = 0
         self._lists: dict[str, tuple[_Uses | None, set[int]]] = {}
@@ -176,11 +178,20 @@ class People:
 
         ``infos`` remembers those that have left, too.
         """
-        infos = self.infos
-        lists = [seen.reading.uses for seen in devices if seen.reading is not None]
+        infos, before = self.infos, self._here
+        self._here = {}
+        for seen in devices:
+            if seen.reading is None:
+                continue
+            uid, uses = seen.device.uid, seen.reading.uses
+            here = before.get(uid)
+            if here is None or here[0] is not uses:
+                keys = [use.key for use in uses or ()]
+                here = (uses, here[1] if here is not None and here[1] == keys else keys)
+            self._here[uid] = here
+        lists = [keys for _, keys in self._here.values()]
         if (infos.changes, lists) != self._present[:2]:
-            keys = [use.key for uses in lists for use in uses or ()]
-            who = tuple([infos[key] for key in keys if key in infos])
+            who = tuple([infos[key] for keys in lists for key in keys if key in infos])
             self._present = (infos.changes, lists, who)
         return self._present[2]
 

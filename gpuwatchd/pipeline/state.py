@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.pipeline.track import Track
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.ring import Ring
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import DeviceReading, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.seen import Seen
-    from gpuwatchd.pipeline.track import Track
 
 SPARK_POINTS = 32
 _EVERY_TICKS = 6
@@ -73,9 +73,11 @@ def worst(findings: Iterable[Finding | None]) -> Finding | None:
     )
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _Shown(msgspec.Struct):
     """What became of one device's processes and judgements, and of what."""
 
+    now: list[object]
+    """What was the same when it was last looked whether it still holds."""
     parts: list[object]
     processes: tuple[LiveProcess, ...]
     finding: Finding | None
@@ -144,15 +146,20 @@ class Scene:
         known: tuple[object, ...],
     ) -> _Shown:
         uid, processes = seen.device.uid, seen.processes.values()
+        kept = self._kept.get(uid)
+        # What is the very same object is not looked into: values are never changed in place.
+        now: list[object] = [uses, known, Track.changes, len(processes), len(seen.hosts)]
+        now.append(seen.others[:])
+        if kept is not None and kept.now == now:
+            return kept
         tracks = [*processes, *seen.others, *seen.hosts.values()]
         # Of these is made all that a track shows.
         parts: list[object] = [uses, known]
         parts += [track.finding for track in tracks]
         parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]
         parts += [track.memo.shown for track in processes]
-        kept = self._kept.get(uid)
-        # What is the very same object is not looked into: values are never changed in place.
         if kept is not None and kept.parts == parts:
+            kept.now = now
             return kept
         before = {} if kept is None else {one.info.key: one for one in kept.processes}
         shown = {key: track.shown() for key, track in seen.processes.items()}
@@ -161,12 +168,13 @@ class Scene:
             for use in uses
             if (info := infos.get(use.key)) is not None
         ]
-        now = self._kept[uid] = _Shown(
+        made = self._kept[uid] = _Shown(
+            now=now,
             parts=parts,
             processes=tuple([_again(one, before.get(one.info.key)) for one in found]),
             finding=worst([*shown.values(), *[track.shown() for track in seen.others]]),
         )
-        return now
+        return made
 
 
 def _process(

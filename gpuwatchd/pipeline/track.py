@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
@@ -110,6 +110,9 @@ def unjudged(subject: Subject, why: str, now_s: float) -> Finding:
     )
 
 
+_SHOWN = frozenset({"finding", "alert", "lead", "memo"})
+
+
 class Track(msgspec.Struct, kw_only=True, eq=False):
     """One subject under watch."""
 
@@ -151,6 +154,18 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """Earlier runs of it, siblings, yesterday."""
     hush: Hush | None = None
     memo: Memo = msgspec.field(default_factory=Memo)
+
+    changes: ClassVar[int] = 0
+    """How often what is shown of any track has changed: as long as it has not, nobody looks."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _SHOWN:
+            Track.changes += 1
+        super().__setattr__(name, value)
+
+    def told(self) -> None:
+        """Say that what is shown beside the judgement has changed: what is known of its past."""
+        Track.changes += 1
 
     def series(self) -> Series:
         """Return the window as the detectors want it."""

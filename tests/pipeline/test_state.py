@@ -10,7 +10,7 @@ import msgspec
 from gpuwatchd.model import Finding, ProcessUse
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
-from tests.making import GIB, KEY, LEAKER, MIB, calm, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, calm, finding, sample
 from tests.pipeline.play import EAGER, QUIET, Script, run
 
 if TYPE_CHECKING:
@@ -91,6 +91,23 @@ def test_a_process_that_has_not_changed_is_the_same_object_beside_one_that_has()
     assert before[0].sm_pct == 40.0
     assert after[0].sm_pct == 90.0
     assert after[1] is before[1]
+
+
+def test_an_alert_of_the_rank_that_leads_is_shown_of_those_it_stands_for() -> None:
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    run(pipeline, 100)
+    led, lead = (pipeline.watcher.tracks[f"{CARD.uid}/{who.key.pid}@{who.key.started_at_s}"]
+                 for who in (LEAKER, QUIET))  # fmt: skip
+    led.lead = lead
+    (tick,) = run(pipeline, 1)
+    assert [p.finding and p.finding.tier for p in tick.state.devices[0].processes or ()] == [
+        "none",
+        "none",
+    ]
+    lead.alert = alert(state="firing", finding=finding(subject=lead.subject))
+    (tick,) = run(pipeline, 1)
+    shown = [p.finding and p.finding.tier for p in tick.state.devices[0].processes or ()]
+    assert shown == ["alert", "alert"]
 
 
 def test_a_list_that_fails_for_a_moment_starves_no_series() -> None:
