@@ -36,6 +36,7 @@ _MEMORY_MEANS: dict[MemoryKind, str] = {
     "unified": "memory is shared with the host: what is free is what the host has left",
     "coherent": "the kernel keeps pages after a process has ended: processes alone are judged",
 }
+_ABSENT = {"gpu-lost": "it was lost", "gpu-hung": "the driver did not answer"}
 UNOWNED = "that no process owns"
 _DAY_S = 86400.0
 _MATTERS_BYTES, _MATTERS_SHARE = 512 * 1024**2, 0.01
@@ -178,8 +179,13 @@ def broken(item: LiveDevice, *, now_s: float) -> list[Part]:
     found = [e for e in item.events if e.hardware and now_s - e.at_s < _DAY_S]
     if not found:
         return []
-    at = units.clock(found[-1].at_s, now_s=now_s)
-    return [(f"{at} {found[-1].text}", "yellow"), ("look at the hardware first", "dim")]
+    last = found[-1]
+    at, said = units.clock(last.at_s, now_s=now_s), last.text
+    back = newest(item.events, "gpu-back")
+    if last.kind in _ABSENT and back is not None and back.at_s >= last.at_s:
+        # Its text is of that moment: "does not answer any more".
+        said = f"{_ABSENT[last.kind]}, back since {units.clock(back.at_s, now_s=now_s)}"
+    return [(f"{at} {said}", "yellow"), ("look at the hardware first", "dim")]
 
 
 def judged_instead(item: LiveDevice, others: Sequence[LiveDevice]) -> str:

@@ -382,6 +382,14 @@ def test_what_broke_lately_is_said_without_being_asked(capsys: pytest.CaptureFix
     assert "XID 31" not in shown
     world.write(devices=(_device(events=(old, ours)),), alerts=())
     assert "XID" not in _shown(capsys, "status")
+    lost = Event(at_s=now_s - 50, kind="gpu-lost", text="does not answer any more", hardware=True)
+    back = Event(at_s=now_s - 20, kind="gpu-back", text="the GPU answers again")
+    world.write(devices=(_device(events=(lost,)),), alerts=())
+    assert "does not answer any more" in _shown(capsys, "status")
+    world.write(devices=(_device(events=(lost, back)),), alerts=())
+    shown = _shown(capsys, "status")
+    assert re.search(r"it was lost, back since \d\d:\d\d  look at the hardware first", shown)
+    assert "any more" not in shown
 
 
 def test_a_gpu_that_is_lost_has_no_calm_verdict(capsys: pytest.CaptureFixture[str]) -> None:
