@@ -20,6 +20,8 @@ LookWord = Literal["clean", "unreadable", "hardware", "application"]
 
 RECENT_S: Final = 86_400.0
 """What happened longer ago does not explain what is seen now."""
+FIRST: Final = "look at the hardware first"
+"""How a line of advice begins that is about the hardware."""
 BEFORE_S: Final = 600.0
 """So long before a finding's onset an event still counts as its neighbour."""
 
@@ -165,13 +167,13 @@ def look(
         return Look(word="hardware", sentence=_first(broken, now_s), event=broken)
     if reading is not None and reading.state in _BROKEN:
         why = _BROKEN[reading.state]
-        return Look(word="hardware", sentence=f"look at the hardware first: {why}")
+        return Look(word="hardware", sentence=f"{FIRST}: {why}")
     if reading is not None and reading.ecc_errors:
         count = reading.ecc_errors
         errors = (
             "1 uncorrected memory error" if count == 1 else f"{count} uncorrected memory errors"
         )
-        sentence = f"look at the hardware first: {errors} since the driver was loaded"
+        sentence = f"{FIRST}: {errors} since the driver was loaded"
         return Look(word="hardware", sentence=sentence)
     program = next((e for e in reversed(recent) if e.hardware is False), None)
     if program is not None:
@@ -197,7 +199,7 @@ def _breaks(event: Event) -> bool:
 
 
 def _first(event: Event, now_s: float) -> str:
-    return f"look at the hardware first: {event.text}, at {units.clock(event.at_s, now_s=now_s)}"
+    return f"{FIRST}: {event.text}, at {units.clock(event.at_s, now_s=now_s)}"
 
 
 def _clean(reading: DeviceReading) -> str:

@@ -61,6 +61,7 @@ POD = "5696ffab-ca6c-4d45-a16f-a164cdbcbf2b"
             },
             "docker 6ff8daebd14c - python train.py - pid 4711",
         ),
+        ({"container": f"docker {'6f' * 32}"}, "docker 6f6f6f6f6f6f - python - pid 4711"),
         (
             {"argv": ("python", "-m", "vllm.x"), "framework": "vLLM", "framework_sure": True},
             "vLLM - pid 4711",

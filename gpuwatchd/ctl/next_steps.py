@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd import units
+from gpuwatchd import hardware, units
 from gpuwatchd.ctl import circumstances
 from gpuwatchd.ctl.envelope import is_leak
 
@@ -68,12 +68,12 @@ def steps(case: Case, *, hardware_first: bool) -> list[Step]:
     if not is_leak(case.finding):
         return [*out, *_calm(case)]
     if case.subject.unattributed or case.process is None:
-        return [*out, *_nobody(case)]
+        return [*out, *_nobody(case), *_advice(case, hardware_first=hardware_first)]
     info = case.process.info
     out += list(_identify(case, info))
     if not info.foreign:
         out += list(_inside(case, info))
-    out += [Step(advice) for advice in (case.finding.advice if case.finding is not None else ())]
+    out += list(_advice(case, hardware_first=hardware_first))
     which = f"{info.key.pid}/host" if case.subject.host else info.key.pid
     out.append(
         Step(
@@ -94,7 +94,11 @@ def _calm(case: Case) -> Iterator[Step]:
         yield from _profile(case, case.process.info)
     key = case.subject.process
     flag = f" --pid {key.pid}" if key is not None else f" --gpu {label}"
-    calm = "" if circumstances.first(case) else "nothing has to be done; "
+    if any(holding.device_uid == case.item.device.uid for holding in case.view.holdings):
+        yield Step("see what is held there without work", "gpuwatchctl zombies")
+        calm = ""
+    else:
+        calm = "" if circumstances.first(case) else "nothing has to be done; "
     yield Step(
         f"{calm}look at the curve yourself",
         f"gpuwatchctl history{flag} --since 6h",
@@ -112,8 +116,12 @@ def _nobody(case: Case) -> Iterator[Step]:
     yield Step(
         "see when it began, and what began then", f"gpuwatchctl history --gpu {label} --since 6h"
     )
-    for advice in case.finding.advice if case.finding is not None else ():
-        yield Step(advice)
+
+
+def _advice(case: Case, *, hardware_first: bool) -> Iterator[Step]:
+    for line in case.finding.advice if case.finding is not None else ():
+        if not (hardware_first and line.startswith(hardware.FIRST)):
+            yield Step(line)
 
 
 def _identify(case: Case, info: ProcessInfo) -> Iterator[Step]:

@@ -139,7 +139,9 @@ def _full(
     facts += [
         ("hardware", f"{units.clock(event.at_s, now_s=now_s)} {event.text}")
         for event in item.events
-        if event.hardware and event.at_s >= since_s - _BEFORE_S
+        if event.hardware
+        and event.at_s >= since_s - _BEFORE_S
+        and not any(event.text in line for line in finding.advice)
     ][-1:]
     facts += [("advice", advice) for advice in finding.advice]
     if wide and process is not None:

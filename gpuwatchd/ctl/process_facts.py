@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gpuwatchd.model import ProcessInfo
     from gpuwatchd.store.live import LiveProcess
 
-_SHORT_ID = 12
 _SHORT_POD = 8
 _ALONE = {"C", ""}
 
@@ -50,26 +49,10 @@ def where(info: ProcessInfo) -> list[str]:
         ("job", info.job),
         ("group", info.group if info.group != info.job else None),
         ("pod", f"pod {info.pod[:_SHORT_POD]}" if info.pod else None),
-        ("container", _short(info.container)),
+        ("container", info.short_container),
         ("unit", f"unit {info.unit}" if info.unit else None),
     )
     return [value if " " in value else f"{label} {value}" for label, value in named if value]
-
-
-def _short(container: str | None) -> str | None:
-    """Return a container's id as its tools print it; other names stay whole.
-
-    Examples
-    --------
-    >>> _short("docker " + "ab" * 32), _short("lxc web")
-    ('docker abababababab', 'lxc web')
-    """
-    if container is None:
-        return None
-    kind, _, name = container.rpartition(" ")
-    if len(name) > _SHORT_ID and all(c in "0123456789abcdef" for c in name):
-        name = name[:_SHORT_ID]
-    return f"{kind} {name}".strip()
 
 
 def host_growth(process: LiveProcess) -> str:

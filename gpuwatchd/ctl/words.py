@@ -134,7 +134,7 @@ def share(one: Blame) -> str:
     'rank 1[7] 50%'
     """
     pid = "" if one.process is None else one.process.pid
-    said = pid == "" or one.name.endswith(f"pid {pid}")
+    said = pid == "" or f"pid {pid}" in one.name
     return f"{one.name}{'' if said else f'[{pid}]'} {units.percent(one.share)}"
 
 

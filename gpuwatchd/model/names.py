@@ -61,6 +61,7 @@ HoldingKind = Literal[
     "hung-rank",
     "idle",
 ]
+"""What is surest comes first."""
 
 PER_INSTANCE = "memory is read per MIG instance"
 """Why the card of MIG instances has no process list: nothing is missing, they have their own."""

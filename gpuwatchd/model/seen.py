@@ -6,6 +6,9 @@ import msgspec
 
 from gpuwatchd.model.names import DeviceState, EventKind, MemoryKind, Value
 
+_ID_CHARS = 12
+"""So many of a container's id its tools print."""
+
 
 class Device(Value, frozen=True, kw_only=True):
     """One GPU, one MIG instance or one simulated card."""
@@ -111,11 +114,30 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         return self.group, self.user if self.uid is None else self.uid
 
     @property
+    def short_container(self) -> str | None:
+        """Container with its id as its tools print it; other names stay whole.
+
+        Examples
+        --------
+        >>> key = ProcessKey(pid=1, started_at_s=None)
+        >>> ProcessInfo(key=key, name="x", container="docker " + "ab" * 32).short_container
+        'docker abababababab'
+        >>> ProcessInfo(key=key, name="x", container="lxc web").short_container
+        'lxc web'
+        """
+        if self.container is None:
+            return None
+        kind, _, name = self.container.rpartition(" ")
+        if len(name) > _ID_CHARS and all(c in "0123456789abcdef" for c in name):
+            name = name[:_ID_CHARS]
+        return f"{kind} {name}".strip()
+
+    @property
     def place(self) -> str | None:
         """Job, else pod, else container; None where it is in none that is known."""
         if self.job is not None:
             return self.job
-        return f"pod {self.pod[:8]}" if self.pod is not None else self.container
+        return f"pod {self.pod[:8]}" if self.pod is not None else self.short_container
 
     @property
     def whose(self) -> str:

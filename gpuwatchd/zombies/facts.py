@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 
-if TYPE_CHECKING:
-    from gpuwatchd.model import HoldingKind, Ledger, ProcessInfo, ProcessKey, ServerReading
+from gpuwatchd.model import HoldingKind
 
-ORDER: Final[tuple[HoldingKind, ...]] = (
-    "gone",
-    "defunct",
-    "driver-wait",
-    "ghost",
-    "orphaned-runner",
-    "no-model",
-    "leaked-kv",
-    "hung-rank",
-    "idle",
-)
+if TYPE_CHECKING:
+    from gpuwatchd.model import Ledger, ProcessInfo, ProcessKey, ServerReading
+
+ORDER: Final[tuple[HoldingKind, ...]] = get_args(HoldingKind)
 """What is surest comes first; a process is listed once, as the first of them that it is."""
 
 DAEMONS: Final[frozenset[str]] = frozenset(

@@ -13,6 +13,7 @@ from gpuwatchd.ctl import main
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import (
     Event,
+    Holding,
     ProcessInfo,
     ProcessKey,
     Subject,
@@ -160,6 +161,36 @@ def test_the_hardware_comes_first_when_it_speaks(capsys: pytest.CaptureFixture[s
     assert "clean, not the hardware: no error was reported" in told
     assert "rule the hardware out" not in told
     assert "not readable here" not in told
+
+
+def test_what_broke_is_one_step_and_one_line_of_predict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    event = Event(at_s=time.time() - 60, kind="xid", text="XID 79: off the bus", hardware=True)
+    advice = ("look at the hardware first: XID 79: off the bus, at 10:00", "restart it")
+    first, second = world.state().devices
+    found = world.leak(advice=advice)
+    process = msgspec.structs.replace((first.processes or ())[0], finding=found)
+    device = msgspec.structs.replace(first, events=(event,), finding=found, processes=(process,))
+    world.write(devices=(device, second))
+    steps = [step["text"] for step in asked(capsys)["data"]["next_steps"]]
+    assert steps[0] == "rule the hardware out first"
+    assert "restart it" in steps
+    assert advice[0] not in steps
+    main(["predict"])
+    assert " ".join(capsys.readouterr().out.split()).count("XID 79: off the bus") == 1
+
+
+def test_memory_that_is_held_there_without_work_is_a_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    held = Holding(kind="gone", device_uid=world.SECOND.uid)
+    world.write()
+    assert "nothing has to be done" in explained(capsys, "1")
+    world.write(holdings=(held,))
+    told = explained(capsys, "1")
+    assert "gpuwatchctl zombies" in told
+    assert "nothing has to be done" not in told
 
 
 def test_a_pool_is_explained_honestly(capsys: pytest.CaptureFixture[str]) -> None:
