@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from ctypes import string_at
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.model import ProcessKey, ProcessUse
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_MEMORY: Final = 0xFFFF_FFFF_FFFF_FFFF
 MAX_PIDS: Final = 4_194_304
+_FULL_PCT: Final = 100
 _SAMPLES: Final = 128
 MOST_SAMPLES: Final = 4096
 """Utilisation samples that there is room for: at first, and when the driver asks for more."""
@@ -248,9 +250,9 @@ class ProcessLists:
             card.refused.add("sm")
         elif code in {OK, _NOT_FOUND}:
             absent = 0.0 if newest or busy_pct == 0 else None
-            found: dict[int, float | None] = {
-                pid: newest.get(pid, (0, absent))[1] for pid in desk.by_pid
-            }
+            found: dict[int, float | None] = {**newest}
+            if newest.keys() != desk.by_pid.keys():
+                found = {pid: newest.get(pid, absent) for pid in desk.by_pid}
             if found != desk.busy:
                 desk.busy = found
                 return True
@@ -258,25 +260,17 @@ class ProcessLists:
         had_any, desk.busy = bool(desk.busy), {}
         return had_any
 
-    def _samples(self, desk: Desk) -> tuple[int, dict[int, tuple[int, float]]]:
-        """Return NVML's code and, by pid, instant and share of the newest sample."""
+    def _samples(self, desk: Desk) -> tuple[int, dict[int, float]]:
+        """Return NVML's code and, by pid, the share of the newest sample."""
         room = max(_SAMPLES, desk.room)
         code, raw = self._ask_samples(desk, room)
         if code == INSUFFICIENT_SIZE:
             # A driver may ask for room for every sample it could have, however few there are.
             code, raw = self._ask_samples(desk, MOST_SAMPLES)
-        newest: dict[int, tuple[int, float]] = {}
-        if code == OK:
-            latest_us = desk.seen_us
-            for pid, at_us, sm_pct in _SAMPLE.iter_unpack(raw):
-                # Drivers are known to hand out blank samples, and shares far above 100.
-                if not pid or sm_pct > 100:
-                    continue
-                before = newest.get(pid)
-                if before is None or at_us >= before[0]:
-                    newest[pid] = (at_us, float(sm_pct))
-                    latest_us = max(latest_us, at_us)
-            desk.seen_us = latest_us
+        if code != OK or not raw:
+            return code, {}
+        newest, latest_us = _newest(raw)
+        desk.seen_us = max(desk.seen_us, latest_us)
         return code, newest
 
     def _ask_samples(self, desk: Desk, room: int) -> tuple[int, bytes]:
@@ -285,6 +279,25 @@ class ProcessLists:
         buffer = ctypes.create_string_buffer(room * _SAMPLE.size)
         code = self._calls.samples(desk.handle, buffer, desk.number_ref, since)
         return code, string_at(buffer, min(count.value, room) * _SAMPLE.size)
+
+
+def _newest(raw: bytes) -> tuple[dict[int, float], int]:
+    """Return the newest share of each pid, and the instant of the newest of all."""
+    # Column by column: as a rule each pid is there once, and an entry at a time is slow.
+    whole = memoryview(raw)
+    pids, instants = whole.cast("I")[::8].tolist(), whole.cast("Q")[1::4].tolist()
+    shares = whole.cast("I")[4::8].tolist()
+    if len(set(pids)) < len(pids) or 0 in pids or max(shares) > _FULL_PCT:
+        # Drivers are known to hand out blank samples, and shares far above 100.
+        told = [
+            one
+            for one in zip(instants, pids, shares, strict=True)
+            if one[1] and one[2] <= _FULL_PCT
+        ]
+        told.sort(key=itemgetter(0))  # of two at one instant the later one counts
+        instants = [at_us for at_us, _, _ in told]
+        pids, shares = [pid for _, pid, _ in told], [share for _, _, share in told]
+    return dict(zip(pids, map(float, shares), strict=True)), max(instants, default=0)
 
 
 def _largest_pid(proc: Path) -> int:
