@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd import frameworks, policy, units
 from gpuwatchd.ctl import device_facts, process_facts, words
 from gpuwatchd.ctl.envelope import is_leak
+from gpuwatchd.frameworks.serving import COUNTS_LIVE
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
@@ -189,9 +190,10 @@ def framework(case: Case) -> Iterator[str]:
         model = f", serving {info.model}" if info is not None and info.model else ""
         yield f"{name} ({sure}){model}"
         if name in frameworks.PREALLOCATES:
+            inside = ", the KV cache" if name in COUNTS_LIVE else ""
             yield (
                 "it takes a pool at start: memory is flat by design, and a leak inside the pool is "
-                "invisible here; growth above the pool, the KV cache and host memory are watched"
+                f"invisible here; growth above the pool{inside} and host memory are watched"
             )
         elif name in frameworks.GRAPHICS:
             yield "what draws grows with the windows that are open: watched at most, never alerted"

@@ -201,6 +201,10 @@ def test_a_pool_is_explained_honestly(capsys: pytest.CaptureFixture[str]) -> Non
     assert "a leak inside the pool is invisible here" in told
     assert "only the framework's figures tell" in told
     assert "localhost:8000/metrics" in told
+    assert "growth above the pool, the KV cache and host memory are watched" in told
+    info = msgspec.structs.replace(OWNER, framework="JAX")
+    write_one(LiveProcess(info=info, used_bytes=GIB, finding=making.calm(pattern="preallocated")))
+    assert "growth above the pool and host memory are watched" in explained(capsys, "4711")
 
 
 def _names(row: str) -> set[str]:
