@@ -114,7 +114,7 @@ def _wait(directory: Path, before: LiveState) -> list[str] | None:
         if state is None or not look.alive(state):
             return []
         keeps = [
-            f"GPU {device.device.index} is {device.reading.state if device.reading else 'unknown'}"
+            f"{device.device.label} is {device.reading.state if device.reading else 'unknown'}"
             for device in state.devices
             if device.device.source == "nvml"
             and (device.reading is None or device.reading.state not in _LET_GO)
@@ -123,6 +123,8 @@ def _wait(directory: Path, before: LiveState) -> list[str] | None:
         if state.ticks > before.ticks and not keeps and not held:
             return held
         time.sleep(0.1)
+    # Of those that are kept, the ones that do not answer are why.
+    keeps = [kept for kept in keeps if not kept.endswith(" is ok")] or keeps
     why = ", ".join([*keeps, *(held or [])]) or "no tick since"
     raise GpuwatchdError(
         f"the daemon (pid {before.pid}) has not let go of the GPUs: {why}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -137,6 +138,8 @@ def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
         out.flow(_split(line, "yellow"), rest="  ", gap=" ")
     if view.holdings:
         _table(out, flags, view)
+    elif len(unknown) == len(view.devices):
+        out.flow(_split("whether memory is held without work is unknown", "yellow"), gap=" ")
     else:
         nothing = _split("nothing is held without work:", "green")
         out.flow([*nothing, *_split(_checked(view), "")], rest="  ", gap=" ")
@@ -243,7 +246,8 @@ def _loose(out: Out, loose: Loose, *, wide: bool, quiet: bool, sure: bool) -> No
         return
     if loose.unreadable:
         plural = "process" if loose.unreadable == 1 else "processes"
-        line = f"(open files of {loose.unreadable} {plural} of others: not visible without root)"
+        why = "could not be looked into" if os.geteuid() == 0 else "not visible without root"
+        line = f"(open files of {loose.unreadable} {plural} of others: {why})"
         out.flow(_split(line), rest="  ", gap=" ")
     if not loose.whole:
         line = "(not every process was looked at: there are too many)"

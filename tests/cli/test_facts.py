@@ -197,7 +197,10 @@ def test_what_is_held_on_a_released_gpu_was_seen_before(
     assert "GPU 0: its process list is unknown now, what is listed there was seen before" in shown
     assert "1 in all, 1.0 GiB; no process list can be read now" in shown
     world.write(devices=(_device(reading=silent, processes=None),), alerts=())
-    assert "nothing is said of it" in " ".join(_shown(capsys, "zombies").split())
+    shown = " ".join(_shown(capsys, "zombies").split())
+    assert "nothing is said of it" in shown
+    assert "whether memory is held without work is unknown" in shown
+    assert "nothing is held" not in shown
 
 
 @pytest.mark.parametrize(

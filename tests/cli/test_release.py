@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from gpuwatchd.ctl import main
 from gpuwatchd.ctl import release as verb
 from gpuwatchd.store import release
+from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +46,29 @@ def test_without_a_daemon_nothing_is_held_and_the_wish_is_kept(
     code, out, _ = run("--end")
     assert (code, out) == (0, "the request is taken back; no daemon runs\n")
     assert run("--now-back")[:2] == (0, "nothing was released\n")
+
+
+def test_who_keeps_the_gpus_is_named_and_nobody_else(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One GPU that hangs keeps all: that the others are well is no reason."""
+    monkeypatch.setattr(verb, "WAIT_S", 0.1)
+    monkeypatch.setattr(verb, "open_files", lambda _: [])
+    nvml = {"source": "nvml"}
+    well, ill = (
+        msgspec.structs.replace(
+            one, device=msgspec.structs.replace(one.device, **nvml),
+            reading=None if one.reading is None
+            else msgspec.structs.replace(one.reading, state=state),
+        )
+        for one, state in zip(world.state().devices, ("ok", "hung"), strict=True)
+    )  # fmt: skip
+    world.write(devices=(well, ill), interval_s=0.05)
+    code, _, err = run()
+    assert code == 1
+    assert err.splitlines()[0].endswith("has not let go of the GPUs: GPU 1 is hung")
+    world.write(devices=(well,), interval_s=0.05)
+    assert "has not let go of the GPUs: GPU 0 is ok" in run()[2]
 
 
 @pytest.mark.parametrize("words", ["9s", "25h", "0", "soon", "-1"])

@@ -232,6 +232,9 @@ def test_who_has_device_files_open_without_being_listed(
         )
     )
     world.write()
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert "open files of 3 processes of others: could not be looked into" in said(capsys)[1]
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     out = said(capsys)[1]
     listed = [line for line in out.splitlines() if "/dev/nvidia" in line]
     assert [line.split("[")[0].strip() for line in listed] == ["lost", "nvitop"]
