@@ -24,6 +24,8 @@ FIRST: Final = "look at the hardware first"
 """How a line of advice begins that is about the hardware."""
 BEFORE_S: Final = 600.0
 """So long before a finding's onset an event still counts as its neighbour."""
+LATE_S: Final = 60.0
+"""A GPU that did not answer and is back within this time was slow, and is not broken."""
 
 _APPLICATION: Final = {
     13: "a program's kernel failed",
@@ -162,7 +164,7 @@ def look(
     """
     since_s = now_s - RECENT_S if since_s is None else since_s
     recent = sorted((e for e in events if e.at_s >= since_s), key=lambda e: e.at_s)
-    broken = next((e for e in reversed(recent) if _breaks(e)), None)
+    broken = next((e for e in reversed(recent) if _breaks(e) and not _passed(e, recent)), None)
     if broken is not None:
         return Look(word="hardware", sentence=_first(broken, now_s), event=broken)
     if reading is not None and reading.state in _BROKEN:
@@ -198,6 +200,13 @@ def _breaks(event: Event) -> bool:
     return event.hardware is True and event.kind != "throttle"
 
 
+def _passed(event: Event, events: Iterable[Event]) -> bool:
+    """Say whether a GPU only answered late: that happens to a healthy one that has much to do."""
+    return event.kind == "gpu-hung" and any(
+        other.kind == "gpu-back" and 0 <= other.at_s - event.at_s <= LATE_S for other in events
+    )
+
+
 def _first(event: Event, now_s: float) -> str:
     return f"{FIRST}: {event.text}, at {units.clock(event.at_s, now_s=now_s)}"
 
@@ -225,7 +234,12 @@ def advice(
         Since when the finding says that memory grows, and when it was judged.
     """
     begun_s = (judged_at_s if onset_at_s is None else onset_at_s) - BEFORE_S
-    broken = [e for e in events if _breaks(e) and begun_s <= e.at_s <= judged_at_s + BEFORE_S]
+    known = tuple(events)
+    broken = [
+        e
+        for e in known
+        if _breaks(e) and not _passed(e, known) and begun_s <= e.at_s <= judged_at_s + BEFORE_S
+    ]
     if not broken:
         return ()
     return (_first(max(broken, key=lambda e: e.at_s), judged_at_s),)

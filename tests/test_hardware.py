@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd import hardware
-from gpuwatchd.model import DeviceReading, Event
+from gpuwatchd.model import DeviceReading, Event, EventKind
 
 NOW_S = 1_700_000_000.0
 
@@ -118,3 +118,19 @@ def test_a_slowdown_is_mentioned_and_blames_nothing() -> None:
 def test_a_finding_is_not_told_of_a_programs_own_error() -> None:
     events = [event(hardware=False), event(hardware=None)]
     assert hardware.advice(events, onset_at_s=None, judged_at_s=NOW_S) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "away_s", "word"),
+    [("gpu-hung", 15, "clean"), ("gpu-hung", 300, "hardware"), ("gpu-lost", 15, "hardware")],
+)
+def test_a_gpu_that_only_answered_late_is_not_accused(
+    kind: EventKind, away_s: float, word: str
+) -> None:
+    hung = msgspec.structs.replace(event(400, hardware=True, code=None), kind=kind)
+    back = msgspec.structs.replace(event(400 - away_s, hardware=None, code=None), kind="gpu-back")
+    assert hardware.look([back, hung], reading(ecc_errors=0), now_s=NOW_S).word == word
+    said = hardware.advice([hung, back], onset_at_s=NOW_S - 500, judged_at_s=NOW_S)
+    assert bool(said) == (word == "hardware")
+    # Without a sign that it is back it is as broken as it seems.
+    assert hardware.look([hung], reading(), now_s=NOW_S).word == "hardware"
