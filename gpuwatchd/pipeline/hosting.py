@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.seen import Seen
 
 EVERY_TICKS = 6
+LEFT = "its process has left that GPU, and is watched with another"
 UNCHANGED_S = 60.0
 """A figure that stays the same is noted again after this time."""
 
@@ -58,25 +59,26 @@ class HostMemory:
         tick = self._ticks[source] = self._ticks.get(source, -1) + 1
         if tick % EVERY_TICKS:
             return []
-        listed = sorted(
-            (seen for seen in devices if seen.uses is not None and seen.uses_s == seen.taken_s),
-            key=lambda seen: seen.device.uid,
-        )
-        changed: list[Alert] = []
-        homes: dict[ProcessKey, str] = {}
-        looked = False
+        ranked = sorted(devices, key=lambda seen: seen.device.uid)
+        listed = [seen for seen in ranked if seen.uses is not None and seen.uses_s == seen.taken_s]
+        # One that is on several devices stays with the one where it was seen first, even while the
+        # list of that one cannot be read.
+        homes = {key: seen for seen in ranked for key in seen.hosts}
+        noted: set[ProcessKey] = set()
         for seen in listed:
             seen.hosts_s = seen.taken_s
             for use in seen.uses or ():
                 held, key = use.host_bytes, use.key
-                if held is None or homes.setdefault(key, seen.device.uid) != seen.device.uid:
+                if held is None or key in noted:
                     continue
-                if not looked:
-                    looked = True
+                if not noted:
                     self._measure(now_s)
-                self._note(seen, key, held, now_s)
-            changed += self._part(seen, {use.key for use in seen.uses or ()}, homes, now_s)
-        return changed
+                noted.add(key)
+                home = homes.setdefault(key, seen)
+                home.hosts_s = home.taken_s
+                self._note(home, key, held, now_s)
+        present = {use.key for seen in listed for use in seen.uses or ()}
+        return [alert for seen in listed for alert in self._part(seen, present, now_s)]
 
     def _measure(self, now_s: float) -> None:
         found = self._look()
@@ -101,18 +103,19 @@ class HostMemory:
             assert isinstance(track.window, Ring)  # noqa: S101 - live tracks have rings
             track.window.add(now_s, held)
 
-    def _part(
-        self, seen: Seen, present: set[ProcessKey], homes: dict[ProcessKey, str], now_s: float
-    ) -> list[Alert]:
-        """Watch those no more that two looks in a row did not find."""
+    def _part(self, seen: Seen, present: set[ProcessKey], now_s: float) -> list[Alert]:
+        """Watch those no more that two looks in a row did not find there."""
         uid = seen.device.uid
-        missing = {key for key in seen.hosts if key not in present or homes.get(key, uid) != uid}
+        here = {use.key for use in seen.uses or ()}
+        missing = {key for key in seen.hosts if key not in here}
         before = self._missing.get(uid, set())
         self._missing[uid] = missing
         changed: list[Alert] = []
         for key in missing & before:
             track = seen.hosts.pop(key)
-            alert = self._intake.watcher.end(track, endings.of_process(track), now_s)
+            left = key in present
+            why = LEFT if left else endings.of_process(track)
+            alert = self._intake.watcher.end(track, why, now_s, quietly=left)
             self._intake.watcher.forget(track)
             if alert is not None:
                 changed.append(alert)

@@ -128,6 +128,32 @@ def test_a_process_on_two_devices_is_one_subject() -> None:
     assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
 
 
+def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
+    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
+
+    def play(i: int) -> Sample:
+        one = on_host(i, growing(i))
+        first = one.readings[0]
+        second = msgspec.structs.replace(first, device_uid="GPU-2")
+        if 100 <= i < 600:
+            first = msgspec.structs.replace(
+                first, uses=None, used_bytes=None, free_bytes=None, state="hung"
+            )
+        return msgspec.structs.replace(one, readings=(first, second))
+
+    post = Postbox()
+    source = Script(play, devices=(CARD, other))
+    pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
+    pipeline.intake.hosts = hosting.HostMemory(
+        pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=20 * GIB)
+    )
+    ticks = run(pipeline, 700)
+    found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
+    assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
+    assert post.told == ["firing: host memory of python train.py[4711] of alice"]
+    assert [a.state for t in ticks for a in t.changes] == ["watch", "firing"]
+
+
 def test_the_room_of_the_host(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text(
         "MemTotal:       1000 kB\nMemFree:  10 kB\nMemAvailable:    600 kB\nSwapFree:  24 kB\n"
