@@ -43,7 +43,7 @@ class Part(NamedTuple):
     name: str
     flags: tuple[str, ...]
     patterns: tuple[str, ...]
-    alerts: bool
+    leaks: bool
     host: bool = False
     """Whether it is the verdict on the host's memory that counts."""
 
@@ -57,9 +57,9 @@ def plan(minutes: float) -> tuple[Part, ...]:
 
     leaks, calm = True, False
     return (
-        Part("leak_gradual", ("--rate", "400"), ("gradual",), leaks),
-        Part("leak_steps", ("--rate", "300", "--every", span(1 / 10)), ("step",), leaks),
-        Part("leak_cyclic", ("--rate", "300", "--period", span(1 / 16)), ("cyclic",), leaks),
+        Part("leak_gradual", ("--rate", "800"), ("gradual",), leaks),
+        Part("leak_steps", ("--rate", "800", "--every", span(1 / 10)), ("step",), leaks),
+        Part("leak_cyclic", ("--rate", "800", "--period", span(1 / 16)), ("cyclic",), leaks),
         Part("leak_host", ("--rate", "400"), ("gradual",), leaks, host=True),
         Part(
             "warmup_then_flat",
@@ -241,10 +241,12 @@ def judged(part: Part, seen: dict[str, Any]) -> str:
         return f"the leaker failed, see {part.name}.log"
     if not seen["listed"]:
         return "the driver did not list it (a container?)"
-    alerted = seen["alerted_after_s"] is not None
-    if alerted != part.alerts:
-        return "wrong: no alert" if part.alerts else "wrong: a false alarm"
-    if not part.alerts or seen["pattern"] in part.patterns:
+    if not part.leaks:
+        return "right" if seen["alerted_after_s"] is None else "wrong: a false alarm"
+    # How soon a watch becomes an alert depends on how much of the card has been lost by then.
+    if seen["watched_after_s"] is None:
+        return "wrong: not noticed"
+    if seen["pattern"] in part.patterns:
         return "right"
     return f"wrong: {seen['pattern']} instead of {' or '.join(part.patterns)}"
 
@@ -306,11 +308,15 @@ def record(parts: Sequence[Part], flags: argparse.Namespace) -> int:
 
 def show(runs: Iterable[tuple[Part, dict[str, Any]]]) -> None:
     """Print what was found, one line per leaker."""
-    print(f"{'leaker':<18}{'said':<14}{'alert after':<13}result")
+    print(f"{'leaker':<18}{'said':<12}{'watch after':<13}{'alert after':<13}result")
     for part, seen in runs:
-        after = seen["alerted_after_s"]
-        when = "none" if after is None else f"{after / 60:.1f} min"
-        print(f"{part.name:<18}{seen['pattern'] or 'nothing':<14}{when:<13}{seen['result']}")
+        watch, alert = (_minutes(seen[key]) for key in ("watched_after_s", "alerted_after_s"))
+        said = seen["pattern"] or "nothing"
+        print(f"{part.name:<18}{said:<12}{watch:<13}{alert:<13}{seen['result']}")
+
+
+def _minutes(after_s: float | None) -> str:
+    return "never" if after_s is None else f"{after_s / 60:.1f} min"
 
 
 def _stamp(at: datetime) -> str:
@@ -341,7 +347,11 @@ def main(argv: list[str] | None = None) -> int:
     parts = [part for part in plan(flags.minutes) if not flags.only or part.name in flags.only]
     if flags.dry_run:
         for part in parts:
-            said = f"alert: {part.patterns[0]}" if part.alerts else f"no alert: {part.patterns[0]}"
+            said = (
+                f"watch or alert: {part.patterns[0]}"
+                if part.leaks
+                else f"no alert: {part.patterns[0]}"
+            )
             print(f"{shlex.join(command_of(part, flags, Path('DIR'))[1:])}\n    {said}")
         total = len(parts) * flags.minutes + (len(parts) - 1) * flags.pause / 60
         print(f"{len(parts)} leakers, about {total:.0f} min in all")

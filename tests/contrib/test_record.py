@@ -105,7 +105,7 @@ def test_the_dry_run_tells_every_command_and_what_should_be_said() -> None:
     assert all("--device cuda:1 --seconds 360" in line for line in commands)
     assert sum("--snapshot" in line for line in commands) == 1
     assert [line.strip().partition(":")[0] for line in lines if line.startswith(" ")] == (
-        ["alert"] * 4 + ["no alert"] * 3
+        ["watch or alert"] * 4 + ["no alert"] * 3
     )
     assert lines[-1] == "7 leakers, about 44 min in all"
 
@@ -145,7 +145,7 @@ def test_traces_snapshot_and_provenance_are_written(tmp_path: Path) -> None:
         *("leak_gradual.csv", "leak_gradual.device.csv"),
         "leak_gradual.pickle",
     ]
-    assert (gradual["result"], sawtooth["result"]) == ("wrong: no alert", "right")
+    assert (gradual["result"], sawtooth["result"]) == ("wrong: not noticed", "right")
     assert sawtooth["files"] == ["sawtooth.csv", "sawtooth.device.csv"]
     for run in (gradual, sawtooth):
         assert run["exit_code"] == 0
