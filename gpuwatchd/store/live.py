@@ -10,7 +10,7 @@ import errno
 import functools
 import os
 import stat
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -115,6 +115,15 @@ _MOST_PIECES = 512
 """Linux and macOS take 1,024 at once."""
 
 
+class _Piece(NamedTuple):
+    """What one process was encoded to."""
+
+    process: LiveProcess
+    encoded: bytes
+    parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]]
+    """Those of its values that have parts: as a rule only one of them changes."""
+
+
 class Pieces:
     """What processes were encoded to, while they are the very same objects.
 
@@ -124,8 +133,8 @@ class Pieces:
 
     def __init__(self) -> None:
         self.lists: dict[int, tuple[tuple[LiveProcess, ...], bytes]] = {}
-        self.each: dict[int, dict[int, tuple[LiveProcess, bytes]]] = {}
-        """By position of the device, the processes of its list."""
+        self.each: dict[int, dict[int, _Piece]] = {}
+        """By position of the device, the processes of its list, by the identity of who they are."""
 
 
 @functools.cache
@@ -180,17 +189,36 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
 
 def _list(
     processes: tuple[LiveProcess, ...],
-    each: dict[int, dict[int, tuple[LiveProcess, bytes]]],
+    each: dict[int, dict[int, _Piece]],
     position: int,
 ) -> bytes:
     before, now = each.get(position, {}), {}
+    encoded = []
     for process in processes:
-        piece = before.get(id(process))
-        if piece is None:
-            piece = (process, _ENCODER.encode(_lean(process)))
-        now[id(process)] = piece
+        # Who it is is kept alive with the piece, and the same as long as it is the same object.
+        piece = before.get(id(process.info))
+        if piece is None or piece.process is not process:
+            piece = _piece(process, {} if piece is None else piece.parts)
+        now[id(process.info)] = piece
+        encoded.append(piece.encoded)
     each[position] = now
-    return b"[" + b",".join([encoded for _, encoded in now.values()]) + b"]"
+    return b"[" + b",".join(encoded) + b"]"
+
+
+def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec.Raw]]) -> _Piece:
+    """Encode one process, without its parts that are the same objects as before."""
+    parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]] = {}
+    whole: dict[str, object] = {}
+    for name, default in _fields(LiveProcess):
+        value = getattr(process, name)
+        if isinstance(value, msgspec.Struct):
+            known = before.get(name)
+            if known is None or known[0] is not value:
+                known = (value, msgspec.Raw(_ENCODER.encode(_lean(value))))
+            parts[name], whole[name] = known, known[1]
+        elif value is not default and value != default:
+            whole[name] = value
+    return _Piece(process, _ENCODER.encode(whole), parts)
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:

@@ -14,7 +14,7 @@ from gpuwatchd.zombies import activity, advice
 from gpuwatchd.zombies.facts import STOPPED, Sign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpuwatchd.model import HoldingKind, ProcessKey
     from gpuwatchd.zombies.activity import Scene
@@ -46,6 +46,7 @@ def read(
     servers: Sequence[Server],
     waits: Mapping[tuple[str, ProcessKey], Wait],
     limits: Limits,
+    is_early: Callable[[str, ProcessKey], bool] = lambda _uid, _key: False,
 ) -> Iterator[Sign]:
     """Yield the signs of one look: at most one per process and device, the surest.
 
@@ -59,6 +60,9 @@ def read(
         (device, process) -> why that rank does nothing for its job.
     limits
         What counts.
+    is_early
+        Says of a process on a device that it has not been idle for long enough to be told of:
+        nobody will read the words, which take most of a look where many are idle.
     """
     elsewhere: set[ProcessKey] | None = None
     for board in boards:
@@ -84,9 +88,9 @@ def read(
                 or (_serving(board, held, servers) if servers else None)
                 or _left_runner(board, held)
                 or (_hung(board, held, waits) if waits else None)
-                or _idle(board, held, servers, limits.idle_after_s, around)
+                or _idle(board, held, servers, limits.idle_after_s, around, is_early=is_early)
             )
-            if found is not None and found.kind == "idle":
+            if found is not None and found.kind == "idle" and found.evidence:
                 elsewhere = _works_elsewhere(boards) if elsewhere is None else elsewhere
                 if held.info.key in elsewhere:
                     found = structs.replace(
@@ -261,7 +265,13 @@ def _hung(board: Board, held: Held, waits: Mapping[tuple[str, ProcessKey], Wait]
 
 
 def _idle(
-    board: Board, held: Held, servers: Sequence[Server], after_s: float, around: Scene
+    board: Board,
+    held: Held,
+    servers: Sequence[Server],
+    after_s: float,
+    around: Scene,
+    *,
+    is_early: Callable[[str, ProcessKey], bool],
 ) -> Sign | None:
     """Return the sign of a process that holds memory and does nothing with it."""
     if held.used_bytes is None or held.kind == "G":
@@ -271,6 +281,8 @@ def _idle(
     asked = [s.reading for s in _servers_of(held, servers) if s.reading.ok] if servers else ()
     if any((r.running or 0) > 0 or (r.waiting or 0) > 0 for r in asked):
         return None
+    if is_early(board.uid, held.info.key):
+        return _sign(board, held, "idle", "", (), needs_s=after_s, flat=True)
     amount = units.size(held.used_bytes)
     if activity.use(board, held, around) is None:
         words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"

@@ -12,7 +12,7 @@ from gpuwatchd.zombies.ranks import Ranks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.model import HoldingKind, ProcessInfo
+    from gpuwatchd.model import HoldingKind, ProcessInfo, ProcessKey
     from gpuwatchd.zombies.facts import Board, Limits, Server, Sign
 
 FLAT_BYTES: Final = 16 * 2**20
@@ -68,7 +68,16 @@ class Vigil:
         here = {board.uid for board in boards}
         found: list[Holding] = []
         now: dict[_Name, _Run] = {}
-        for sign in signs.read(boards, servers, self._ranks.look(boards), limits):
+
+        def is_early(uid: str, key: ProcessKey) -> bool:
+            run = self._runs.get(("idle", uid, key.pid, key.started_at_s))
+            return (
+                run is None
+                or run.looks + 1 < limits.looks
+                or now_s - run.since_s < limits.idle_after_s
+            )
+
+        for sign in signs.read(boards, servers, self._ranks.look(boards), limits, is_early):
             name = _name_of(sign.kind, sign.device_uid, sign.process)
             run = now[name] = self._run(name, sign, now_s, limits)
             if run.looks >= limits.looks and now_s - _begun(run, sign) >= sign.needs_s:
