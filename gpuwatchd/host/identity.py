@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -20,8 +19,9 @@ from gpuwatchd.host.files import (
     words_of,
 )
 from gpuwatchd.host.parents import ancestors
+from gpuwatchd.host.users import Users
 from gpuwatchd.model import ProcessInfo, ProcessKey
-from gpuwatchd.text import clean, mask_argv, mask_title
+from gpuwatchd.text import mask_argv, mask_title
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Registry:
         self.booted_at_s = booted_at_s
         self._proc = proc
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-        self._users: dict[int, str] = {}
+        self._users = Users()
 
     def stat(self, pid: int) -> Stat | None:
         """Return what /proc/PID/stat says; None when there is no such process."""
@@ -85,7 +85,7 @@ class Registry:
         info = ProcessInfo(
             key=ProcessKey(pid=pid, started_at_s=self._started_at_s(stat)),
             name=mask_title(full_name(stat.name, argv)),
-            user=None if status.uid is None else self._user_name(status.uid),
+            user=None if status.uid is None else self._users.name(status.uid),
             uid=status.uid,
             argv=mask_argv(argv),
             parent_pid=stat.parent_pid,
@@ -139,13 +139,3 @@ class Registry:
         except OSError:
             return names
         return names
-
-    def _user_name(self, uid: int) -> str:
-        name = self._users.get(uid)
-        if name is None:
-            try:
-                name = clean(pwd.getpwuid(uid).pw_name)
-            except KeyError:
-                name = str(uid)
-            self._users[uid] = name
-        return name
