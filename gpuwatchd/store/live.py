@@ -206,14 +206,14 @@ def _list(
 
 
 def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec.Raw]]) -> _Piece:
-    """Encode one process, without its parts that are the same objects as before."""
+    """Encode one process, without its parts that are equal to those before."""
     parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]] = {}
     whole: dict[str, object] = {}
     for name, default in _fields(LiveProcess):
         value = getattr(process, name)
         if isinstance(value, msgspec.Struct):
             known = before.get(name)
-            if known is None or known[0] is not value:
+            if known is None or known[0] != value:
                 known = (value, msgspec.Raw(_ENCODER.encode(_lean(value))))
             parts[name], whole[name] = known, known[1]
         elif value is not default and value != default:
