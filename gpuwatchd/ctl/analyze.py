@@ -282,7 +282,12 @@ def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:
 def _show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all: bool) -> None:
     skipped = ", ".join(f"{count} {why}" for why, count in log.skipped.items())
     rows = f"rows: {log.rows - log.bad_rows:,} read, {log.bad_rows:,} skipped"
-    out.line((log.path, "bold"), f"  {log.format}  {rows}" + (f" ({skipped})" if skipped else ""))
+    facts = [log.format or "", f"{rows} ({skipped})" if skipped else rows]
+    if out.terminal and output.width_of(f"{log.path}  {'  '.join(facts)}") > out.width:
+        out.line((log.path, "bold"))
+        out.flow(facts, first="  ", rest="  ")
+    else:
+        out.line((log.path, "bold"), "  " + "  ".join(facts))
     for warning in log.warnings:
         out.line("  note: ", warning)
     if log.error is not None:
@@ -348,7 +353,11 @@ def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None
         if event.state == "resolved":
             tail = event.alert.ended
         when = units.instant(event.at_s) if epoch else f"+{units.duration(event.at_s)}"
-        out.line(f"    {when}  {kind} {event.state}: {tail}")
+        line = f"{kind} {event.state}: {tail}"
+        if out.terminal:
+            out.flow(output.sentence(line), first=f"    {when}  ", rest="      ", gap=" ")
+        else:
+            out.line(f"    {when}  {line}")
 
 
 def _exit_code(

@@ -25,10 +25,15 @@ def command() -> int:
         if flags.json or (flags.quiet and check.level == "ok"):
             continue
         word, style = _WORDS[check.level]
-        out.line((word, style), " " * (_WIDTH - len(word)), end="")
-        out.flow([f"{check.name}: {check.text}"], rest=" " * _WIDTH)
+        first: list[output.Part] = [(word.ljust(_WIDTH - 1), style)]
+        text, hint = f"{check.name}: {check.text}", f"-> {check.hint}"
+        # A pipe gets whole lines, to be searched; a terminal gets them broken at its width.
+        broken = out.terminal
+        parts = output.sentence(text) if broken else [text]
+        out.flow([*first, *parts], rest=" " * _WIDTH, gap=" ")
         if check.hint:
-            out.line(" " * _WIDTH, (f"-> {check.hint}", "cyan"))
+            hints = output.sentence(hint, "cyan") if broken else [(hint, "cyan")]
+            out.flow(hints, first=" " * _WIDTH, rest=" " * (_WIDTH + 3), gap=" ")
         out.flush()
     if flags.json:
         data = [msgspec.to_builtins(check) for check in answers]
