@@ -24,6 +24,7 @@ from gpuwatchd.host.files import (
     inside_container,
     read_bytes,
 )
+from gpuwatchd.host.gone import Gone
 from gpuwatchd.host.identity import Registry
 from gpuwatchd.host.watch import Watch
 from gpuwatchd.model import ProcessInfo, ProcessKey
@@ -38,14 +39,12 @@ MAPS_AGAIN_S: Final = 30.0
 """Libraries load late: a process is looked at once more after this time."""
 FORGET_S: Final = 120.0
 """A process nobody asked about for so long gives its descriptor back."""
-MAX_GONE: Final = 1024
 MEMORY_EVERY: Final = 6
 """A process's memory on the host is read at every so-manieth call."""
 MEMORY_READS: Final = 4
 """And of no more processes than this in one call: a reading costs some 15 µs."""
 _STUCK: Final = frozenset({"Z", "D"})
 """States that say something about a process that holds memory: ended, waiting in the driver."""
-
 _HIDDEN: Final = -1
 """Stands for the start time of a process that exists, but whose files may not be read."""
 
@@ -121,7 +120,7 @@ class Host:
         self._maps_per_look = maps_per_look
         self._monotonic = monotonic
         self._known: dict[int, _Known] = {}
-        self._gone: dict[int, ProcessInfo] = {}
+        self._gone = Gone()
         self._memory_turn: list[int] = []
         self._steady: dict[int, ProcessInfo] = {}
         self._steady_pids: frozenset[int] | None = None
@@ -258,7 +257,11 @@ class Host:
 
     def gone(self, pid: int) -> ProcessInfo | None:
         """Return the last known identity of a pid whose process has ended, or None."""
-        return self._gone.get(pid)
+        return self._gone.of(pid)
+
+    def recall(self, infos: Iterable[ProcessInfo]) -> None:
+        """Take over whom an earlier run knew: of those, the gone keep their names."""
+        self._gone.recall(infos)
 
     def own_rss_bytes(self) -> int | None:
         """Return the resident memory of this process, bytes; None when it cannot be read."""
@@ -335,7 +338,7 @@ class Host:
         if info.key.started_at_s is None or info.state == "Z":
             known.maps_due_mono_s = math.inf
         self._known[pid] = known
-        self._gone.pop(pid, None)
+        self._gone.forget(pid)
         return known
 
     def _bury(self, pid: int) -> None:
@@ -343,10 +346,7 @@ class Host:
         if known is None:
             return
         self._unwatch(known)
-        self._gone.pop(pid, None)
-        self._gone[pid] = known.info
-        if len(self._gone) > MAX_GONE:
-            del self._gone[next(iter(self._gone))]
+        self._gone.note(known.info)
 
     def _unwatch(self, known: _Known) -> None:
         if known.held is not None:

@@ -99,7 +99,6 @@ class Holdings:
         self._bursts: dict[tuple[str, ProcessKey], float] = {}
         """What processes on these have done since."""
         self._past: dict[ProcessKey, _Past] = {}
-        self._was: dict[int, ProcessInfo] = {}
         self._turn = 0
         self._kept: dict[str, dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]]] = {}
         """What is known of each process, as long as nothing is new."""
@@ -112,7 +111,8 @@ class Holdings:
             return
         infos = [use.info for device in before.devices for use in device.processes or ()]
         infos += [h.process for h in before.holdings if h.process is not None]
-        self._was = {info.key.pid: info for info in infos if not info.foreign}
+        if self._host is not None:
+            self._host.recall(infos)
         self._vigil.resume(before.holdings, infos, before.taken_at_s)
 
     def look(self, now_s: float) -> None:
@@ -308,7 +308,6 @@ class Holdings:
         """Return who a process was that does not exist any more."""
         pid = info.key.pid
         was = self._host.gone(pid) if self._host is not None else None
-        was = was or self._was.get(pid)
         if was is None:
             return structs.replace(info, state="gone", name="?")
         return structs.replace(was, state="gone")

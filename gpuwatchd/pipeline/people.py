@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.host.gone import WAS
 from gpuwatchd.model import ProcessInfo, ProcessUse
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class People:
         if info is None:
             if key not in self.infos:
                 gone = self._host.gone(pid) if self._host is not None else None
-                name = f"gone, was {gone.label}" if gone is not None else "gone"
+                name = f"{WAS}{gone.label}" if gone is not None else "gone"
                 user = gone.user if gone is not None else None
                 self.infos[key] = ProcessInfo(key=key, name=name, user=user)
             return use

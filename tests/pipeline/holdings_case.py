@@ -73,6 +73,7 @@ class Machine:
             booted_at_s=BOOTED_S,
             is_contained=settings.pop("contained", False),
             gone=self.buried.get,
+            recall=lambda infos: self.buried.update({one.key.pid: one for one in infos}),
             states=self.told.extend,
         )
         self.answers: dict[str, list[ServerReading]] = {}

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from gpuwatchd.config import Config
+from gpuwatchd.ctl import words
+from gpuwatchd.host import Host
 from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.intake import Intake
 from gpuwatchd.pipeline.people import People
 from gpuwatchd.pipeline.tracks import Watcher
+from gpuwatchd.store import live
+from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
 from tests.making import CARD, GIB, LEAKER, sample
-from tests.pipeline.play import QUIET
+from tests.pipeline.play import QUIET, Script, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LISTED = ProcessInfo(key=ProcessKey(pid=4711, started_at_s=None), name="")
 
@@ -30,6 +39,42 @@ def test_one_that_is_gone_keeps_its_name(
     reading = sample(1.0, [(LISTED, 7)]).readings[0]
     people.resolve(reading, {})
     assert (people.infos[LISTED.key].name, people.infos[LISTED.key].user) == (name, user)
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_one_that_ended_while_nobody_watched_is_named_everywhere(
+    restarts: int, tmp_path: Path
+) -> None:
+    """What is listed as held and what is shown of the device give the same name."""
+    pid = 2**22 + 5  # No kernel gives it out.
+    listed = ProcessInfo(key=ProcessKey(pid=pid, started_at_s=None), name="")
+    was = msgspec.structs.replace(LEAKER, key=ProcessKey(pid=pid, started_at_s=1.0))
+    device = LiveDevice(
+        device=CARD, reading=None, processes=(LiveProcess(info=was, used_bytes=GIB),)
+    )
+    live.write(
+        tmp_path,
+        LiveState(
+            pid=1, version="1", started_at_s=0.0, taken_at_s=990.0, interval_s=5.0,
+            devices=(device,),
+        ),
+    )  # fmt: skip
+    for _ in range(restarts):
+        source = Script(
+            lambda i: msgspec.structs.replace(
+                sample(1000.0 + 60.0 * i, [(listed, 9 * GIB)]), processes=()
+            )
+        )
+        host = Host(contained=False)
+        pipeline = Pipeline(config=Config(), sources=[source], host=host, runtime_dir=tmp_path)
+        pipeline.resume()
+        state = run(pipeline, 25)[-1].state
+        pipeline.close()
+        host.close()
+        (process,) = state.devices[0].processes or ()
+        assert words.who(process.info) == f"pid {pid} (gone, was python train.py of alice)"
+        (held,) = [one.process for one in state.holdings if one.process is not None]
+        assert words.who(held) == words.who(process.info)
 
 
 def test_who_is_present_is_the_same_tuple_until_somebody_changes() -> None:
