@@ -20,6 +20,8 @@ ALIKE_AGE = 0.5
 """Nor do those whose growth began at times that lie further apart than this share of its age,"""
 ALIKE_S = 600.0
 """and than this."""
+SEE = "one alert for its job: see "
+"""In the reason of a rank for which the alert of another one stands; its name follows."""
 _OPEN: dict[AlertState, int] = {"firing": 2, "watch": 1}
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
@@ -31,7 +33,9 @@ class Rank(Value, frozen=True, kw_only=True):
     """Subject id."""
     info: ProcessInfo
     gpu: int | None = None
-    """Index of its device."""
+    """Index of its device, where that is a whole GPU."""
+    instance: str = ""
+    """What its device is called where that is a part of a GPU: "MIG 3:0"."""
     finding: Finding | None = None
     state: AlertState | None = None
     """Of its own alert; None without one."""
@@ -47,7 +51,8 @@ class Rank(Value, frozen=True, kw_only=True):
         """Return "rank 2", or "python[4711]" of one without a number, with its device."""
         number = self.info.rank
         who = f"{self.info.name}[{self.process.pid}]" if number is None else f"rank {number}"
-        return who if self.gpu is None else f"{who} on GPU {self.gpu}"
+        where = self.instance or ("" if self.gpu is None else f"GPU {self.gpu}")
+        return f"{who} on {where}" if where else who
 
 
 def leaks(finding: Finding | None) -> bool:
@@ -203,8 +208,10 @@ def title(ranks: Sequence[Rank], *, host: bool = False) -> str:
     text += f" of {users.pop()}" if len(users) == 1 else ""
     if host:
         return f"host memory of {text}"
-    where = spans({rank.gpu for rank in ranks if rank.gpu is not None})
-    return f"{text} on GPU {where}" if where else text
+    gpus = spans({rank.gpu for rank in ranks if rank.gpu is not None})
+    where = [f"GPU {gpus}"] if gpus else []
+    where += sorted({rank.instance for rank in ranks if rank.instance})
+    return f"{text} on {', '.join(where)}" if where else text
 
 
 def spans(numbers: set[int]) -> str:

@@ -96,13 +96,29 @@ def _device(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whol
     if unknown:
         out.flow(output.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
     for who, finding, process in subjects:
-        if flags.verbose or flags.wide or finding.pattern in _TOLD_IN_FULL:
+        chief = words.part_of(finding, process.info if process is not None else None)
+        if chief and not (flags.verbose or flags.wide):
+            _part(out, who, finding, chief)
+        elif flags.verbose or flags.wide or finding.pattern in _TOLD_IN_FULL:
             _full(out, item, who, finding, process, wide=flags.wide)
         else:
             told = words.verdict(finding)
             reason = finding.reason if finding.reason != told[0] else ""
             known = words.known(process.history) if process is not None else ""
             out.flow([who, told, (reason, "dim"), (known, "dim")], first="  ", rest="    ")
+
+
+def _part(out: Out, who: str, finding: Finding, chief: str) -> None:
+    """Write the figures of a rank for which another one's advice holds as well."""
+    parts: list[Part] = [
+        who,
+        (f"leaks alike, {chief}", "yellow"),
+        f"{words.growth(finding.rate_bytes_per_s)} {finding.pattern}",
+        f"{out.safe('R²')} {_r_squared(finding)}",
+        f"confidence {_confidence(finding)}",
+        f"full in {_eta(finding)}",
+    ]
+    out.flow(parts, first="  ", rest="    ")
 
 
 def _full(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
+from gpuwatchd.blame.jobs import SEE
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.model import LEAK_PATTERNS
 
@@ -72,12 +73,7 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
             return f"collecting, {samples} of {needed} samples", "dim"
         return "no verdict", "dim"
     if is_leak(finding):
-        sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
-        if finding.tier == "alert":
-            word = "CRITICAL" if finding.severity == "critical" else "LEAK"
-            style = "red-bold" if finding.severity == "critical" else "yellow-bold"
-            return f"{word} {finding.pattern}, {sure}", style
-        return f"watch {finding.pattern}, {sure}", "yellow"
+        return _leak(finding)
     if finding.pattern in LEAK_PATTERNS:
         normal = SAID_NORMAL in finding.reason
         why = "said to be normal" if normal else "not confirmed"
@@ -90,6 +86,26 @@ def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> t
         told = finding.reason.startswith("collecting")
         return finding.reason if told else few if finding.samples < needed else "unknown", "dim"
     return finding.pattern, "green" if finding.pattern in _CALM else ""
+
+
+def _leak(finding: Finding) -> tuple[str, str]:
+    if chief := part_of(finding):
+        return f"leaks alike, {chief}", "yellow"
+    sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
+    if finding.tier == "alert":
+        word = "CRITICAL" if finding.severity == "critical" else "LEAK"
+        style = "red-bold" if finding.severity == "critical" else "yellow-bold"
+        return f"{word} {finding.pattern}, {sure}", style
+    return f"watch {finding.pattern}, {sure}", "yellow"
+
+
+def part_of(finding: Finding | None, info: ProcessInfo | None = None) -> str:
+    """Return "see rank 0 on GPU 0 of torchrun 7f3a" where another rank is told of for this one."""
+    if finding is None or not is_leak(finding):
+        return ""
+    chief = finding.reason.partition(SEE)[2].partition(";")[0]
+    group = info.group if info is not None else None
+    return f"see {chief}{f' of {group}' if group else ''}" if chief else ""
 
 
 _GONE, _DEFUNCT, _WAS = {"X", "x", "gone"}, "Z", "gone, was "

@@ -81,7 +81,7 @@ class Ranks:
         )
         if chief.subject != own.subject:
             track.lead = members[chief.subject]
-            return _with(finding, f"one alert for its job: see {chief.name}")
+            return _with(finding, f"{jobs.SEE}{chief.name}")
         track.leads = jobs.title(alike, host=track.subject.host)
         return jobs.joined(own, alike, len({own.process, *(one.process for one in others)}))
 
@@ -165,10 +165,12 @@ def _rank(track: Track, finding: Finding | None) -> jobs.Rank:
         finding = track.finding
         if finding is None and alert is not None:
             finding = alert.finding
+    part = track.device.parent_uid is not None
     return jobs.Rank(
         subject=track.subject.id,
         info=track.info,
-        gpu=track.device.index,
+        gpu=None if part else track.device.index,
+        instance=track.device.label if part else "",
         finding=finding,
         state=None if alert is None else alert.state,
         opened_at_s=0.0 if alert is None else alert.opened_at_s,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from gpuwatchd.ctl import main
 from gpuwatchd.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.endings import CRASHED, ENDED
 from gpuwatchd.pipeline.memo import Hush, of_job
 from gpuwatchd.pipeline.ranks import GOES_ON
+from gpuwatchd.store import live
 from gpuwatchd.store.words import Word
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from gpuwatchd.model import Alert, Device
 
@@ -83,6 +88,39 @@ def test_ranks_that_leak_alike_are_one_alert() -> None:
     assert [f.tier for f in shown if f is not None] == ["alert"] * 4
     held = [f.reason for f in shown if f is not None and "one alert for its job" in f.reason]
     assert len(held) == 3
+
+
+def test_a_rank_on_an_instance_is_named_by_the_instance() -> None:
+    """Instances count from 0 on each card: the index alone would name GPU 0."""
+    parts = tuple(
+        msgspec.structs.replace(card, parent_uid="GPU-cut", parent_index=3) for card in CARDS
+    )
+    source = Script(lambda i: spread(i, growing, cards=parts), devices=parts)
+    (alert,) = run(Pipeline(config=EAGER, sources=[source]), 260)[-1].alerts
+    assert alert.title.endswith(" of alice on MIG 3:0, MIG 3:1, MIG 3:2, MIG 3:3")
+    assert sorted(one.name for one in alert.finding.blame) == [
+        f"rank {i} on MIG 3:{i}" for i in range(4)
+    ]
+
+
+def test_people_are_told_of_one_rank_and_referred_to_it_by_the_others(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path))
+    source = Script(lambda i: spread(i, growing), devices=CARDS)
+    tick = run(Pipeline(config=EAGER, sources=[source]), 260)[-1]
+    now = {"taken_at_s": time.time(), "pid": os.getpid()}
+    live.write(tmp_path, msgspec.structs.replace(tick.state, **now))
+    main(["predict"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("suspect ") == shown.count("Check what grows with each") == 1
+    assert shown.count("leaks alike, see rank") == 3
+    assert shown.count(f"of {JOB} +") == 3
+    assert shown.count("R² ") == 4
+    main(["status"])
+    shown = capsys.readouterr().out
+    assert shown.count("CRITICAL gradual") + shown.count("LEAK gradual") == 1
+    assert shown.count("leaks alike, see rank") == 3
 
 
 def test_the_time_left_is_that_of_the_first_to_be_full() -> None:
