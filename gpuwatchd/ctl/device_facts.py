@@ -37,6 +37,8 @@ _MEMORY_MEANS: dict[MemoryKind, str] = {
     "coherent": "the kernel keeps pages after a process has ended: processes alone are judged",
 }
 _ABSENT = {"gpu-lost": "it was lost", "gpu-hung": "the driver did not answer"}
+_SELF_EVIDENT = {"xid", "released", "gpu-lost", "gpu-back", "gpu-hung", "driver-changed"}
+"""Events whose words need no name before them: "XID 79: ...", "the driver is used again"."""
 UNOWNED = "that no process owns"
 _DAY_S = 86400.0
 _MATTERS_BYTES, _MATTERS_SHARE = 512 * 1024**2, 0.01
@@ -165,13 +167,28 @@ def balance(ledger: Ledger) -> str:
     return text
 
 
+def sort_of(kind: str, said: str) -> str:
+    """Return what goes before the words on an event: "" where they say it themselves.
+
+    Examples
+    --------
+    >>> sort_of("xid", "XID 31"), sort_of("throttle", "clocks held down"), sort_of("start", "")
+    ('', 'throttle:', 'start')
+    """
+    if said and kind in _SELF_EVIDENT:
+        return ""
+    return f"{kind}:" if said else kind
+
+
 def happened(event: Event, *, now_s: float) -> list[Part]:
     """Return one event: when, what, and where to look."""
     style = "yellow" if event.hardware else ""
     look = ""
     if event.hardware is not None:
         look = "look at the hardware first" if event.hardware else "the application's doing"
-    return [units.clock(event.at_s, now_s=now_s), (event.kind, style), event.text, (look, "dim")]
+    sort = sort_of(event.kind, event.text)
+    said = f"{sort} {event.text}".strip()
+    return [units.clock(event.at_s, now_s=now_s), (said, style), (look, "dim")]
 
 
 def broken(item: LiveDevice, *, now_s: float) -> list[Part]:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import output, process_facts, words
+from gpuwatchd.ctl import device_facts, output, process_facts, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,7 +75,8 @@ def _list(out: output.Out, title: str, happened: Sequence[Record]) -> None:
         out.line((title, "bold"))
     for event in happened:
         at = units.clock(_at_s(event), seconds=True)
-        parts: list[Part] = [(event["kind"], "yellow"), *output.sentence(event["text"])]
+        sort = device_facts.sort_of(event["kind"], event["text"])
+        parts: list[Part] = [(sort, "yellow"), *output.sentence(event["text"])]
         out.flow(parts, first=f"  {at}  ", rest=" " * 23, gap=" ")
 
 

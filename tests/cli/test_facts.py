@@ -334,3 +334,17 @@ def test_too_few_samples_are_called_so() -> None:
     assert words.verdict(few)[0] == "collecting, 3 samples so far"
     enough = msgspec.structs.replace(few, samples=30)
     assert words.verdict(enough)[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("xid", "XID 79: off the bus", "XID 79: off the bus"),
+        ("released", "the driver is used again", "the driver is used again"),
+        ("throttle", "clocks held down for 30 s", "throttle: clocks held down for 30 s"),
+    ],
+)
+def test_an_event_is_a_sentence(kind: EventKind, text: str, said: str) -> None:
+    event = Event(at_s=0.0, kind=kind, text=text)
+    _, (shown, _), _ = device_facts.happened(event, now_s=60.0)
+    assert shown == said
