@@ -118,7 +118,10 @@ def _hardware(out: Out, view: View, item: LiveDevice) -> None:
         out.flow(output.sentence(account, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
     for event in item.events[-_EVENTS:]:
         out.flow(
-            device_facts.happened(event, now_s=view.taken_at_s), first=_INDENT, rest=_INDENT + "  "
+            device_facts.happened(event, now_s=view.taken_at_s),
+            first=_INDENT,
+            rest=_INDENT + "  ",
+            whole=True,
         )
 
 
@@ -226,7 +229,7 @@ def _processes(
         if wide_at_s is not None:
             more = process_facts.wide(process, now_s=wide_at_s)
             if more:
-                out.flow(more, first=inner + "  ", rest=inner + "  ")
+                out.flow(more, first=inner + "  ", rest=inner + "  ", whole=True)
     if len(rows) > len(ordered):
         out.flow([(f"and {len(rows) - len(ordered)} more (-v)", "dim")], first=inner)
     rest = device_facts.unowned(item) if whole else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from gpuwatchd import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gpuwatchd.ctl.flags import Globals
 
@@ -82,6 +82,25 @@ def sentence(words: str, style: str = "") -> list[Part]:
     return [(word, style) for word in text.clean(words, limit=4096).split(" ")]
 
 
+def _pieces(parts: Iterable[Part], gap: str, room: int) -> Iterator[tuple[Part, str]]:
+    """Yield parts and what goes before each; wider ones than ``room`` (0: any) in pieces."""
+    for part in parts:
+        words, style = (part, "") if isinstance(part, str) else part
+        if not room or width_of(words) <= room:
+            yield part, gap
+            continue
+        before = gap
+        for word in words.split(" "):
+            rest = word
+            while rest:
+                end = min(len(rest), room)
+                while end > 1 and width_of(rest[:end]) > room:
+                    end -= 1
+                yield (rest[:end], style), before
+                rest, before = rest[end:], ""
+            before = " "
+
+
 def emit_json(value: Any) -> None:
     """Write one object and a newline to stdout, and flush."""
     import msgspec  # noqa: PLC0415
@@ -146,28 +165,38 @@ class Out:
         self._stream.write("".join(pieces) + end)
 
     def flow(
-        self, parts: Iterable[Part], *, first: str = "", rest: str = "", gap: str = "  "
+        self,
+        parts: Iterable[Part],
+        *,
+        first: str = "",
+        rest: str = "",
+        gap: str = "  ",
+        whole: bool = False,
     ) -> None:
         """Write parts with gaps, breaking between them where the width ends.
 
-        On a terminal a part that is wider than a line is cut and marked; a pipe gets it whole.
+        On a terminal a part that is wider than a line is cut and marked, or with ``whole`` broken
+        at its spaces and wherever it must be; a pipe gets it whole.
         """
         used, row = width_of(first), [first]
         fresh = True
-        for part in parts:
+        room = self.width - width_of(rest) if whole and self.terminal else 0
+        for part, before in _pieces(parts, gap, room):
             words, style = (part, "") if isinstance(part, str) else part
             words = self.safe(words)
             if not words:
                 continue
-            need = width_of(words) + (0 if fresh else len(gap))
+            need = width_of(words) + (0 if fresh else len(before))
             if not fresh and used + need > self.width:
                 self._stream.write("".join(row).rstrip() + "\n")
                 used, row, fresh = width_of(rest), [rest], True
                 need = width_of(words)
             if self.terminal and used + need > self.width:
-                words = fit(words, self.width - used - (0 if fresh else len(gap)), self.safe("…"))
+                words = fit(
+                    words, self.width - used - (0 if fresh else len(before)), self.safe("…")
+                )
                 need = width_of(words)
-            row.append(("" if fresh else gap) + self.paint(words, style))
+            row.append(("" if fresh else before) + self.paint(words, style))
             used, fresh = used + need, False
         self._stream.write("".join(row).rstrip() + "\n")
 

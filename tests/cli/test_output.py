@@ -59,6 +59,7 @@ def test_flow_fits_a_terminal_and_writes_no_control_character(parts: list[str], 
     stream = Terminal()
     out = _out(stream, width, color="never")
     out.flow(parts, first="GPU 0  ", rest="       ")
+    out.flow(parts, first="GPU 0  ", rest="       ", whole=True)
     written = stream.getvalue()
     assert written.endswith("\n")
     assert all(c.isprintable() or c == "\n" or ord(c) > 0x9F for c in written)
@@ -72,6 +73,15 @@ def test_flow_loses_nothing_in_a_pipe(parts: list[str]) -> None:
     _out(stream, 20).flow(parts)
     written = stream.getvalue().replace("\n", " ").split()
     assert written == [word for part in parts for word in part.split()]
+
+
+@given(st.lists(st.text("abc 日", min_size=1, max_size=90), max_size=6), st.integers(20, 120))
+def test_what_is_wanted_whole_is_broken_and_not_cut(parts: list[str], width: int) -> None:
+    stream = Terminal()
+    _out(stream, width, color="never").flow(parts, first="GPU 0  ", rest="       ", whole=True)
+    written = stream.getvalue()
+    assert max(map(width_of, written.splitlines())) <= width
+    assert "".join(written.split())[4:] == "".join("".join(parts).split())
 
 
 @given(ANY_TEXT)
