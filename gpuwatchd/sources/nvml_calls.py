@@ -86,6 +86,7 @@ class Desk:
         "busy",
         "by_pid",
         "clock_mhz",
+        "doubts",
         "errors",
         "errors_at_s",
         "handle",
@@ -139,8 +140,9 @@ class Desk:
         self.list_version: dict[str, int] = {}
         self.busy: dict[int, float | None] = {}
         """Share of the compute units by pid, as last asked for."""
-        self.seen_us = 0
-        """Instant of the newest utilisation sample."""
+        self.seen_us = self.doubts = 0
+        """Instant of the newest utilisation sample; looks in a row at which the card worked and
+        none of its processes did."""
         self.slow_at_s = float("-inf")
         """When (monotonic) the gauges were asked for that change slowly."""
         self.temp_c: float | None = None

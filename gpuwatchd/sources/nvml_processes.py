@@ -35,6 +35,8 @@ _FULL_PCT: Final = 100
 _SAMPLES: Final = 128
 MOST_SAMPLES: Final = 4096
 """Utilisation samples that there is room for: at first, and when the driver asks for more."""
+MOST_DOUBTS: Final = 4
+"""Looks in a row at a busy card whose processes all do nothing, before it is believed."""
 LIST_TRIES: Final = 4
 """One read, and three more with a larger buffer when the list grew meanwhile."""
 
@@ -121,9 +123,14 @@ class ProcessLists:
         if why_not is not None:
             desk.uses = None
             return None, why_not
-        # That nobody does anything is believed while the card is idle: some work in bursts.
-        doubtful = busy_pct and 0.0 in desk.busy.values() and not any(desk.busy.values())
-        if (turn or doubtful) and self._look_busy(card, desk, busy_pct):
+        # That nobody does anything is believed while the card is idle: some work in bursts. Where
+        # the driver insists on it (a process of another system works), doubt comes to rest.
+        quiet = 0.0 in desk.busy.values() and not any(desk.busy.values())
+        doubtful = bool(busy_pct) and quiet
+        desk.doubts = desk.doubts + 1 if doubtful else 0 if not quiet else desk.doubts
+        if (turn or (doubtful and desk.doubts <= MOST_DOUBTS)) and self._look_busy(
+            card, desk, busy_pct
+        ):
             self._merge(desk)
         return desk.uses, UNTOLD if desk.untold else None
 

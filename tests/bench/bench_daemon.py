@@ -149,8 +149,8 @@ def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False)
             fake = FakeNvml(Path(folder))
             lines = [f"gpu {g} total=80G reserved=600M base=500M util=90" for g in range(gpus)]
             lines += [
-                f"proc {i // processes} pid={child.pid} mem=2G"
-                + (" rate=200M max=60G" if i == processes + 1 else "")
+                f"proc {i // processes} pid={child.pid} mem=2G sm={90 // processes}"
+                + (" rate=8G max=60G" if i == processes + 1 else "")
                 for i, child in enumerate(children)
             ]
             fake.write(*lines, *more)

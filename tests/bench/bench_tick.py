@@ -92,6 +92,7 @@ def configuration(pids: list[int], gpus: int = GPUS) -> list[str]:
     lines = [f"gpu {gpu} total=80G reserved=600M base=500M util=90" for gpu in range(gpus)]
     lines += [
         f"proc {index * gpus // len(pids)} pid={pid} mem=2G rate=1M max=8G"
+        f" sm={90 * gpus // len(pids)}"
         for index, pid in enumerate(pids)
     ]
     return lines
