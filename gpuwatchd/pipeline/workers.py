@@ -39,7 +39,7 @@ class SourceWorker:
         self, source: Source, *, deadline_s: float, fresh: Callable[[], Source] | None = None
     ) -> None:
         self.source = source
-        self.deadline_s = deadline_s
+        self._deadline_s = deadline_s
         self._fresh = fresh
         self._busy_since_s: float | None = None
         self._retry_at_s = 0.0
@@ -58,6 +58,23 @@ class SourceWorker:
             daemon=True,
         )
         self._thread.start()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Tell the source how long it may take, where it can see to that itself."""
+        answer_within = getattr(self.source, "answer_within", None)
+        if answer_within is not None:
+            answer_within(self._deadline_s)
+
+    @property
+    def deadline_s(self) -> float:
+        """Longest time that one read is waited for."""
+        return self._deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, seconds: float) -> None:
+        self._deadline_s = seconds
+        self._hurry()
 
     @property
     def stuck(self) -> bool:

@@ -21,7 +21,7 @@ from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import DeviceReading, Fault, Sample
 from gpuwatchd.sources.nvml_card import GLOBAL_CODES, Card, code_of, state_of
 from gpuwatchd.sources.nvml_events import EventWatch
-from gpuwatchd.sources.nvml_life import Life
+from gpuwatchd.sources.nvml_life import LOOK_S, Life
 from gpuwatchd.sources.nvml_reader import Reader
 from gpuwatchd.sources.nvml_system import read_text
 
@@ -46,6 +46,8 @@ class _Part(NamedTuple):
     code: int
     """NVML's code of what ended the read, 0 when it came to its end."""
     faults: list[Fault]
+    handle: Any = None
+    """A fresh handle of a card that had none."""
 
 
 class NvmlSource:
@@ -85,7 +87,7 @@ class NvmlSource:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         proc = Path(proc_root)
-        self._deadline_s = deadline_s
+        self._deadline_s = self._most_s = deadline_s
         self._clock = clock
         self._monotonic = monotonic
         self._boot_id = read_text(proc / "sys/kernel/random/boot_id")
@@ -137,7 +139,11 @@ class NvmlSource:
         elif life.is_open and (stuck_s := life.stuck_s) > self._deadline_s:
             why = f"the look for new GPUs has not ended for {stuck_s:.0f} s"
             faults.append(Fault(where="nvml", why=why))
-        readings = [] if life.is_between else self._read_cards(mono_s, faults)
+        if life.is_between:
+            # Never absent: who is not in a sample might as well be idle, or gone.
+            readings = [card.blank("hung", life.why.reason) for card in life.cards.values()]
+        else:
+            readings = self._read_cards(mono_s, faults)
         life.after(mono_s, readings)
         self._reader.tick += 1
         return Sample(
@@ -162,6 +168,11 @@ class NvmlSource:
         """True when the library file was replaced: only a new process can load the new one."""
         return self._life.driver.needs_restart
 
+    def answer_within(self, seconds: float) -> None:
+        """Take so long for a read at most: half of it for a card, so that one is never late."""
+        self._deadline_s = min(self._most_s, seconds / 2)
+        self._life.look_s = min(LOOK_S, self._deadline_s)
+
     def release(self, duration_s: float) -> None:
         """Let go of the driver for so long, so that a GPU can be reset or a module unloaded.
 
@@ -176,37 +187,65 @@ class NvmlSource:
         life = self._life
         lanes: dict[str, list[Card]] = {}
         for card in life.cards.values():
+            lane = card.device.parent_uid or card.uid
             if card.handle is not None:
-                lanes.setdefault(card.device.parent_uid or card.uid, []).append(card)
+                lanes.setdefault(lane, []).append(card)
             elif life.is_open and card.state not in {"asleep", "released"}:
-                faults.append(card.fault(card.why()))
+                if not card.is_placeholder and life.again.is_due(card.uid, mono_s):
+                    lanes.setdefault(lane, []).append(card)
+                else:
+                    faults.append(card.fault(card.why()))
+        found: dict[str, DeviceReading] = {}
+        began_s = time.monotonic()
+        back, gone = self._turn(lanes, mono_s, self._deadline_s, found, faults)
+        if back and not gone:
+            left_s = self._deadline_s - (time.monotonic() - began_s)
+            _, gone = self._turn(back, mono_s, max(left_s, self._deadline_s / 4), found, faults)
+        if gone:
+            life.lose_all(mono_s, gone)
+            faults.append(Fault(where="nvml", why=life.why.reason))
+        return [found.get(uid) or card.blank() for uid, card in life.cards.items()]
+
+    def _turn(
+        self,
+        lanes: dict[str, list[Card]],
+        mono_s: float,
+        deadline_s: float,
+        found: dict[str, DeviceReading],
+        faults: list[Fault],
+    ) -> tuple[dict[str, list[Card]], int]:
+        """Ask every lane once; return the cards that have a handle again, and NVML's code."""
         # A lane that is busy is not entered: its last call has not returned.
         jobs = {
             lane: partial(self._read_lane, cards, mono_s)
             for lane, cards in lanes.items()
             if lane not in self._lanes.busy
         }
-        answers = self._lanes.run(jobs, self._deadline_s)
-        found: dict[str, DeviceReading] = {}
+        answers = self._lanes.run(jobs, deadline_s)
+        back: dict[str, list[Card]] = {}
         gone = 0
         for lane, cards in lanes.items():
             answer = answers.get(lane)
             if isinstance(answer, list):
-                gone = self._take(answer, found, faults) or gone
+                gone = self._take(answer, mono_s, found, faults) or gone
+                again = [part.card for part in answer if part.handle is not None]
+                if again:
+                    back[lane] = again
             else:
                 self._hangs(lane, cards, answer, faults)
-        if gone:
-            life.lose_all(mono_s, gone)
-            faults.append(Fault(where="nvml", why=life.why.reason))
-        return [found.get(uid) or card.blank() for uid, card in life.cards.items()]
+        return back, gone
 
     def _read_lane(self, cards: list[Card], mono_s: float) -> list[_Part]:
         """Read one card and its MIG instances; runs in a lane."""
         parts: list[_Part] = []
         for card in cards:
             faults: list[Fault] = []
-            card.state = "ok"
             try:
+                if card.handle is None:
+                    handle = pynvml.nvmlDeviceGetHandleByUUID(card.uid)
+                    parts.append(_Part(card, None, 0, faults, handle))
+                    continue
+                card.state = "ok"
                 parts.append(_Part(card, self._reader.read(card, mono_s, faults), 0, faults))
             except NVMLError as error:
                 code = code_of(error)
@@ -218,20 +257,33 @@ class NvmlSource:
         return parts
 
     def _take(
-        self, parts: list[_Part], found: dict[str, DeviceReading], faults: list[Fault]
+        self,
+        parts: list[_Part],
+        mono_s: float,
+        found: dict[str, DeviceReading],
+        faults: list[Fault],
     ) -> int:
         """Take over what a lane gave; return NVML's code when NVML itself is gone, else 0."""
         gone = 0
+        again = self._life.again
         for part in parts:
             card = part.card
             faults += part.faults
-            if part.reading is not None:
+            if part.handle is not None:
+                card.handle = part.handle
+            elif part.reading is not None:
+                again.answered(card.uid)
                 found[card.uid] = part.reading
                 card.code, card.said = None, ""
             elif part.code in GLOBAL_CODES:
                 gone = part.code
+            elif card.handle is None:
+                again.failed(card.uid, mono_s)
+                card.state = state_of(part.code) if card.state == "hung" else card.state
+                faults.append(card.fault(card.why()))
             else:
                 # Calls on the handle of a lost card may crash: it is found again by its UUID.
+                again.failed(card.uid, mono_s)
                 card.handle, card.state = None, state_of(part.code)
                 card.code, card.said = part.code, self._reader.text(part.code)
                 faults.append(card.fault(card.said))

@@ -117,16 +117,24 @@ class Card:
         where = f"nvml/{self.device.index}" + (f"/{field}" if field else "")
         return Fault(where=where, why=why, device_uid=self.uid)
 
-    def blank(self) -> DeviceReading:
-        """Return the reading of a card that did not answer."""
+    def blank(self, state: DeviceState = "lost", why: str | None = None) -> DeviceReading:
+        """Return the reading of a card that did not answer.
+
+        Parameters
+        ----------
+        state
+            That of a card which is well by itself.
+        why
+            What keeps it from being read, where that is more than its state says.
+        """
         return DeviceReading(
             device_uid=self.uid,
             used_bytes=None,
             free_bytes=None,
             total_bytes=self.device.memory_total_bytes,
             uses=None,
-            uses_reason=self.why(),
-            state=self.state if self.state != "ok" else "lost",
+            uses_reason=self.why() if why is None else why,
+            state=self.state if self.state != "ok" else state,
         )
 
     def why(self) -> str:

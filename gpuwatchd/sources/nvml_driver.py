@@ -34,6 +34,28 @@ class Opened(NamedTuple):
     """NVML's code of what it refused; 0 when it refused nothing."""
 
 
+def silence(gone: Availability | None, stuck_s: float, *, started_before: bool) -> Availability:
+    """Return what to say while NVML is not open and a call to the driver has not returned.
+
+    Parameters
+    ----------
+    gone
+        Why NVML itself is gone; None when it is not.
+    stuck_s
+        For how long the call has not returned.
+    started_before
+        Whether a GPU has answered before.
+    """
+    silent = f"has not answered for {stuck_s:.0f} s"
+    if gone is not None:
+        reason = f"{gone.reason}; a call to the driver {silent}"
+    elif started_before:
+        reason = f"the NVIDIA driver is being started anew or let go, and {silent}"
+    else:
+        reason = f"the NVIDIA driver {silent}"
+    return Availability(ok=False, reason=reason, hint="dmesg says more")
+
+
 class Driver:
     """Calls that concern no single card.
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuwatchd import units
 from gpuwatchd.model import Availability, Event
 from gpuwatchd.sources.lanes import Lanes, Round
+from gpuwatchd.sources.nvml_again import Again
 from gpuwatchd.sources.nvml_card import code_of
-from gpuwatchd.sources.nvml_driver import VERSION_MISMATCH, Driver, Opened
+from gpuwatchd.sources.nvml_driver import VERSION_MISMATCH, Driver, Opened, silence
 from gpuwatchd.sources.nvml_news import News
 from gpuwatchd.sources.nvml_scan import Scanner, beside, merge
 from gpuwatchd.sources.nvml_sleep import Sleepers
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 ABSENT_WAIT_S: Final = 5.0
 """Shortest time between tries where no GPU was ever seen; whoever reads paces beyond that."""
 LOST_WAIT_S: Final = (1.0, 600.0)
-"""First and longest pause between tries once a GPU has answered and went away."""
+"""First and longest pause between tries to start NVML where a GPU has answered before."""
 VERSION_EVERY_S: Final = 5.0
 """Time between two looks whether the kernel module was exchanged."""
 CLOSE_S: Final = 1.0
@@ -95,6 +96,11 @@ class Life:
         self.lanes = Lanes()
         self._scanner = Scanner(api, self.lanes)
         self.news = News()
+        self.again = Again()
+        self.look_s = LOOK_S
+        """How long a look for cards waits for one that is slow."""
+        self._gone: Availability | None = None
+        """Why NVML itself is gone, until it is open again."""
         self.release_until_mono_s = 0.0
         """The driver is let go until then."""
         self._events = events
@@ -109,7 +115,6 @@ class Life:
         self._then: Callable[[Any, float], None] | None = None
         self._released = False
         self._retry_at_mono_s = 0.0
-        self._reinit_at_mono_s: float | None = None
         self._rescan_at_mono_s = 0.0
         self._find_at_mono_s = 0.0
         self._version_at_mono_s = 0.0
@@ -119,7 +124,7 @@ class Life:
 
     @property
     def is_between(self) -> bool:
-        """Whether NVML is just being started or ended: nothing can be said of any card."""
+        """Whether NVML is just being started or ended, so that no card can be read."""
         return not self.is_open and self._task is not None
 
     @property
@@ -130,9 +135,12 @@ class Life:
     def drive(self, mono_s: float, wait_s: float) -> None:
         """Start, look around or let go, whatever is due; wait so long for it to end."""
         self._settle(mono_s, 0.0)
-        if self._task is not None:
-            self._stuck()
-            return
+        if self._task is None:
+            self._do_what_is_due(mono_s, wait_s)
+        if self.is_between:
+            self.why = silence(self._gone, self.stuck_s, started_before=bool(self.cards))
+
+    def _do_what_is_due(self, mono_s: float, wait_s: float) -> None:
         if mono_s < self.release_until_mono_s:
             self._release(mono_s)
             return
@@ -148,8 +156,6 @@ class Life:
             return  # nothing that this process does can help any more
         if mono_s >= self._retry_at_mono_s:
             self._start(mono_s, wait_s)
-            if self._task is not None:
-                self._stuck()
 
     def after(self, mono_s: float, readings: list[DeviceReading]) -> None:
         """Take over what a read showed: plan a fresh start, or let sleeping cards lie."""
@@ -164,17 +170,15 @@ class Life:
                 self._shutdown(mono_s)
                 self._leave(mono_s)
                 return
-        if not any(card.state == "lost" for card in self.cards.values()):
+        states = [card.state for card in self.cards.values()]
+        self.again.saw(states, mono_s)
+        if "ok" in states:
             self._wait_s = 0.0
-            self._reinit_at_mono_s = None
-        elif self._reinit_at_mono_s is None:
-            self._pause(mono_s)
-            self._reinit_at_mono_s = self._retry_at_mono_s
 
     def lose_all(self, mono_s: float, code: int) -> None:
         """NVML itself is gone: drop every handle and come back later."""
         self._code = code
-        self.why = self.driver.explain(code)
+        self.why = self._gone = self.driver.explain(code)
         self._shutdown(mono_s)
         self._mark("lost")
         self._pause(mono_s)
@@ -207,12 +211,8 @@ class Life:
         task, then = self._task, self._then
         if task is not None and then is not None and task.wait(wait_s):
             self._task = self._then = None
+            self.why = self._gone or self.why
             then(task.answers[_LANE], mono_s)
-
-    def _stuck(self) -> None:
-        if not self.is_open:
-            reason = f"the NVIDIA driver has not answered for {self.stuck_s:.0f} s"
-            self.why = Availability(ok=False, reason=reason, hint="dmesg says more")
 
     def _start(self, mono_s: float, wait_s: float) -> None:
         """Initialise NVML and find the cards, unless every card sleeps and is left so."""
@@ -226,11 +226,11 @@ class Life:
             opened = Opened(is_open=False, code=code_of(opened))
         if not opened.is_open:
             self._code = opened.code
-            self.why = self.driver.explain(opened.code)
+            self.why = self._gone = self.driver.explain(opened.code)
             self._mark("lost")
             self._pause(mono_s)
             return
-        self.is_open, self._code = True, 0
+        self.is_open, self._code, self._gone = True, 0, None
         before, self._module_version = self._module_version, self.driver.module_version()
         if before is not None and self._module_version not in {before, None}:
             text = f"the kernel module {before} was replaced by {self._module_version}"
@@ -259,7 +259,7 @@ class Life:
             return  # it was slow, and NVML was ended meanwhile
         buses = [bus for bus in self._sleepers.buses if bus not in self._left]
         places: Sequence[int | str] = buses if self._left else range(opened.cards)
-        deadline_s = LOOK_S if self.cards else FIRST_LOOK_S
+        deadline_s = self.look_s if self.cards else FIRST_LOOK_S
         look = self._scanner.look(self.cards, places, self._left, deadline_s)
         if look.gone:
             self.lose_all(mono_s, look.gone)
@@ -283,7 +283,6 @@ class Life:
 
     def _shutdown(self, mono_s: float) -> None:
         self.is_open = False
-        self._reinit_at_mono_s = None
         self._retry_at_mono_s = mono_s
         self._watched = frozenset()
         for card in self.cards.values():
@@ -318,9 +317,11 @@ class Life:
                 self._sleepers.woken = True
             self._slept = frozenset()
             exchanged = exchanged or self._others_are_left(mono_s)
-        due = self._reinit_at_mono_s
-        if exchanged or (due is not None and mono_s >= due):
+        anew = self.again.restart_is_due(mono_s)
+        if exchanged or anew:
             if self._may_end(0.0):
+                if anew:
+                    self.again.restarted(mono_s)
                 self._shutdown(mono_s)
         elif mono_s >= self._rescan_at_mono_s:
             self._rescan_at_mono_s = mono_s + self._rescan_s

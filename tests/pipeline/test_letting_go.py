@@ -46,6 +46,9 @@ class Holder:
     def release(self, duration_s: float) -> None:
         self.asked.append(duration_s)
 
+    def answer_within(self, seconds: float) -> None:
+        self.within_s = seconds
+
 
 class Plain(Holder):
     """One that holds nothing."""
@@ -109,6 +112,15 @@ def test_garbage_is_told_once_and_ends_no_release(
         assert not letting_go.look(NOW + second)
     assert len([r for r in caplog.records if "ignored" in r.getMessage()]) == 1
     assert holder.asked == [60.0]
+    worker.close()
+
+
+def test_a_source_learns_how_long_it_may_take_also_after_a_reload() -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=1.0)
+    at_first_s = holder.within_s
+    worker.deadline_s = 0.5
+    assert (at_first_s, holder.within_s, worker.deadline_s) == (1.0, 0.5, 0.5)
     worker.close()
 
 

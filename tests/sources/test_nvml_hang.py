@@ -56,6 +56,28 @@ os._exit(0)
     assert threads == 0
 
 
+def test_a_card_that_begins_to_hang_makes_no_sample_late(fake: FakeNvml) -> None:
+    fake.write(*FOUR)
+    kinds, states = play(
+        fake,
+        f"""
+from gpuwatchd.model import Sample
+from gpuwatchd.pipeline.workers import SourceWorker
+s = source()
+s.read()
+worker = SourceWorker(s, deadline_s=0.6)
+kinds = [type(worker.read(0.0)).__name__]
+put(*{FOUR!r}, "delay nvmlDeviceGetMemoryInfo* 1 3000000")
+sample = worker.read(1.0)
+kinds.append(type(sample).__name__)
+out(kinds, [r.state for r in sample.readings] if isinstance(sample, Sample) else [])
+os._exit(0)
+""",
+    )
+    assert kinds == ["Sample", "Sample"]
+    assert states == ["ok", "hung", "ok", "ok"]
+
+
 def test_nothing_is_asked_of_a_hung_card_and_its_late_answer_is_dropped(fake: FakeNvml) -> None:
     fake.write(*FOUR)
     hung, back, meanwhile = play(

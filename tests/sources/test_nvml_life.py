@@ -213,7 +213,8 @@ out(lost, meanwhile, after, totals)
     assert totals == {UID(0): 24 * GIB, UID(1): 48 * GIB}
     calls = fake.stats()
     assert calls["nvmlInitWithFlags"] == calls["nvmlShutdown"]
-    assert 4 <= calls["nvmlInitWithFlags"] <= 7
+    # Once at first and once for the lost card: the other is not to be disturbed more often.
+    assert calls["nvmlInitWithFlags"] == 2
 
 
 def test_a_lost_cards_handle_is_not_used_again(fake: FakeNvml) -> None:
