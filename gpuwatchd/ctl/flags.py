@@ -55,4 +55,18 @@ class Globals:
             words.add(str(device.index))
         elif device.parent_index is not None:
             words |= {str(device.parent_index), f"{device.parent_index}:{device.index}"}
-        return any(fnmatchcase(word, wish.lower()) for wish in self.gpu for word in words)
+        wishes = {form for wish in self.gpu for form in (wish.lower(), plain(wish))}
+        return any(fnmatchcase(word, wish) for wish in wishes for word in words)
+
+
+def plain(wish: str) -> str:
+    """Return the wish for a GPU as its index: people write the name that they see.
+
+    Examples
+    --------
+    >>> plain("GPU 0"), plain("gpu0"), plain("MIG 3:0"), plain("GPU-1a2b*"), plain("H100")
+    ('0', '0', '3:0', 'gpu-1a2b*', 'h100')
+    """
+    word = wish.strip().lower()
+    number = word.removeprefix("gpu").removeprefix("mig").lstrip()
+    return number if number.replace(":", "", 1).isdecimal() else word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.ctl import incidents, look
-from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.ctl.flags import Globals, plain
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Subject
 from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -77,8 +77,9 @@ def pick(view: View, target: str | None) -> Meant:
     view
         What there is.
     target
-        Index, UUID or glob of a GPU; a pid on one of them; the key of an alert or a part of it;
-        None for the worst verdict. A number is a GPU where there is such an index.
+        Index, name ("GPU 0", "MIG 3:0"), UUID or glob of a GPU; a pid on one of them; the key of
+        an alert or a part of it; None for the worst verdict. A number is a GPU where there is such
+        an index.
 
     Raises
     ------
@@ -88,9 +89,10 @@ def pick(view: View, target: str | None) -> Meant:
     if target is None:
         return _worst(view)
     flags = Globals()
+    index = plain(target)
     flags.gpu = [target]
     devices = [item for item in view.devices if target and flags.wants(item.device)]
-    exact = [item for item in devices if target == str(item.device.index)]
+    exact = [item for item in devices if index == str(item.device.index)]
     if exact and len(devices) > 1:
         # A card has the index, and its instances come with it: the card is meant.
         devices = [item for item in exact if item.device.parent_uid is None] or devices

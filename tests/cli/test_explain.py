@@ -57,6 +57,7 @@ def test_what_is_calm_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         (None, "python[4711]"), ("0", "python[4711]"), ("GPU-1", "python[4711]"),
         ("4711", "python[4711]"), ("leak:GPU-1/4711@1000.0", "python[4711]"),
         ("latest", "python[4711]"), ("99", "[99]"), ("1", "GPU 1 as a whole"),
+        ("GPU 1", "GPU 1 as a whole"), ("gpu1", "GPU 1 as a whole"),
     ],
 )  # fmt: skip
 def test_a_verdict_is_named_by_gpu_pid_or_alert(
@@ -255,6 +256,26 @@ def test_an_instance_shares_what_breaks_with_its_card(capsys: pytest.CaptureFixt
     world.write(devices=(card, slice_), alerts=())
     assert "look at the hardware first: XID 48: memory" in explained(capsys, "MIG-1")
     assert "its MIG instances are judged, not the card" in explained(capsys, "GPU-1")
+
+
+def test_what_status_calls_it_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = world.state().devices
+    cut = msgspec.structs.replace(first.device, index=3)
+    piece = msgspec.structs.replace(
+        first.device, uid="MIG-1", index=0, parent_uid=cut.uid, parent_index=3
+    )
+    slice_ = msgspec.structs.replace(first, device=piece, finding=None, processes=())
+    card = msgspec.structs.replace(first, device=cut, finding=None, processes=())
+    world.write(devices=(card, slice_, second), alerts=())
+    for name, uids in (
+        ("MIG 3:0", {"MIG-1"}), ("mig3:0", {"MIG-1"}), ("GPU 3", {cut.uid, "MIG-1"}),
+        ("gpu1", {second.device.uid}),
+    ):  # fmt: skip
+        assert main(["status", "--json", "--gpu", name]) == 0
+        shown = json.loads(capsys.readouterr().out)["data"]
+        assert {one["device"]["uid"] for one in shown} == uids
+    assert explained(capsys, "MIG 3:0").startswith("MIG 3:0 ")
+    assert explained(capsys, "gpu 3").startswith("GPU 3 ")
 
 
 def test_of_coherent_memory_the_processes_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
