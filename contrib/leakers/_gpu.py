@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MB = 1_000_000
+BROKEN_PIPE = 141
+"""Exit code of one whose output nobody reads any more, as the shell has it."""
 MIB = 1024**2
 BLOCK_BYTES = 2 * MIB
 """The driver hands memory out in these; smaller wishes would not be seen from outside."""
@@ -62,6 +65,18 @@ def parser(
             help="record torch's allocations and write a snapshot at the end",
         )
     return flags
+
+
+def piped(main: Callable[[], int]) -> int:
+    """Run a leaker; where its output is not read to the end (``| head``), end without a word."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered would break the pipe once more at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
 
 
 class Memory:

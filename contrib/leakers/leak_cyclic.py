@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from _gpu import MB, parser, run
+from _gpu import MB, parser, piped, run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,4 +32,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(piped(main))

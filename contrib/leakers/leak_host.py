@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import time
 
-from _gpu import MB, Memory, parser, plan
+from _gpu import MB, Memory, parser, piped, plan
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,4 +43,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(piped(main))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -55,6 +56,17 @@ class cuda:
         with log.open("a") as lines:
             lines.write(f"{held}\\n")
 """
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, "record"])
+def test_one_whose_output_is_not_read_ends_without_a_word(program: str) -> None:
+    """As under ``| head -n 1``."""
+    read, write = os.pipe()
+    os.close(read)
+    call = [sys.executable, str(LEAKERS / f"{program}.py"), "--dry-run"]
+    done = subprocess.run(call, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def _call(
