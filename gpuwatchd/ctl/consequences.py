@@ -11,10 +11,10 @@ from gpuwatchd.frameworks.serving import COUNTS_LIVE
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.ctl.reasons import Case
-    from gpuwatchd.model import Alert, Finding, Profile, ServerReading
+    from gpuwatchd.model import Alert, Delivery, Finding, Profile, ServerReading
     from gpuwatchd.store.live import LiveProcess
 
 _KEEPS = {
@@ -248,8 +248,7 @@ def told(case: Case) -> Iterator[str]:
         yield from _watched(case, alert)
     if alert.state == "firing":
         to = ", ".join(rules.channels) or "nobody: channels is empty"
-        count = "1 notice" if alert.notices == 1 else f"{alert.notices} notices"
-        yield f"{count} so far, to {to}"
+        yield _notices(alert.notices, case.deliveries, to)
         if alert.notices == 0 and not alert.held_back:
             wait = units.short_duration(rules.flap_hold)
             yield f"the first waits {wait} (flap-hold), in case it ends at once"
@@ -263,6 +262,18 @@ def told(case: Case) -> Iterator[str]:
         yield f"held back: {alert.held_back}"
     if alert.ended:
         yield f"ended: {alert.ended}"
+
+
+def _notices(count: int, deliveries: Sequence[Delivery], to: str) -> str:
+    """Return how many notices there were; those that reached nobody were not told."""
+    text = "1 notice" if count == 1 else f"{count} notices"
+    late = [one for one in deliveries if one.state != "sent"]
+    if not late or len(late) < len(deliveries):
+        return f"{text} so far, to {to}"
+    why = late[-1].error or f"on its way to {late[-1].channel}"
+    if all(one.state == "failed" for one in late):
+        return f"{text} reached nobody: {why}"
+    return f"{text} {'waits' if count == 1 else 'wait'}: {why}"
 
 
 def _not_open(case: Case) -> Iterator[str]:

@@ -176,10 +176,32 @@ def test_where_the_notices_went_is_told(capsys: pytest.CaptureFixture[str]) -> N
     history.close()
     world.write(alerts=(alert,))
     told = explained(capsys, "4711")
+    assert "1 notice reached nobody: 550 no such user" in told
+    assert "notice so far" not in told
     assert "firing to email: failed: 550 no such user" in told
     assert "firing to desktop" not in told
     (one,) = asked(capsys, "4711")["data"]["alert"]["deliveries"]
     assert (one["channel"], one["state"]) == ("email", "failed")
+
+
+def test_a_notice_that_waits_has_told_nobody_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    end_s = record("gradual")
+    alert = world.firing(opened_at_s=end_s - 900)
+    message = Message(id="m@x", notice="firing", severity="warning", subject="s", body="b")
+    waits = Delivery(
+        alert_key=alert.key, channel="desktop", message=message, state="pending", attempts=3,
+        created_at_s=end_s - 500, error="no session bus",
+    )  # fmt: skip
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(config.state_dir(), settings, boot_id="b")
+    history.apply([alert], [waits])
+    world.write(alerts=(alert,))
+    told = explained(capsys, "4711")
+    assert "1 notice waits: no session bus" in told
+    assert "notice so far" not in told
+    history.apply([], [msgspec.structs.replace(waits, state="sent", sent_at_s=end_s - 400)])
+    history.close()
+    assert "1 notice so far, to desktop" in explained(capsys, "4711")
 
 
 def test_a_leak_on_the_host_is_found_in_the_history_too(
