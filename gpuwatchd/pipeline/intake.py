@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Intake", "Leaver", "Seen"]
 
 FORGET_DEVICE_S = 86_400.0
-"""An alert of an earlier run whose device has not appeared for this long is over."""
+"""An alert whose device or process has not been seen for this long is over."""
 _MOST_LEAVERS = 256
 _SPARE_INFOS = 256
 
@@ -158,7 +158,20 @@ class Intake:
         self._feed(seen, reading, now_s, same=same)
         if not same or seen.listed is None or seen.news != self.people.news or self.estate.alerts:
             changed += self._farewell(seen, reading, now_s)
+        if reading.uses is None and boot_id is not None:
+            changed += self._unseen(seen, now_s)
         return changed + handover.drop_whole(self.watcher, seen, now_s)
+
+    def _unseen(self, seen: Seen, now_s: float) -> list[Alert]:
+        """End alerts of whom no list has shown for a day: nobody can say that they go on."""
+        ended = []
+        for track in (*seen.processes.values(), *seen.others[1:]):
+            last = _ring(track).last
+            if track.alert is not None and last is not None and now_s - last[0] >= FORGET_DEVICE_S:
+                alert = self.watcher.end(track, "it could not be seen for a day", now_s)
+                if alert is not None:
+                    ended.append(alert)
+        return ended
 
     def silent(self, source: str, why: str, *, but: Container[str] = ()) -> None:
         """Forget the last readings of a source's devices, all ``but`` some: they are unknown now.

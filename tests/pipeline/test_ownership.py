@@ -210,3 +210,18 @@ def test_nobody_is_blamed_while_the_list_is_unknown() -> None:
     shown = ticks[-1].state.devices[0]
     assert shown.processes is not None
     assert shown.processes_age_s == 5.0 * (199 - 29)
+
+
+def test_an_alert_that_nobody_can_check_ends_after_a_day() -> None:
+    def play(tick: int) -> Sample:
+        if tick < 200:
+            return leaking(tick)
+        # One look an hour, and no list any more: the device stands still.
+        return sample(2000.0 + 3600.0 * (tick - 199), None, used_bytes=40 * GIB)
+
+    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 230)
+    assert [a.subject.process for a in ticks[199].alerts] == [KEY]
+    ended = [(n, a.ended) for n, t in enumerate(ticks) for a in t.changes if a.state == "resolved"]
+    assert [why for _, why in ended] == ["it could not be seen for a day"]
+    assert 222 <= ended[0][0] <= 224
+    assert ticks[-1].alerts == ()
