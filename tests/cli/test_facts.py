@@ -346,5 +346,5 @@ def test_too_few_samples_are_called_so() -> None:
 )
 def test_an_event_is_a_sentence(kind: EventKind, text: str, said: str) -> None:
     event = Event(at_s=0.0, kind=kind, text=text)
-    _, (shown, _), _ = device_facts.happened(event, now_s=60.0)
-    assert shown == said
+    _, shown, _ = device_facts.happened(event, now_s=60.0)
+    assert shown[0] == said

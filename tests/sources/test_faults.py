@@ -34,7 +34,8 @@ def test_nothing_is_hidden_invented_or_shown_idle(name: str) -> None:
 
 @pytest.mark.parametrize("tool", ["nvitop", "gpustat"])
 def test_what_another_tool_shows_is_read_from_its_output(tool: str, tmp_path: Path) -> None:
-    need(tool in faults.peers(), f"{tool} (make bench installs it)")
+    if tool not in faults.peers():
+        pytest.skip(f"{tool} is not installed (make bench installs it)")
     command, reader = faults.peers()[tool]
     fake = FakeNvml(tmp_path)
     fault = next(fault for fault in FAULTS if fault.name == "healthy")
