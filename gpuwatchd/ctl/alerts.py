@@ -90,12 +90,13 @@ def _table(
         ended = alert.resolved_at_s
         until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
         rate = words.growth(alert.finding.rate_bytes_per_s)
+        calm = words.calmed(alert, now_s=now_s)
         out.flow(
             [
                 (f"{alert.state} {alert.severity}", _STYLE[alert.severity]),
                 f"since {words.since(alert, now_s=now_s)}{until}",
                 alert.title or alert.subject.id,
-                f"{rate} {alert.finding.pattern}",
+                f"{alert.finding.pattern}, {calm}" if calm else f"{rate} {alert.finding.pattern}",
                 f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
                 (f"held back: {alert.held_back}", "yellow") if alert.held_back else "",
                 (f"ended: {alert.ended}", "dim") if alert.ended else "",
@@ -198,10 +199,11 @@ def _tell(out: output.Out, alert: Alert, deliveries: Sequence[Delivery] | None, 
     if finding.onset_at_s is not None:
         facts.append(("since", words.since(alert, now_s=now_s)))
     facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
+    calm = words.calmed(alert, now_s=now_s)
     facts += [
         ("judgement", words.verdict(finding)[0]),
-        ("growth", words.growth(finding.rate_bytes_per_s)),
-        ("full in", words.eta(finding.eta) or "?"),
+        ("growth", calm or words.growth(finding.rate_bytes_per_s)),
+        ("full in", "" if calm else words.eta(finding.eta) or "?"),
         ("because", finding.reason or "?"),
         ("ended", alert.ended),
         ("feedback", said),

@@ -181,11 +181,9 @@ def _judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
     parts: list[Part] = [words.verdict(finding, samples=item.samples)]
     if finding is None or finding.pattern not in LEAK_PATTERNS | {"spike"}:
         return parts
-    if finding.rate_bytes_per_s is not None:
-        parts.append(words.growth(finding.rate_bytes_per_s))
+    if finding.rate_bytes_per_s is not None or is_leak(finding):
+        parts += words.pace(finding)
     if is_leak(finding):
-        band = words.eta(finding.eta)
-        parts.append(f"full in {band}" if band else "full in ?")
         by = suspect(item, finding)
         if by:
             parts.append(f"by {by}")
@@ -260,8 +258,7 @@ def _process(process: LiveProcess, *, in_full: bool, told: Subject | None) -> li
     if finding is not None and finding.subject != told and (in_full or is_leak(finding)):
         parts.append(words.verdict(finding))
         if in_full and finding.pattern in LEAK_PATTERNS:
-            parts.append(words.growth(finding.rate_bytes_per_s))
-            parts.append(f"full in {words.eta(finding.eta) or '?'}" if is_leak(finding) else "")
+            parts += words.pace(finding)
     if finding is not None and finding.pattern in LEAK_PATTERNS:
         parts.append((words.known(_beside(process)), "dim"))
     parts.append((process_facts.host_growth(process), "yellow"))

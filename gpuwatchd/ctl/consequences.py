@@ -45,6 +45,8 @@ def full(case: Case) -> Iterator[str]:
         yield f"full in {words.eta(eta)}: the middle, with 5 and 95 % of how it may come"
         if eta.high_s is None:
             yield "the end is open: it may level off before"
+    elif words.stopped(finding):
+        yield f"no time is foreseen: it {words.stopped(finding)}"
     elif is_leak(finding):
         why = "its limit is not known" if finding.limit_bytes is None else "it rather ends before"
         yield f"no time is foreseen: {why}"

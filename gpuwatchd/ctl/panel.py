@@ -134,14 +134,18 @@ def alert_line(alert: Alert) -> list[Part]:
     """Return one open alert in a line."""
     state = alert.state if alert.state != "firing" else alert.severity
     finding = alert.finding
-    band = words.eta(finding.eta)
+    now_s = time.time()
+    calm = words.calmed(alert, now_s=now_s)
+    band = "" if calm else words.eta(finding.eta)
+    rate = "" if calm else words.growth(finding.rate_bytes_per_s)
     return [
         (
-            f"{state} since {words.since(alert, now_s=time.time())}:",
+            f"{state} since {words.since(alert, now_s=now_s)}:",
             _SEVERITY_STYLE[alert.severity],
         ),
         alert.title or alert.key,
-        f"{words.growth(finding.rate_bytes_per_s)} {finding.pattern}",
+        f"{rate} {finding.pattern}".strip(),
+        calm,
         f"full in {band}" if band else "",
         (f"held back: {alert.held_back}", "dim") if alert.held_back else "",
     ]

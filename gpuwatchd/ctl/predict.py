@@ -113,7 +113,7 @@ def _part(out: Out, who: str, finding: Finding, chief: str) -> None:
     parts: list[Part] = [
         who,
         (f"leaks alike, {chief}", "yellow"),
-        f"{words.growth(finding.rate_bytes_per_s)} {finding.pattern}",
+        f"{_rate(finding)} {finding.pattern}",
         f"{out.safe('R²')} {_r_squared(finding)}",
         f"confidence {_confidence(finding)}",
         f"full in {_eta(finding)}",
@@ -134,7 +134,7 @@ def _full(
     now_s = finding.judged_at_s
     out.flow([who, words.verdict(finding)], first="  ", rest="    ")
     facts: list[tuple[str, Part]] = [
-        ("growth rate", words.growth(finding.rate_bytes_per_s)),
+        ("growth rate", _rate(finding)),
         ("R²", _r_squared(finding)),
         ("confidence", _confidence(finding)),
         ("full in", _eta(finding)),
@@ -190,7 +190,13 @@ def _confidence(finding: Finding) -> str:
     return f"{units.percent(finding.confidence)} ({units.strength(finding.confidence)})"
 
 
+def _rate(finding: Finding) -> str:
+    return words.stopped(finding) or words.growth(finding.rate_bytes_per_s)
+
+
 def _eta(finding: Finding) -> str:
+    if words.stopped(finding):
+        return "not foreseen"
     if finding.eta is not None:
         return words.eta(finding.eta)
     return "?" if is_leak(finding) else "stable" if finding.pattern == "stable" else "not foreseen"

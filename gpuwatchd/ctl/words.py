@@ -58,6 +58,29 @@ def growth(rate_bytes_per_s: float | None) -> str:
     return f"+{words}" if rate_bytes_per_s is not None and rate_bytes_per_s > 0 else words
 
 
+def stopped(finding: Finding | None) -> str:
+    """Return "grew by 2.1 GiB, stopped 5m 00s ago" of a leak that does not grow now, else ""."""
+    if finding is None or not is_leak(finding) or finding.rate_bytes_per_s != 0.0:
+        return ""
+    return finding.reason.partition(";")[0]
+
+
+def pace(finding: Finding) -> list[str]:
+    """Return how fast a leak grows and when it is full; of one that has stopped, when it did."""
+    past = stopped(finding)
+    if past:
+        return [past]
+    full = f"full in {eta(finding.eta) or '?'}" if is_leak(finding) else ""
+    return [growth(finding.rate_bytes_per_s), full]
+
+
+def calmed(alert: Alert, *, now_s: float) -> str:
+    """Return "stopped at 14:05" of an open alert whose subject does not grow now, else ""."""
+    if alert.clear_since_s is None or alert.state == "resolved":
+        return ""
+    return f"stopped at {units.clock(alert.clear_since_s, now_s=now_s)}"
+
+
 def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> tuple[str, str]:
     """Return a judgement in a few words, and its style.
 

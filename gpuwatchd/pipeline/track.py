@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
-from gpuwatchd import frameworks
+from gpuwatchd import frameworks, units
 from gpuwatchd.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.pipeline.endings import FULL_SHARE
@@ -92,6 +92,14 @@ class Room(msgspec.Struct, kw_only=True):
             self.growing[subject.id] = max(0.0, finding.rate_bytes_per_s)
         else:
             self.growing.pop(subject.id, None)
+
+
+def _grew(finding: Finding, stopped_at_s: float | None, now_s: float) -> str:
+    """Return "grew by 2.1 GiB, stopped 5m 00s ago"."""
+    text = "grew" if finding.growth_bytes is None else f"grew by {units.size(finding.growth_bytes)}"
+    ago_s = 0.0 if stopped_at_s is None else now_s - stopped_at_s
+    when = f"{units.duration(ago_s)} ago" if ago_s >= 1.0 else "just now"
+    return f"{text}, stopped {when}"
 
 
 def unjudged(subject: Subject, why: str, now_s: float) -> Finding:
@@ -220,9 +228,12 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         if current is not None and current.tier != "none":
             finding = current
         elif current is not None and current.pattern != "unknown":
-            # It is not growing now: say so, instead of a time that no longer holds.
-            reason = f"{current.reason} now; {alert.state} until that has lasted"
-            finding = msgspec.structs.replace(finding, reason=reason, eta=None)
+            # It is not growing now: say so, instead of a rate and a time that no longer hold.
+            grew = _grew(finding, alert.clear_since_s, current.judged_at_s)
+            reason = f"{grew}; {current.reason} now; {alert.state} until that has lasted"
+            finding = msgspec.structs.replace(
+                finding, reason=reason, eta=None, rate_bytes_per_s=0.0
+            )
         return msgspec.structs.replace(
             finding,
             tier="alert" if alert.state == "firing" else "watch",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from gpuwatchd import units
 from gpuwatchd.config import Config, DetectionSection, PolicySection
+from gpuwatchd.ctl import main
 from gpuwatchd.errors import SourceError
 from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
@@ -53,6 +57,35 @@ def test_the_eta_is_right() -> None:
     true_s = reading.free_bytes / (40 * MIB)
     assert eta.mid_s == pytest.approx(true_s, rel=0.1)
     assert eta.low_s <= true_s <= (eta.high_s or float("inf"))
+
+
+def test_of_a_leak_that_has_given_back_no_rate_is_shown_as_if_it_went_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play(tick: int) -> Sample:
+        return leaking(tick) if tick < 180 else sample(1000.0 + 5 * tick, [(LEAKER, 2 * GIB)])
+
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path))
+    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    tick = run(pipeline, 200)[-1]
+    (held,) = tick.alerts
+    assert held.state == "firing"
+    assert held.clear_since_s is not None
+    shown = tick.state.devices[0].finding
+    assert shown is not None
+    assert (shown.rate_bytes_per_s, shown.eta) == (0.0, None)
+    grew = f"grew by {units.size(held.finding.growth_bytes)}, stopped "
+    assert shown.reason.startswith(grew)
+    later = {"taken_at_s": time.time(), "pid": os.getpid()}
+    live.write(tmp_path, msgspec.structs.replace(tick.state, **later))
+    for verb in ("status", "predict", "alerts", "explain"):
+        main([verb])
+        told = " ".join(capsys.readouterr().out.split())
+        assert "stopped " in told, verb
+        assert "full in ?" not in told, verb
+        assert "MB/min gradual" not in told, verb
+    pipeline.close()
 
 
 def test_a_flat_machine_says_so_and_tells_nobody() -> None:
