@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 from typing import Final
 
 import msgspec
@@ -15,6 +17,7 @@ from gpuwatchd.text import clean, mask_argv, mask_title
 
 _FACTS: Final = ["name", "username", "cmdline", "ppid", "status", "exe", "cwd", "uids"]
 _STARTS_EVERYTHING: Final = frozenset({"launchd", "login", "sshd", "systemd", "init"})
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _STATES: Final = {
     psutil.STATUS_RUNNING: "R",
     psutil.STATUS_SLEEPING: "S",
@@ -83,8 +86,25 @@ def rss_bytes() -> int:
 
 
 def boot_id() -> str:
-    """Return a text that changes with every boot."""
-    return f"boot-{int(psutil.boot_time())}"
+    """Return a text that changes with every boot.
+
+    The time of boot is taken only where the system names no boot: it moves with every step of the
+    clock.
+    """
+    name = _boot_session()
+    return name if _UUID.fullmatch(name) else f"boot-{int(psutil.boot_time())}"
+
+
+def _boot_session() -> str:
+    """Return what macOS names this boot by (kern.bootsessionuuid); not verified on hardware."""
+    buffer = ctypes.create_string_buffer(64)
+    size = ctypes.c_size_t(len(buffer))
+    try:
+        ask = ctypes.CDLL(None).sysctlbyname
+        failed = ask(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, ctypes.c_size_t(0))
+    except (AttributeError, OSError):  # another system
+        return ""
+    return "" if failed else buffer.value.decode("ascii", "replace")
 
 
 def room_bytes() -> tuple[int, int]:

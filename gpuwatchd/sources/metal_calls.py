@@ -19,6 +19,7 @@ from gpuwatchd.sources.metal_system import (
     RUSAGE_V0_BYTES,
     SYSCTL_KEYS,
     Footprint,
+    is_uuid,
     parse_rusage,
 )
 
@@ -27,6 +28,7 @@ ACCELERATORS: Final = (IOREG, "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAcceler
 ACCELERATORS_TEXT: Final = (IOREG, "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 GPU_CLIENTS: Final = (IOREG, "-r", "-l", "-w", "0", "-c", "AGXDeviceUserClient")
 PLATFORM: Final = (IOREG, "-a", "-r", "-d", "1", "-c", "IOPlatformExpertDevice")
+BOOT_SESSION: Final = ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
 SYSCTL: Final = ("/usr/sbin/sysctl", "-i", *SYSCTL_KEYS)
 VM_STAT: Final = ("/usr/bin/vm_stat",)
 TIMEOUT_S: Final = 1.5
@@ -67,6 +69,7 @@ class Mac:
 
     def __init__(self) -> None:
         self._library: Any = None
+        self._boot_id = ""
 
     def run(self, argv: tuple[str, ...]) -> bytes:
         """Return what a program of the system prints.
@@ -139,8 +142,18 @@ class Mac:
         return found
 
     def boot_id(self) -> str:
-        """Return a text that changes with every boot."""
-        return f"boot-{int(psutil.boot_time())}"
+        """Return a text that changes with every boot; asked once, as no process outlives one.
+
+        The time of boot is taken only where there is no identity of the boot: it moves with every
+        step of the clock.
+        """
+        if not self._boot_id:
+            try:
+                said = self.run(BOOT_SESSION).decode("ascii", "replace").strip()
+            except (SourceError, SourceUnavailable):
+                said = ""
+            self._boot_id = said if is_uuid(said) else f"boot-{int(psutil.boot_time())}"
+        return self._boot_id
 
     def recommended_bytes(self) -> int | None:
         """Return Metal's recommendedMaxWorkingSetSize, asked in a child; None when it fails."""

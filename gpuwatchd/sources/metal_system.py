@@ -30,6 +30,7 @@ CRITICAL: Final = 4
 _SMALL_MACHINE: Final = 36 * GIB
 _UNITS: Final = {"K": 1024, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _SWAP_USED: Final = re.compile(r"used = ([\d.]+)([KMGT])")
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _PAGE_SIZE: Final = re.compile(r"page size of (\d+) bytes")
 _RECLAIMABLE: Final = ("Pages free", "Pages inactive", "Pages speculative")
 
@@ -165,6 +166,17 @@ def parse_rusage(raw: bytes) -> Footprint | None:
         return None
     resident, footprint = _RESIDENT_AND_FOOTPRINT.unpack_from(raw, _RESIDENT_AT)
     return Footprint(footprint_bytes=footprint, resident_bytes=resident)
+
+
+def is_uuid(text: str) -> bool:
+    """Say whether a text is a UUID, as macOS names a boot by one.
+
+    Examples
+    --------
+    >>> is_uuid("0A1B2C3D-0000-1111-2222-333344445555"), is_uuid("unknown oid")
+    (True, False)
+    """
+    return _UUID.fullmatch(text) is not None
 
 
 def _number(text: str | None) -> int | None:

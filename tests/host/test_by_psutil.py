@@ -65,3 +65,24 @@ def test_an_ancestor_that_ends_meanwhile_costs_the_ancestors_alone(
     info = by_psutil.identify(os.getpid())
     assert info is not None
     assert (info.key.pid, info.parents) == (os.getpid(), ())
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("0A1B2C3D-0000-1111-2222-333344445555", "0A1B2C3D-0000-1111-2222-333344445555"),
+        ("", "boot-1700000000"),
+        ("garbage", "boot-1700000000"),
+    ],
+)
+def test_a_boot_is_known_by_its_name_rather_than_by_its_time(
+    monkeypatch: pytest.MonkeyPatch, named: str, expected: str
+) -> None:
+    monkeypatch.setattr(by_psutil, "_boot_session", lambda: named)
+    monkeypatch.setattr(psutil, "boot_time", lambda: 1_700_000_000.9)
+    assert by_psutil.boot_id() == expected
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS names its boots")
+def test_a_system_that_names_no_boot_says_nothing() -> None:
+    assert by_psutil._boot_session() == ""

@@ -45,7 +45,7 @@ def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 def test_every_program_of_the_system_has_its_whole_path() -> None:
     named = (
         metal_calls.ACCELERATORS, metal_calls.ACCELERATORS_TEXT, metal_calls.GPU_CLIENTS,
-        metal_calls.PLATFORM, metal_calls.SYSCTL, metal_calls.VM_STAT,
+        metal_calls.PLATFORM, metal_calls.SYSCTL, metal_calls.VM_STAT, metal_calls.BOOT_SESSION,
     )  # fmt: skip
     assert all(argv[0].startswith("/usr/") for argv in named), "launchd's PATH is short"
 
@@ -75,3 +75,33 @@ def test_a_footprint_of_this_program() -> None:
     found = Mac().footprint(os.getpid())
     assert found is not None
     assert found.footprint_bytes > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        (b"0A1B2C3D-0000-1111-2222-333344445555\n", "0A1B2C3D-0000-1111-2222-333344445555"),
+        (b"second level name is invalid\n", "boot-1700000000"),
+        (SourceError("sysctl failed"), "boot-1700000000"),
+        (SourceUnavailable("no sysctl"), "boot-1700000000"),
+    ],
+)
+def test_a_step_of_the_clock_makes_no_other_boot(
+    monkeypatch: pytest.MonkeyPatch, printed: bytes | Exception, expected: str
+) -> None:
+    asked = []
+
+    def run(argv: tuple[str, ...]) -> bytes:
+        asked.append(argv)
+        if isinstance(printed, Exception):
+            raise printed
+        return printed
+
+    booted_at_s = [1_700_000_000.9]
+    monkeypatch.setattr("psutil.boot_time", lambda: booted_at_s[0])
+    mac = Mac()
+    monkeypatch.setattr(mac, "run", run)
+    first = mac.boot_id()
+    booted_at_s[0] += 3600
+    assert (first, mac.boot_id()) == (expected, expected)
+    assert asked == [metal_calls.BOOT_SESSION]
