@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.endpoints import ENDPOINTS, http
 from gpuwatchd.errors import EndpointError
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from gpuwatchd.frameworks.addresses import Address
     from gpuwatchd.ports import Endpoint
+
+
+MOST_ENGINES: Final = 64
+"""Of so many servers what was learnt is kept: jobs come and go, each on a port of its own."""
 
 
 class Find(NamedTuple):
@@ -119,10 +123,14 @@ class Asker:
         return Answer(job, reading, max(1, questions))
 
     def _engine(self, job: Ask) -> Endpoint:
-        engine = self._engines.get((job.kind, job.url))
+        key = (job.kind, job.url)
+        engine = self._engines.pop(key, None)
         if engine is None:
             made: Endpoint = load(ENDPOINTS, job.kind)()
-            engine = self._engines[job.kind, job.url] = made
+            engine = made
+        self._engines[key] = engine  # now the last: the first is the one not asked for longest
+        if len(self._engines) > MOST_ENGINES:
+            del self._engines[next(iter(self._engines))]
         return engine
 
     def _silence(self, job: Ask, why: str) -> ServerReading:
