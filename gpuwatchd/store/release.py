@@ -30,6 +30,15 @@ class Request(Value, frozen=True, kw_only=True):
     until_at_s: float
     asked_at_s: float
 
+    @property
+    def duration_s(self) -> float:
+        """For how long it was asked."""
+        return self.until_at_s - self.asked_at_s
+
+    def left_s(self, now_s: float) -> float:
+        """Return how much is left of it; never more than was asked for, wherever the clock is."""
+        return min(self.until_at_s - now_s, self.duration_s)
+
 
 def stamp(directory: Path) -> tuple[int, int, int] | None:
     """Return what changes when the file does; None without a file. Cheap, for every tick."""
@@ -54,7 +63,7 @@ def ask(directory: Path, duration_s: float, now_s: float) -> Request:
     except StoreError:
         before = None
     if before is not None:
-        until_s = max(until_s, before.until_at_s)
+        until_s = max(until_s, now_s + before.left_s(now_s))
     request = Request(until_at_s=until_s, asked_at_s=now_s)
     path = directory / FILE_NAME
     temporary = directory / f"{FILE_NAME}.{os.getpid()}"
@@ -96,8 +105,8 @@ def read(directory: Path, now_s: float) -> Request | None:
     Raises
     ------
     StoreError
-        When there is a file that is no such request: not ours, too large, not understood, or of
-        an instant further away than the longest time.
+        When there is a file that is no such request: not ours, too large, not understood, or for
+        longer than the longest time.
     """
     path = directory / FILE_NAME
     try:
@@ -121,7 +130,6 @@ def read(directory: Path, now_s: float) -> Request | None:
         request = msgspec.json.decode(content, type=Request)
     except (msgspec.MsgspecError, RecursionError):
         raise StoreError(f"{path}: is not a request", hint="gpuwatchctl release --end") from None
-    # A clock that was set back in between must not keep the GPUs away for days.
-    if request.until_at_s - now_s > LONGEST_S + 1.0:
+    if not request.duration_s <= LONGEST_S + 1.0:
         raise StoreError(f"{path}: asks for more than a day", hint="gpuwatchctl release --end")
     return request if request.until_at_s > now_s else None

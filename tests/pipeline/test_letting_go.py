@@ -115,6 +115,31 @@ def test_garbage_is_told_once_and_ends_no_release(
     worker.close()
 
 
+def test_a_clock_that_is_set_back_makes_no_request_longer(tmp_path: Path) -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=1.0)
+    mono_s = [7.0]
+    letting_go = LettingGo(tmp_path, [worker], lambda: mono_s[0])
+    release.ask(tmp_path, 60.0, NOW)
+    assert letting_go.look(NOW)
+    mono_s[0] += 59
+    assert not letting_go.look(NOW - 3600 + 59)
+    mono_s[0] += 1
+    assert letting_go.look(NOW - 3600 + 60)
+    assert holder.asked == [60.0, 0.0]
+    assert release.stamp(tmp_path) is None
+    worker.close()
+
+
+def test_a_new_daemon_after_a_step_back_honours_no_more_than_was_asked(tmp_path: Path) -> None:
+    holder = Holder()
+    worker = SourceWorker(holder, deadline_s=1.0)
+    release.ask(tmp_path, 60.0, NOW)
+    assert LettingGo(tmp_path, [worker]).look(NOW - 3600)
+    assert holder.asked == [60.0]
+    worker.close()
+
+
 def test_a_source_learns_how_long_it_may_take_also_after_a_reload() -> None:
     holder = Holder()
     worker = SourceWorker(holder, deadline_s=1.0)

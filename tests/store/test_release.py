@@ -39,6 +39,16 @@ def test_the_time_is_bounded(tmp_path: Path, asked_s: float, given_s: float) -> 
     assert release.ask(tmp_path, asked_s, NOW).until_at_s == NOW + given_s
 
 
+@pytest.mark.parametrize("back_s", [3600.0, 1e6])
+def test_a_clock_that_was_set_back_makes_none_longer(tmp_path: Path, back_s: float) -> None:
+    release.ask(tmp_path, 60.0, NOW)
+    now_s = NOW - back_s
+    found = release.read(tmp_path, now_s)
+    assert found is not None
+    assert (found.duration_s, found.left_s(now_s)) == (60.0, 60.0)
+    assert release.ask(tmp_path, 30.0, now_s).until_at_s == now_s + 60.0
+
+
 def test_without_a_request_there_is_nothing_to_read_or_end(tmp_path: Path) -> None:
     assert release.read(tmp_path, NOW) is None
     assert release.stamp(tmp_path) is None
