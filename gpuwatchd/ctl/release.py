@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd import config, units
+from gpuwatchd import __version__, config, text, units
 from gpuwatchd.ctl import envelope, look, options, output
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.service import bell
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 DEFAULT_S = 600.0
 WAIT_S = 30.0
 """The daemon lets go within one read; a driver that hangs may keep it from that for ever."""
+TELL_AFTER_S = 2.0
+"""One who waits for longer is told what for."""
 _NODE = "/dev/nvidia"
 _LET_GO = {"released", "asleep"}
 
@@ -67,10 +70,9 @@ def command(duration: float, wait: bool, end: bool) -> int:  # noqa: FBT001
         return _say(flags, {**data, "released": True, "open_files": None}, words)
     data["daemon"] = state.pid
     if not wait:
-        when = "at once" if heard else f"within {units.duration(state.interval_s)}"
-        words = f"asked pid {state.pid} to let go of the GPUs {when}, until {until}"
-        return _say(flags, {**data, "released": None, "open_files": None}, words)
-    held = _wait(directory, state)
+        words, doubt = _asked(state, until, heard=heard)
+        return _say(flags, {**data, "released": None, "open_files": None}, words, doubt)
+    held = _wait(flags, directory, state)
     sure = "no /dev/nvidia* open" if held is not None else "its open files cannot be seen"
     words = f"gpuwatchd (pid {state.pid}) has let go of the GPUs until {until}; {sure}"
     return _say(flags, {**data, "released": True, "open_files": held}, words)
@@ -88,25 +90,45 @@ def _end(flags: Globals, directory: Path, *, running: bool) -> int:
     return _say(flags, {"until": None, "released": False, "was_released": was}, words)
 
 
-def _say(flags: Globals, data: dict[str, Any], words: str) -> int:
+def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:
+    """Return what was asked of the daemon, and why it may not have been understood."""
+    when = "at once" if heard else f"within {units.duration(state.interval_s)}"
+    words = f"asked pid {state.pid} to let go of the GPUs {when}, until {until}"
+    if state.version == __version__:
+        return words, ""
+    other = text.clean(state.version, limit=40)
+    return words, (
+        f"nothing has confirmed it: the daemon is gpuwatchd {other}, this is {__version__}; "
+        "gpuwatchctl status shows whether they are released"
+    )
+
+
+def _say(flags: Globals, data: dict[str, Any], words: str, doubt: str = "") -> int:
+    warnings = [("unconfirmed", doubt)] if doubt else []
     if flags.json:
-        output.emit_json(envelope.answer("release", data, source="daemon"))
-    elif not flags.quiet:
-        output.Out(flags).line(words)
+        output.emit_json(envelope.answer("release", data, source="daemon", warnings=warnings))
+        return 0
+    out = output.Out(flags)
+    if not flags.quiet:
+        out.line(words)
+    if doubt:
+        out.flow(output.sentence(f"! {doubt}", "yellow"), rest="  ", gap=" ")
     return 0
 
 
-def _wait(directory: Path, before: LiveState) -> list[str] | None:
+def _wait(flags: Globals, directory: Path, before: LiveState) -> list[str] | None:
     """Wait until the daemon has let go; return what it has open of the driver, which is nothing.
 
-    None where its open files cannot be seen.
+    None where its open files cannot be seen. One who looks on is told what takes so long.
 
     Raises
     ------
     GpuwatchdError
         When it does not let go, with what keeps it.
     """
-    until_s = time.monotonic() + max(WAIT_S, 2 * before.interval_s)
+    begun_s = time.monotonic()
+    until_s = begun_s + max(WAIT_S, 2 * before.interval_s)
+    looks_on = sys.stderr.isatty() and not flags.json and not flags.quiet
     keeps: list[str] = []
     held: list[str] | None = None
     while time.monotonic() < until_s:
@@ -122,15 +144,22 @@ def _wait(directory: Path, before: LiveState) -> list[str] | None:
         held = open_files(state.pid)
         if state.ticks > before.ticks and not keeps and not held:
             return held
+        if looks_on and time.monotonic() - begun_s >= TELL_AFTER_S:
+            looks_on = False
+            most = units.duration(until_s - begun_s)
+            sys.stderr.write(f"waiting, {most} at most: {_why(keeps, held)}\n")
         time.sleep(0.1)
-    # Of those that are kept, the ones that do not answer are why.
-    keeps = [kept for kept in keeps if not kept.endswith(" is ok")] or keeps
-    why = ", ".join([*keeps, *(held or [])]) or "no tick since"
     raise GpuwatchdError(
-        f"the daemon (pid {before.pid}) has not let go of the GPUs: {why}",
+        f"the daemon (pid {before.pid}) has not let go of the GPUs: {_why(keeps, held)}",
         hint="a call to the driver may hang; stopping the daemon ends its hold: "
         "gpuwatchctl service stop",
     )
+
+
+def _why(keeps: list[str], held: list[str] | None) -> str:
+    # Of those that are kept, the ones that do not answer are why.
+    keeps = [kept for kept in keeps if not kept.endswith(" is ok")] or keeps
+    return ", ".join([*keeps, *(held or [])]) or "no tick since"
 
 
 def open_files(pid: int) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from pathlib import Path
@@ -69,6 +70,49 @@ def test_who_keeps_the_gpus_is_named_and_nobody_else(
     assert err.splitlines()[0].endswith("has not let go of the GPUs: GPU 1 is hung")
     world.write(devices=(well,), interval_s=0.05)
     assert "has not let go of the GPUs: GPU 0 is ok" in run()[2]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("flag", "told"), [("", True), ("--quiet", False), ("--json", False)])
+def test_one_who_looks_on_is_told_what_takes_so_long(
+    run: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    told: bool,
+) -> None:
+    monkeypatch.setattr(verb, "WAIT_S", 0.5)
+    monkeypatch.setattr(verb, "TELL_AFTER_S", 0.1)
+    monkeypatch.setattr(verb, "open_files", lambda _: [])
+    first, _ = world.state().devices
+    assert first.reading is not None
+    hung = msgspec.structs.replace(
+        first, device=msgspec.structs.replace(first.device, source="nvml"),
+        reading=msgspec.structs.replace(first.reading, state="hung"),
+    )  # fmt: skip
+    world.write(devices=(hung,), interval_s=0.05)
+    monkeypatch.setattr("sys.stderr", stream := Terminal())
+    assert run(*([flag] if flag else []))[0] == 1
+    said = [line for line in stream.getvalue().splitlines() if line.startswith("waiting")]
+    assert said == (["waiting, 0s at most: GPU 0 is hung"] if told else [])
+
+
+def test_what_another_version_was_asked_is_not_called_done(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    world.write(version="0.0.1")
+    code, out, _ = run("--no-wait")
+    assert code == 0
+    assert "nothing has confirmed it: the daemon is gpuwatchd 0.0.1" in " ".join(out.split())
+    answer = json.loads(run("--no-wait", "--json")[1])
+    assert [one["code"] for one in answer["warnings"]] == ["unconfirmed"]
+    world.write()
+    assert "confirmed" not in run("--no-wait")[1]
 
 
 @pytest.mark.parametrize("words", ["9s", "25h", "0", "soon", "-1"])
