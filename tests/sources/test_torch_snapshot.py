@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatchd.sources.formats import torch_snapshot
 from gpuwatchd.sources.replay import read_log
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,6 +139,56 @@ def test_what_is_no_snapshot_is_one_sentence(tmp_path: Path, data: bytes) -> Non
     assert "pickle" in log.error
     assert "\n" not in log.error
     assert not log.series
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds the room")
+@pytest.mark.parametrize("unit", [b"]", b"}\x94"])
+def test_a_pickle_that_swells_is_refused_after_its_first_part(tmp_path: Path, unit: bytes) -> None:
+    file = tmp_path / "swells.pickle"
+    file.write_bytes(b"\x80\x04(" + unit * ((16 << 20) // len(unit)) + b"l.")
+    script = (
+        "import resource, sys; from gpuwatchd.sources.replay import read_log\n"
+        "from gpuwatchd.sources.formats import torch_snapshot\n"
+        "torch_snapshot._ROOM_BYTES >>= 4\n"
+        "log = read_log(sys.argv[1])\n"
+        "print(log.error); print(log.hint)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(file)],
+        capture_output=True, text=True, check=True, cwd=ROOT, timeout=120,
+    )  # fmt: skip
+    error, hint, peak_mib = done.stdout.splitlines()
+    assert error == "this pickle needs more memory than a snapshot should"
+    assert "_dump_snapshot" in hint
+    # 64 MiB, what the first MiB add to it, and this program; whole it would take 1 GiB.
+    assert int(peak_mib) < 256
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, snapshot())
+    with file.open("r+b") as large:
+        large.truncate(torch_snapshot.MOST_BYTES + 1)
+
+    def never(*_: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(torch_snapshot, "_Plain", never)
+    log = read_log(file)
+    assert log.error == "this snapshot is larger than 512 MiB"
+    assert "max_entries" in log.hint
+
+
+def test_a_large_honest_snapshot_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without the share per byte this would not fit: 6 MiB of file take some 50 MiB.
+    monkeypatch.setattr(torch_snapshot, "_ROOM_BYTES", 24 << 20)
+    file = write(tmp_path, snapshot(steps=30_000))
+    assert file.stat().st_size > 3 << 20
+    log = read_log(file)
+    assert log.error is None
+    assert len(log.series) == 2
 
 
 JUNK = st.recursive(
