@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.text import mask_argv
 from tests.making import KEY, alert, finding
 
 
@@ -19,12 +20,33 @@ from tests.making import KEY, alert, finding
         (("python", "-u", "train.py"), "python train.py"),
         (("python", "-m", "torch.distributed.run", "x.py"), "python -m torch.distributed.run"),
         (("python", "-c", "import torch"), "python"),
+        (("python", "-uc", "import torch", "torchrun"), "python"),
+        (("python", "/opt/env/bin/torchrun", "--nproc", "2", "x.py"), "python torchrun"),
+        (("python", "-X", "dev", "-W", "ignore", "serve"), "python serve"),
+        (("python", "my job.py"), "python my job.py"),
+        (("python", "-", "serve"), "python"),
+        (("python", "****"), "python"),
+        (("python", "print(open('/etc/x'))"), "python"),
         (("python",), "python"),
         ((), "python"),
     ],
 )
 def test_a_label_names_what_an_interpreter_runs(argv: tuple[str, ...], label: str) -> None:
     assert ProcessInfo(key=KEY, name="python", argv=argv).label == label
+
+
+def test_what_a_script_is_called_keeps_no_secret() -> None:
+    argv = mask_argv(["python", "/opt/bin/hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789", "--x"])
+    assert "hf_" not in ProcessInfo(key=KEY, name="python", argv=argv).label
+
+
+def test_a_framework_says_more_than_the_script_that_starts_it() -> None:
+    info = ProcessInfo(
+        key=KEY, name="python", argv=("python", "/opt/bin/vllm", "serve"), framework="vLLM",
+        framework_sure=True,
+    )  # fmt: skip
+    assert info.label == "python vllm"
+    assert info.whose == "vLLM - pid 4711"
 
 
 def test_the_label_of_anything_else_is_its_name() -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from gpuwatchd.model.names import DeviceState, EventKind, MemoryKind, Value
 
+_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+"""Flags of Python whose value follows."""
+_CODE = re.compile(r"-[bBdEhIOPqsSuvVx]*c.*", re.DOTALL)
+_SCRIPT = re.compile(r"[\w.+-]+")
+"""What a file may be called: code, or a title written over the command line, has other signs."""
 _ID_CHARS = 12
 """So many of a container's id its tools print."""
 
@@ -98,12 +105,19 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         """
         if not self.name.startswith("python") or len(self.argv) < 2:
             return self.name
-        for word, following in zip(self.argv[1:], (*self.argv[2:], ""), strict=True):
-            if word == "-m" and following:
-                return f"{self.name} -m {following}"
-            if not word.startswith("-"):
+        words = iter(self.argv[1:])
+        for word in words:
+            if word == "-m":
+                module = next(words, "")
+                return f"{self.name} -m {module}" if module else self.name
+            if word in _WITH_VALUE:
+                next(words, None)
+            elif word == "-" or _CODE.fullmatch(word):
+                break
+            elif not word.startswith("-"):
                 script = word.rpartition("/")[2]
-                return f"{self.name} {script}" if script.endswith(".py") else self.name
+                plain = script.endswith(".py") or _SCRIPT.fullmatch(script)
+                return f"{self.name} {script}" if plain else self.name
         return self.name
 
     @property
@@ -148,7 +162,8 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         """
         if self.foreign:
             return self.name
-        plain = self.label == self.name or " -m " in self.label
+        label = self.label
+        plain = label == self.name or " -m " in label or not label.endswith(".py")
         runs = self.framework if self.framework and self.framework_sure and plain else self.label
         parts = (self.place, self.user, runs, self.model, f"pid {self.key.pid}")
         return " - ".join(part for part in parts if part)
