@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,6 +18,8 @@ INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
 
 _INITS: Final = frozenset({b"systemd", b"init", b"openrc-init", b"runit", b"s6-svscan", b"launchd"})
 _COMM_BYTES: Final = 15
+_STAT_BYTES: Final = 4096
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _LIBRARY: Final = re.compile(rb"(/[^\n]*\.(?:so|dylib|metallib)\b[^\n]*)$", re.MULTILINE)
 _UID: Final = re.compile(rb"^Uid:\s*(\d+)", re.MULTILINE)
 _ANONYMOUS: Final = re.compile(rb"\nRssAnon:\s*(\d+) kB")
@@ -66,6 +69,32 @@ def read_some(path: str | Path, limit_bytes: int) -> bytes:
             length += len(more)
         return b"".join(parts)
     except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+class NoDescriptor(Exception):
+    """There is no descriptor to spare to look with: nothing is known of what was to be read."""
+
+
+def read_stat(path: str | Path) -> bytes:
+    """Return the content of /proc/PID/stat; b"" when there is no such process.
+
+    Raises
+    ------
+    NoDescriptor
+        When this process, or the system, can open no more files: nobody has ended by that.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _EXHAUSTED:
+            raise NoDescriptor from error
+        return b""
+    try:
+        return os.read(descriptor, _STAT_BYTES)
+    except OSError:  # it has ended since
         return b""
     finally:
         os.close(descriptor)

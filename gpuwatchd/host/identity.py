@@ -10,12 +10,14 @@ import msgspec
 from gpuwatchd import frameworks
 from gpuwatchd.host import cgroup, program, ranks
 from gpuwatchd.host.files import (
+    NoDescriptor,
     full_name,
     libraries_in,
     parse_stat,
     parse_status,
     read_bytes,
     read_some,
+    read_stat,
     words_of,
 )
 from gpuwatchd.host.parents import ancestors
@@ -64,8 +66,21 @@ class Registry:
         self._users = Users()
 
     def stat(self, pid: int) -> Stat | None:
-        """Return what /proc/PID/stat says; None when there is no such process."""
-        return parse_stat(read_bytes(f"{self._proc}/{pid}/stat"))
+        """Return what /proc/PID/stat says; None when there is no such process.
+
+        Raises
+        ------
+        NoDescriptor
+            When there is no descriptor to spare to look with.
+        """
+        return parse_stat(read_stat(f"{self._proc}/{pid}/stat"))
+
+    def stat_if_any(self, pid: int) -> Stat | None:
+        """Return the same; None also where there is no descriptor to spare."""
+        try:
+            return self.stat(pid)
+        except NoDescriptor:
+            return None
 
     def read(self, pid: int, stat: Stat, *, closer: bool) -> Sight:
         """Build the record of a process; ``closer`` reads its memory map too."""
@@ -139,3 +154,16 @@ class Registry:
         except OSError:
             return names
         return names
+
+
+def still(before: ProcessInfo, now: ProcessInfo) -> ProcessInfo:
+    """Return who a process is now, with the job that it was a rank of: its agent may have died."""
+    if before.group is None or now.group is not None:
+        return now
+    return msgspec.structs.replace(now, group=before.group, rank=before.rank, world=before.world)
+
+
+def nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:
+    """Return the record of a process that has a number and nothing else."""
+    key = ProcessKey(pid=pid, started_at_s=None)
+    return ProcessInfo(key=key, name=f"pid {pid} ({why})", foreign=foreign)

@@ -18,22 +18,26 @@ import msgspec
 
 from gpuwatchd.host.anchor import settled
 from gpuwatchd.host.files import (
+    NoDescriptor,
     anonymous_bytes,
     boot_time,
     exists,
     inside_container,
     read_bytes,
 )
+from gpuwatchd.host.glance import absent
 from gpuwatchd.host.gone import Gone
-from gpuwatchd.host.identity import Registry
+from gpuwatchd.host.identity import Registry, nameless, still
+from gpuwatchd.host.known import Known
 from gpuwatchd.host.watch import Watch
-from gpuwatchd.model import ProcessInfo, ProcessKey
 from gpuwatchd.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gpuwatchd.host.files import Stat
     from gpuwatchd.host.watch import Held
+    from gpuwatchd.model import ProcessInfo
 
 MAPS_AGAIN_S: Final = 30.0
 """Libraries load late: a process is looked at once more after this time."""
@@ -47,29 +51,6 @@ _STUCK: Final = frozenset({"Z", "D"})
 """States that say something about a process that holds memory: ended, waiting in the driver."""
 _HIDDEN: Final = -1
 """Stands for the start time of a process that exists, but whose files may not be read."""
-
-
-class _Known:
-    """One process that was identified, and how its liveness is watched."""
-
-    __slots__ = (
-        "anonymous_bytes",
-        "asked_mono_s",
-        "held",
-        "info",
-        "maps_due_mono_s",
-        "maps_reads",
-        "starttime",
-    )
-
-    def __init__(self, info: ProcessInfo, starttime: int, mono_s: float) -> None:
-        self.info = info
-        self.starttime = starttime
-        self.held: Held | None = None
-        self.anonymous_bytes: int | None = None
-        self.asked_mono_s = mono_s
-        self.maps_due_mono_s = mono_s
-        self.maps_reads = 0
 
 
 class Host:
@@ -119,7 +100,7 @@ class Host:
         self._has_proc = not use_psutil
         self._maps_per_look = maps_per_look
         self._monotonic = monotonic
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, Known] = {}
         self._gone = Gone()
         self._memory_turn: list[int] = []
         self._steady: dict[int, ProcessInfo] = {}
@@ -244,7 +225,7 @@ class Host:
             known = self._known.get(pid)
             if known is None or known.info.key.started_at_s is None or not self._has_proc:
                 continue
-            stat = self._registry.stat(pid)
+            stat = self._registry.stat_if_any(pid)
             if stat is None or stat.starttime != known.starttime:
                 continue
             found[pid] = stat.state
@@ -281,7 +262,7 @@ class Host:
 
     # ---- lives ----------------------------------------------------------------------------------
 
-    def _same(self, pid: int, known: _Known) -> bool:
+    def _same(self, pid: int, known: Known) -> bool:
         """Say whether the process met before still lives (as far as no pidfd says so)."""
         if self.is_contained or (known.held is not None and known.held.is_pidfd):
             return True
@@ -289,19 +270,22 @@ class Host:
             from gpuwatchd.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
             return by_psutil.started_at_s(pid) == known.info.key.started_at_s
-        stat = self._registry.stat(pid) if known.held is None else Watch.stat(known.held)
+        try:
+            stat = self._registry.stat(pid) if known.held is None else Watch.stat(known.held)
+        except NoDescriptor:
+            return not absent(pid, self._proc)
         if stat is None:
             return known.starttime == _HIDDEN and exists(pid)
         ends = (stat.state == "Z") != (known.info.state == "Z")
         return stat.starttime == known.starttime and not ends
 
-    def _meet(self, pid: int, mono_s: float) -> _Known | None:
+    def _meet(self, pid: int, mono_s: float) -> Known | None:
         """Identify the process that has this pid now; None when there is none."""
         before = self._known.get(pid)
         self._bury(pid)
         if self.is_contained:
             # The number belongs to another namespace: here it is nobody, or somebody else.
-            outside = _nameless(pid, "outside this container", foreign=True)
+            outside = nameless(pid, "outside this container", foreign=True)
             return self._note(pid, outside, 0, mono_s)
         if not self._has_proc:
             from gpuwatchd.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
@@ -310,7 +294,21 @@ class Host:
             return self._note(pid, info, 0, mono_s) if info else None
         # First the descriptor, then the facts: whatever is read belongs to what is watched.
         held = self._watch.hold(pid)
-        stat = self._registry.stat(pid)
+        try:
+            stat = self._registry.stat(pid)
+        except NoDescriptor:
+            return self._miss(pid, held, mono_s)
+        return self._see(pid, before, held, stat, mono_s)
+
+    def _miss(self, pid: int, held: Held | None, mono_s: float) -> Known | None:
+        if held is not None:
+            self._watch.let_go(held)
+        unseen = nameless(pid, "no file descriptor left to look with")
+        return None if absent(pid, self._proc) else self._note(pid, unseen, _HIDDEN, mono_s)
+
+    def _see(
+        self, pid: int, before: Known | None, held: Held | None, stat: Stat | None, mono_s: float
+    ) -> Known | None:
         if stat is None and not (self._real and exists(pid)):
             if held is not None:
                 self._watch.let_go(held)
@@ -319,7 +317,7 @@ class Host:
             self._watch.let_go(held)  # a zombie's is ready for ever: its state is read instead
             held = None
         if stat is None:
-            known = self._note(pid, _nameless(pid, "hidden by system policy"), _HIDDEN, mono_s)
+            known = self._note(pid, nameless(pid, "hidden by system policy"), _HIDDEN, mono_s)
         elif before is not None and before.starttime == stat.starttime:
             # Ended but not yet reaped: its files are empty, so what was known stays.
             info = msgspec.structs.replace(before.info, state=stat.state)
@@ -333,8 +331,8 @@ class Host:
             self._watch.attend(pid, held)
         return known
 
-    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> _Known:
-        known = _Known(info, starttime, mono_s)
+    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> Known:
+        known = Known(info, starttime, mono_s)
         if info.key.started_at_s is None or info.state == "Z":
             known.maps_due_mono_s = math.inf
         self._known[pid] = known
@@ -348,7 +346,7 @@ class Host:
         self._unwatch(known)
         self._gone.note(known.info)
 
-    def _unwatch(self, known: _Known) -> None:
+    def _unwatch(self, known: Known) -> None:
         if known.held is not None:
             self._watch.let_go(known.held)
             known.held = None
@@ -371,10 +369,10 @@ class Host:
             known.maps_reads += 1
             again = known.maps_reads == 1
             known.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
-            stat = self._registry.stat(pid)
+            stat = self._registry.stat_if_any(pid)
             if stat is not None and stat.starttime == known.starttime and stat.state != "Z":
                 sight = self._registry.read(pid, stat, closer=True)
-                known.info = found[pid] = _still(known.info, sight.info)
+                known.info = found[pid] = still(known.info, sight.info)
                 known.anonymous_bytes = sight.anonymous_bytes
 
     # ---- the machine ----------------------------------------------------------------------------
@@ -385,16 +383,3 @@ class Host:
         from gpuwatchd.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
 
         return by_psutil.boot_id()
-
-
-def _still(before: ProcessInfo, now: ProcessInfo) -> ProcessInfo:
-    """Return who a process is now, with the job that it was a rank of: its agent may have died."""
-    if before.group is None or now.group is not None:
-        return now
-    return msgspec.structs.replace(now, group=before.group, rank=before.rank, world=before.world)
-
-
-def _nameless(pid: int, why: str, *, foreign: bool = False) -> ProcessInfo:
-    """Return the record of a process that has a number and nothing else."""
-    key = ProcessKey(pid=pid, started_at_s=None)
-    return ProcessInfo(key=key, name=f"pid {pid} ({why})", foreign=foreign)
