@@ -42,6 +42,11 @@ class Health:
         """Whether the last write worked and the disk has room."""
         return not self.disk_low and not self._busy and "writing" not in self._sentences
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether the last write met a lock of another program."""
+        return self._busy > 0
+
     def say(self, kind: str, sentence: str | None) -> None:
         """Set the sentence of a kind; None takes it back."""
         if sentence is None:

@@ -58,6 +58,14 @@ class Ledger:
         """Whether anything is not yet written."""
         return bool(self._segments or self._events or self._alerts or self._deliveries)
 
+    def left(self) -> tuple[tuple[int, str], ...]:
+        """Return how much of what people would miss is not yet written, and what it is."""
+        return (
+            (len(self._events), "event"),
+            (len(self._alerts), "alert"),
+            (len(self._deliveries), "message"),
+        )
+
     def load(self, connection: sqlite3.Connection) -> int:
         """Take over what the file holds; what is known here is newer. Return strange rows."""
         alerts, strange = rows.load_alerts(connection, "resolved_ts_ms IS NULL")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.store import database, place, recent, rows, schema
+from gpuwatchd.store import database, farewell, place, recent, rows, schema
 from gpuwatchd.store.health import Health
 from gpuwatchd.store.intake import Intake
 from gpuwatchd.store.ledger import Event, Ledger, Segment
@@ -255,7 +255,8 @@ class History:
         """Write what waits and let go of the file. May be called twice; never raises."""
         self._own()
         if self._connection is not None:
-            self.flush(self._clock())
+            farewell.write(lambda: self.flush(self._clock()), self._health)
+            farewell.tell(self._ledger, len(self._intake), self._health)
             self._drop_connection()
 
     def _own(self) -> None:
