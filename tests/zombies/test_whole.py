@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,6 @@ from tests.fakenvml import FakeNvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from gpuwatchd.model import Holding
 
@@ -131,7 +131,7 @@ def test_owners_are_named_with_what_they_cost(stage: Stage) -> None:
     assert gone.held_bytes == 9 * 2**30
     assert defunct.process is not None
     assert defunct.process.key.pid == stage.defunct
-    assert f"python[{stage.launcher.pid}]" in defunct.evidence
+    assert f"{Path(sys.executable).name}[{stage.launcher.pid}]" in defunct.evidence
     assert ghost.device_uid == "GPU-bbb"
     assert idle.process is not None
     assert idle.process.key.pid == stage.sleeper.pid
