@@ -36,8 +36,12 @@ def write(flush: Callable[[], bool], health: Health) -> None:
 
 def tell(ledger: Ledger, samples: int, health: Health) -> None:
     """Log in one line what is lost now that the history is let go; nothing when nothing is."""
-    waits = [(samples, "sample row"), *ledger.left()]
-    lost = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in waits if count]
+    waits = [(samples, "sample row", ""), *ledger.left()]
+    lost = [
+        f"{count} {name}{'s' if count > 1 else ''}{f' ({newest})' if newest else ''}"
+        for count, name, newest in waits
+        if count
+    ]
     if lost:
         why = "it is locked by another program" if health.is_locked else "; ".join(health.problems)
         log.warning("the history lacks %s: %s", ", ".join(lost), why or "it cannot be written")

@@ -58,12 +58,14 @@ class Ledger:
         """Whether anything is not yet written."""
         return bool(self._segments or self._events or self._alerts or self._deliveries)
 
-    def left(self) -> tuple[tuple[int, str], ...]:
-        """Return how much of what people would miss is not yet written, and what it is."""
+    def left(self) -> tuple[tuple[int, str, str], ...]:
+        """Return (how many, what, the newest of them) of what is not yet written."""
+        event = self._events[-1].detail if self._events else ""
+        alert = next(reversed(self._alerts.values()), None)
         return (
-            (len(self._events), "event"),
-            (len(self._alerts), "alert"),
-            (len(self._deliveries), "message"),
+            (len(self._events), "event", event),
+            (len(self._alerts), "alert", "" if alert is None else alert.title or alert.key),
+            (len(self._deliveries), "message", ""),
         )
 
     def load(self, connection: sqlite3.Connection) -> int:

@@ -48,7 +48,9 @@ def test_what_cannot_be_written_is_named_in_one_line_and_nobody_waits_long(
         assert time.monotonic() - begun_s < LEAVES_WITHIN_S
         other.execute("ROLLBACK")
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["the history lacks 1 sample row, 1 event: it is locked by another program"]
+    assert told == [
+        "the history lacks 1 sample row, 1 event (XID 79): it is locked by another program"
+    ]
     assert rows(tmp_path, _EVENTS) == []
 
 
