@@ -14,15 +14,23 @@ if TYPE_CHECKING:
 WATCH = (
     PRELUDE
     + """
+import threading
 import time
 import pynvml
 from gpuwatchd.sources.nvml_events import EventWatch
 
 WAIT_MS = 100
 wall = [5e8]
+begun, codes = [], []  # when each wait in the driver began, and what those that ended said
 def begin():
     s = source()
     s.read()
+    really = pynvml.nvmlLib.nvmlEventSetWait_v2
+    def counted(*arguments):
+        begun.append(time.monotonic())
+        codes.append(really(*arguments))
+        return codes[-1]
+    pynvml.nvmlLib.nvmlEventSetWait_v2 = counted
     watch = EventWatch(pynvml, lambda: wall[0], wait_ms=WAIT_MS, monotonic=lambda: now[0])
     watch.watch(s._life.cards.values())
     return s, watch
@@ -32,6 +40,15 @@ def wait_for(watch, count, most_s=5.0):
         found += watch.happened()
         time.sleep(0.02)
     return found
+def until(condition, most_s=10.0):
+    end = time.monotonic() + most_s
+    while not condition():
+        assert time.monotonic() < end, (begun, codes)
+        time.sleep(0.01)
+def quiet():
+    # A wait that began after now has ended without an event: what was there has been handed out.
+    have = len(begun)
+    until(lambda: len(codes) >= have + 2 and codes[-1] == 10)
 def short(events):
     return [[e.kind, e.device_uid, e.code, e.hardware, e.text] for e in events]
 """
@@ -49,7 +66,7 @@ def test_an_xid_is_told_once_with_whose_doing_it_is(fake: FakeNvml) -> None:
         """
 s, w = begin()
 found = wait_for(w, 3)
-time.sleep(0.3)
+quiet()
 out(short([*found, *w.happened()]))
 """,
         "gpu 0 total=24G",
@@ -70,7 +87,7 @@ def test_an_event_that_comes_later_is_told_then(fake: FakeNvml) -> None:
         fake,
         """
 s, w = begin()
-time.sleep(0.3)
+quiet()
 before = w.happened()
 put("gpu 0 total=24G", "event 0 type=8 data=48")
 out([len(before), *(e.code for e in wait_for(w, 1))])
@@ -86,8 +103,9 @@ def test_the_same_again_is_told_once_in_a_minute(fake: FakeNvml) -> None:
         """
 s, w = begin()
 first = wait_for(w, 1)
-time.sleep(0.3)
+quiet()
 more = w.happened()
+assert codes.count(0) == 5, "the driver told it five times"
 now[0] += 61
 wall[0] -= 3600  # a clock that is set back hides nothing
 put("gpu 0 total=24G", *["event 0 type=8 data=31"] * 6)
@@ -124,19 +142,20 @@ def test_what_a_program_did_is_of_its_instance_what_breaks_of_the_card(fake: Fak
 
 @pytest.mark.parametrize("code", [999, 15, 3, 10])
 def test_a_driver_that_refuses_at_once_keeps_nobody_busy(fake: FakeNvml, code: int) -> None:
-    (spent_ms,) = watch(
+    spent_ms, pause_s = watch(
         fake,
         """
 s, w = begin()
-time.sleep(0.2)
-began = time.process_time()
-time.sleep(1.5)
-out(1000 * (time.process_time() - began))
+until(lambda: codes)
+began, have = time.process_time(), len(begun)
+until(lambda: len(begun) > have)
+out(1000 * (time.process_time() - began), begun[have] - begun[have - 1])
 """,
         "gpu 0 total=24G",
         f"fail nvmlEventSetWait_v2 - {code}",
     )
     assert fake.stats()["nvmlEventSetWait_v2"] <= 20
+    assert pause_s >= 0.09
     assert spent_ms < 100
 
 
@@ -154,8 +173,10 @@ def test_a_driver_without_events_is_no_trouble(fake: FakeNvml, rule: str) -> Non
         fake,
         """
 s, w = begin()
-time.sleep(0.3)
-out(len(w.happened()), w.let_go(3.0), len(s.read().readings))
+waiter = w._waiter
+until(lambda: waiter._registered or not waiter.is_alive())
+ended = w.let_go(3.0)  # nothing more can come from a thread that has ended
+out(len(w.happened()), ended, len(s.read().readings))
 """,
         "gpu 0 total=24G",
         "event 0 type=8 data=79",
@@ -198,7 +219,7 @@ def test_letting_go_waits_for_nobody_and_pulls_nothing_away(fake: FakeNvml) -> N
         """
 WAIT_MS = 1000
 s, w = begin()
-time.sleep(0.2)
+until(lambda: begun)
 began = time.monotonic()
 w.stop()
 s.close()
@@ -228,9 +249,9 @@ def test_it_begins_again_after_a_new_start(fake: FakeNvml) -> None:
         """
 s, w = begin()
 first = wait_for(w, 1)
-w.let_go(3.0)
+assert w.let_go(3.0)
+assert not [t for t in threading.enumerate() if t.name == "nvml-events"]
 put("gpu 0 total=24G", "event 0 type=8 data=31", "event 0 type=8 data=79")
-time.sleep(0.3)
 meanwhile = w.happened()
 w.watch(s._life.cards.values())
 out([[e.code for e in part] for part in (first, meanwhile, wait_for(w, 1))])
