@@ -52,3 +52,22 @@ s.close()
 """,
     )
     return readings, devices, faults
+
+
+def several(fake: FakeNvml, reads: int, *conf: str, step_s: int = 5, **settings: str) -> Any:
+    """Return (readings of each read, events) of the only card."""
+    fake.write(*conf)
+    return play(
+        fake,
+        f"""
+s = source(**{settings!r})
+readings, events = [], []
+for _ in range({reads}):
+    sample = s.read()
+    readings += plain(sample.readings)
+    events += plain(sample.events)
+    now[0] += {step_s}
+out(readings, events, plain(s.devices()))
+s.close()
+""",
+    )
