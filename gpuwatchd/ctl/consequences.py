@@ -284,6 +284,10 @@ def _not_open(case: Case) -> Iterator[str]:
     if found is None or found.tier == "none":
         yield "no watch and no alert is open"
         return
+    chief = words.part_of(case.finding, None if case.process is None else case.process.info)
+    if chief:
+        yield f"one alert is told for its job: {chief}"
+        return
     hold = policy.alert_hold_s(found) if found.tier == "alert" else policy.watch_hold_s(found)
     if case.view.source != "state-file":
         yield "what the daemon has opened is not known; this is judged from the history"

@@ -169,12 +169,13 @@ def share(one: Blame) -> str:
     --------
     >>> from gpuwatchd.model import Blame, ProcessKey
     >>> key = ProcessKey(pid=7, started_at_s=None)
-    >>> share(Blame(process=key, name="rank 1", share=0.5, rate_bytes_per_s=1.0))
-    'rank 1[7] 50%'
+    >>> share(Blame(process=key, name="rank 1 on GPU 0", share=0.5, rate_bytes_per_s=1.0))
+    'rank 1[7] on GPU 0 50%'
     """
     pid = "" if one.process is None else one.process.pid
     said = pid == "" or f"pid {pid}" in one.name
-    return f"{one.name}{'' if said else f'[{pid}]'} {units.percent(one.share)}"
+    name, on, device = one.name.partition(" on ")
+    return f"{name}{'' if said else f'[{pid}]'}{on}{device} {units.percent(one.share)}"
 
 
 def since(alert: Alert, *, now_s: float) -> str:

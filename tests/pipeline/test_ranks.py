@@ -117,6 +117,10 @@ def test_people_are_told_of_one_rank_and_referred_to_it_by_the_others(
     assert shown.count("leaks alike, see rank") == 3
     assert shown.count(f"of {JOB} +") == 3
     assert shown.count("R² ") == 4
+    main(["explain", "4701"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"one alert is told for its job: see rank 3 on GPU 3 of {JOB}" in shown
+    assert "nothing is open yet" not in shown
     main(["status"])
     shown = capsys.readouterr().out
     assert shown.count("CRITICAL gradual") + shown.count("LEAK gradual") == 1
