@@ -109,7 +109,9 @@ def judged(case: Case) -> Iterator[str]:
         return
     grows = finding.pattern in LEAK_PATTERNS or finding.tier != "none"
     if finding.onset_at_s is not None and grows:
-        yield f"it has grown since {case.ago(finding.onset_at_s)}"
+        begun = case.ago(finding.onset_at_s)
+        past = words.stopped(finding)
+        yield f"its growth began {begun}: it {past}" if past else f"it has grown since {begun}"
     late = case.now_s - finding.judged_at_s
     if late > 1.0:
         yield f"last judged {units.duration(late)} before the last sample"

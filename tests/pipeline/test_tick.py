@@ -85,6 +85,7 @@ def test_of_a_leak_that_has_given_back_no_rate_is_shown_as_if_it_went_on(
         assert "stopped " in told, verb
         assert "full in ?" not in told, verb
         assert "MB/min gradual" not in told, verb
+        assert "it has grown since" not in told, verb
     pipeline.close()
 
 
