@@ -203,6 +203,7 @@ def test_a_driver_that_hangs_is_not_said_to_be_let_go(
     fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpuwatchd.ctl import release as verb
+    from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.errors import GpuwatchdError
 
     fake.write(*TWO)
@@ -214,7 +215,7 @@ def test_a_driver_that_hangs_is_not_said_to_be_let_go(
         before = state_of(tmp_path)
         release.ask(tmp_path / "run", 60.0, time.time())
         with pytest.raises(GpuwatchdError, match="GPU 1 is hung"):
-            verb._wait(tmp_path / "run", before)
+            verb._wait(Globals(), tmp_path / "run", before)
         assert states(tmp_path) == ["ok", "hung"]
 
 
