@@ -25,12 +25,14 @@ def command() -> int:
         if flags.json or (flags.quiet and check.level == "ok"):
             continue
         word, style = _WORDS[check.level]
-        first: list[output.Part] = [(word.ljust(_WIDTH - 1), style)]
         text, hint = f"{check.name}: {check.text}", f"-> {check.hint}"
         # A pipe gets whole lines, to be searched; a terminal gets them broken at its width.
         broken = out.terminal
-        parts = output.sentence(text) if broken else [text]
-        out.flow([*first, *parts], rest=" " * _WIDTH, gap=" ")
+        if broken:
+            first: output.Part = (word.ljust(_WIDTH - 1), style)
+            out.flow([first, *output.sentence(text)], rest=" " * _WIDTH, gap=" ")
+        else:
+            out.line((word.ljust(_WIDTH), style), text)
         if check.hint:
             hints = output.sentence(hint, "cyan") if broken else [(hint, "cyan")]
             out.flow(hints, first=" " * _WIDTH, rest=" " * (_WIDTH + 3), gap=" ")
