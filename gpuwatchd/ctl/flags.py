@@ -42,7 +42,7 @@ class Globals:
         return config.load(self.config)
 
     def wants(self, device: Device) -> bool:
-        """Return whether ``--gpu`` (index, UUID or glob; repeatable) lets this device through.
+        """Return whether ``--gpu`` (index, name, UUID or glob) lets this device through.
 
         The index of a card means its MIG instances too; "3:0" is one of them.
         """

@@ -70,7 +70,7 @@ def global_options() -> list[click.Option]:
     return [
         option("--json", is_flag=True, help="One JSON object (a stream: one per line)."),
         option("--gpu", multiple=True, metavar="GPU", shell_complete=complete_gpu,
-               help="Only this GPU: index, UUID or glob; repeatable."),
+               help="Only this GPU: index, name, UUID or glob; repeatable."),
         option("--config", type=click.Path(path_type=Path), metavar="FILE",
                help="Read this configuration only."),
         option("--color", type=click.Choice(["auto", "always", "never"]),
