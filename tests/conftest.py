@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatchd.host.files import inside_container
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 
@@ -18,6 +20,20 @@ def need(condition: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI must have this part: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture
+def own_pids() -> None:
+    """Skip where the driver's pids mean nobody: in a container processes are never named."""
+    if inside_container(Path("/proc"), Path("/")):
+        pytest.skip("in a pid namespace of its own the driver's numbers mean nobody")
+
+
+@pytest.fixture
+def not_the_first() -> None:
+    """Skip where the tests are pid 1, as alone in a container: it is nobody's ancestor."""
+    if os.getpid() == 1:
+        pytest.skip("the tests are the first process here, which is no ancestor worth naming")
 
 
 @pytest.fixture(scope="session")

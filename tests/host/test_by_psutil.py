@@ -12,6 +12,7 @@ import pytest
 from gpuwatchd.host import by_psutil
 
 
+@pytest.mark.usefixtures("not_the_first")
 def test_a_child_of_this_program_is_known_with_its_ancestors() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
         try:

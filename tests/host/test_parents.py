@@ -65,6 +65,7 @@ def test_hostile_names_are_made_safe(proc: FakeProc) -> None:
 
 
 @linux
+@pytest.mark.usefixtures("not_the_first")
 def test_a_real_childs_parent_is_us(child: subprocess.Popen[bytes]) -> None:
     host = Host(contained=False)
     found = host.look([child.pid])[child.pid].parents

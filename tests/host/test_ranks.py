@@ -247,6 +247,7 @@ time.sleep(60)
 
 
 @linux
+@pytest.mark.usefixtures("not_the_first")
 def test_a_real_child_that_has_overwritten_its_environment() -> None:
     host = Host(contained=False)
     env = dict(os.environ) | RANKED
@@ -266,6 +267,7 @@ def test_a_real_child_that_has_overwritten_its_environment() -> None:
 
 
 @linux
+@pytest.mark.usefixtures("not_the_first")
 def test_a_real_rank() -> None:
     host = Host(contained=False)
     with subprocess.Popen(

@@ -120,6 +120,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 EVERYTHING = ["gone", "defunct", "ghost", "idle"]
 
 
+@pytest.mark.usefixtures("own_pids")
 def test_owners_are_named_with_what_they_cost(stage: Stage) -> None:
     with stage.daemon():
         stage.wait(["ghost", "idle", "idle", "idle"])
@@ -144,6 +145,7 @@ def test_owners_are_named_with_what_they_cost(stage: Stage) -> None:
     assert "4 in all, 43.0 GiB; 3 processes on 2 GPUs looked at, since " in done.stdout
 
 
+@pytest.mark.usefixtures("own_pids")
 def test_a_failed_list_resets_and_a_restart_keeps_since_when(stage: Stage) -> None:
     with stage.daemon():
         stage.wait(["ghost", "idle", "idle", "idle"])
@@ -165,6 +167,7 @@ def test_a_failed_list_resets_and_a_restart_keeps_since_when(stage: Stage) -> No
     assert later[0].process.key == first[0].process.key
 
 
+@pytest.mark.usefixtures("own_pids")
 def test_one_look_names_the_gone_from_what_a_daemon_left(stage: Stage) -> None:
     with stage.daemon():
         stage.wait(["ghost", "idle", "idle", "idle"])
