@@ -192,11 +192,13 @@ def signal_words(signal: Signal, *, now_s: float) -> str:
 
 def _trend(signal: Signal, facts: dict[str, float], now_s: float) -> str:
     p = facts["p_value"]
-    chance = f"< {_SMALL_P}" if p < _SMALL_P else f"{p:.2g}"
+    chance = f"chance < {_SMALL_P}" if p < _SMALL_P else f"chance {p:.2g}"
+    if p >= 1.0:  # what the test answers where it has too little to go by
+        chance = "too few samples to tell it from chance"
     return (
         f"a straight rise of {units.size(facts['growth_bytes'])} since "
         f"{units.clock(signal.since_s, now_s=now_s)}, {words.growth(signal.rate_bytes_per_s)}, "
-        f"R² {facts['r_squared']:.3f}, chance {chance}; its second half brought "
+        f"R² {facts['r_squared']:.3f}, {chance}; its second half brought "
         f"{units.percent(facts['second_half_share'])}"
     )
 

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import main
+from gpuwatchd.ctl import main, reasons
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import (
     Event,
     Holding,
     ProcessInfo,
     ProcessKey,
+    Signal,
     Subject,
     Tier,
 )
@@ -287,3 +288,20 @@ def test_of_coherent_memory_the_processes_are_judged(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "coherent memory" in shown
     assert "its processes are judged, not the card" in shown
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [
+        (1.0, "too few samples to tell it from chance"),
+        (0.2, "chance 0.2"),
+        (1e-9, "chance < 0.001"),
+    ],
+)
+def test_a_test_without_enough_samples_is_no_chance_of_one(p: float, said: str) -> None:
+    facts = {"p_value": p, "growth_bytes": 1e9, "r_squared": 1.0, "second_half_share": 0.5}
+    trend = Signal(
+        detector="trend", pattern="gradual", rate_bytes_per_s=1e6, confidence=0.9, since_s=0.0,
+        n=14, facts=facts,
+    )  # fmt: skip
+    assert f", {said};" in reasons.signal_words(trend, now_s=60.0)
