@@ -97,7 +97,12 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
     written = {str: "x", bool: "false", int: "30", float: "0.5", tuple: "desktop,email"}
     special = {
         "daemon.log-level": "error", "notify.email.security": "tls", "notify.email.port": "30",
-        "policy.repeat": "1h,2h", "cost.usd-per-gpu-hour": "2.5",
+        "policy.repeat": "1h,2h", "cost.usd-per-gpu-hour": "2.5", "cost.per-usd": "0.9",
+        "policy.preset": "shared", "policy.digest": "daily", "policy.tell-held": "ghost,idle",
+        "policy.severity": '{ email = "critical" }', "cost.mode": "owned", "cost.offer": "spot",
+        "policy.quiet-hours": '{ all = ["22:00-07:00"] }', "cost.prices": '{ "A100*" = 1.8 }',
+        "cost.purchase": "9000", "cost.electricity-per-kwh": "0.3", "act.signal": "USR2",
+        "cost.engineer-per-hour": "80", "act.checkpoint": "command",
     }  # fmt: skip
     for key, default in list(config.keys()):  # a function, not a dict
         name = "GPUWATCHD_" + key.upper().replace(".", "_").replace("-", "_")

@@ -8,13 +8,18 @@ is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 from gpuwatchd.config.layers import Loaded, keys, load, parse
 from gpuwatchd.config.places import SYSTEM_FILE, runtime_dir, state_dir, user_file
 from gpuwatchd.config.sections import (
+    ActSection,
+    ChatSection,
+    CheckpointsSection,
     CommandSection,
     Config,
+    CostSection,
     DaemonSection,
     DesktopSection,
     DetectionSection,
     EmailSection,
     NotifySection,
+    OverrideSection,
     PolicySection,
     ReplaySection,
     Seconds,
@@ -27,14 +32,19 @@ from gpuwatchd.config.sections import (
 
 __all__ = [
     "SYSTEM_FILE",
+    "ActSection",
+    "ChatSection",
+    "CheckpointsSection",
     "CommandSection",
     "Config",
+    "CostSection",
     "DaemonSection",
     "DesktopSection",
     "DetectionSection",
     "EmailSection",
     "Loaded",
     "NotifySection",
+    "OverrideSection",
     "PolicySection",
     "ReplaySection",
     "Seconds",

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import msgspec
 
@@ -28,7 +28,8 @@ LONGEST_QUESTION_S = 60.0
 """One thread asks all servers: one that is silent keeps the others waiting for so long."""
 _AT_LEAST = (
     ("daemon", "interval"), ("daemon", "source-deadline"), ("notify.desktop", "timeout"),
-    ("notify.email", "timeout"), ("notify.command", "timeout"),
+    ("notify.email", "timeout"), ("notify.command", "timeout"), ("notify.chat", "timeout"),
+    ("checkpoints", "every"),
     ("endpoints", "every"), ("endpoints", "timeout"),
 )  # fmt: skip
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
@@ -58,11 +59,18 @@ def _section(kind: Any) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
+def _listed(kind: Any) -> type[Section] | None:
+    """Return the section of a list of tables, ``[[override]]``; None of anything else."""
+    return _section(get_args(kind)[0]) if get_origin(kind) is tuple else None
+
+
 def keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key as ("detection.min-r-squared", default), in order."""
+    """Yield every key as ("detection.min-r-squared", default), in order; no lists of tables."""
     for field in msgspec.structs.fields(kind):
         name = f"{prefix}{field.encode_name}"
         nested = _section(field.type)
+        if _listed(field.type) is not None:
+            continue
         if nested is None:
             default = field.default
             yield name, default if default is not msgspec.NODEFAULT else field.default_factory()
@@ -92,8 +100,15 @@ def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str
             )
             why = f"unknown {what}" + (f"; did you mean {near[0]}?" if near else "")
             raise ConfigError(file, full, why, hint="gpuwatchctl config init prints every key")
-        nested = _section(fields[name])
-        if nested is None:
+        nested, listed = _section(fields[name]), _listed(fields[name])
+        if listed is not None:
+            if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+                raise ConfigError(file, full, f"expected tables: [[{name}]]")
+            out[name] = [
+                _normalise(one, listed, f"{name} {number}", file)
+                for number, one in enumerate(value, start=1)
+            ]
+        elif nested is None:
             out[name] = value
         elif isinstance(value, dict):
             out[name] = _normalise(value, nested, f"{path}.{name}" if path else name, file)
@@ -286,9 +301,13 @@ def load(
     )
 
 
+_TABLES = frozenset(name for name, default in keys() if isinstance(default, dict))
+"""Keys whose value is a table of the user's own names."""
+
+
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and f"{prefix}{key}" not in _TABLES:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"

@@ -101,10 +101,28 @@ class DetectionSection(Section, frozen=True, kw_only=True):
 
 
 class PolicySection(Section, frozen=True, kw_only=True):
-    """``[policy]``: when people are told, and how often."""
+    """``[policy]``: when people are told, by what, and how often."""
 
+    preset: Literal["workstation", "shared", "ci"] = "workstation"
+    """Defaults for a machine of one's own, a shared server, or a run without people; keys that are
+    set win over it."""
     channels: tuple[str, ...] = ("desktop",)
     """Every one of them gets every notice, so that one that fails never silences an alert."""
+    fallback: tuple[str, ...] = ()
+    """Used in this order, until one delivers, when none of the channels above could."""
+    fallback_after: Seconds = Seconds(120)
+    """A channel that fails for a reason that may pass has this long before a fallback is used."""
+    severity: dict[str, Literal["info", "warning", "critical"]] = {}
+    """Channel = the least severity that it is used for."""
+    quiet_hours: dict[str, tuple[str, ...]] = {}
+    """Channel (or "all") = hours such as ["22:00-07:00", "sat 00:00-24:00"]; what is not critical
+    waits for their end, and leaves as one message."""
+    digest: Literal["off", "daily", "weekly"] = "off"
+    """A summary of what is open, what was, and what it cost, by the digest's channels."""
+    digest_at: str = "08:00"
+    """When, in local time; a weekly one comes on Mondays."""
+    digest_channels: tuple[str, ...] = ("email",)
+    """Channels of the digest."""
     confirm: Annotated[int, Meta(ge=1)] = 3
     """Evaluations in a row before a finding opens."""
     cooldown: Seconds = Seconds(1800)
@@ -119,6 +137,64 @@ class PolicySection(Section, frozen=True, kw_only=True):
     """Tell when it is over (only if its opening was told)."""
     max_per_hour: Annotated[int, Meta(ge=1)] = 20
     """Messages per hour over all channels; what exceeds it waits."""
+    group_interval: Seconds = Seconds(300)
+    """Alerts of one cause share a notice; no new member is told of sooner than this after it."""
+    flaps: Annotated[int, Meta(ge=2)] = 3
+    """An alert that opens so often within an hour is told of as one that comes and goes."""
+    tell_hardware: bool = True
+    """Raise an alert when a GPU is lost, hangs or must be reset."""
+    tell_held: tuple[
+        Literal[
+            "gone",
+            "defunct",
+            "driver-wait",
+            "ghost",
+            "orphaned-runner",
+            "no-model",
+            "leaked-kv",
+            "hung-rank",
+            "idle",
+        ],
+        ...,
+    ] = ()
+    """Kinds of memory held without work (see zombies) that raise an alert."""
+
+
+class OverrideSection(Section, frozen=True, kw_only=True):
+    """``[[override]]``: other rules for some; of those that fit, the last that sets a key wins."""
+
+    gpu: str = ""
+    """Index, uid or name of the device, as a glob; an empty condition fits everything."""
+    user: str = ""
+    """Owner of the process, as a glob, like those below."""
+    process: str = ""
+    """Name of the process."""
+    framework: str = ""
+    """Such as "PyTorch" or "vLLM"."""
+    command: str = ""
+    """Command line of the process."""
+    job: str = ""
+    """Job of the process."""
+    container: str = ""
+    """Container of the process."""
+    kind: str = ""
+    """leak, gpu or held."""
+    pattern: str = ""
+    """gradual, step, cyclic or spike."""
+    mute: bool = False
+    """Nobody is told; it is still watched and shown."""
+    grows: bool = False
+    """It may grow: watched at most, never an alert, unless it is about to run out of memory."""
+    grows_to: Size | None = None
+    """It may grow up to this, for example "24GiB": nobody is told below it."""
+    severity: Literal["info", "warning", "critical"] | None = None
+    """Told with this severity at most."""
+    channels: tuple[str, ...] | None = None
+    """Told by these channels."""
+    repeat: tuple[Seconds, ...] | None = None
+    """Reminders."""
+    why: str = ""
+    """Shown where the rule is applied."""
 
 
 class DesktopSection(Section, frozen=True, kw_only=True):
@@ -126,6 +202,8 @@ class DesktopSection(Section, frozen=True, kw_only=True):
 
     timeout: Seconds = Seconds(20)
     """An attempt that takes longer has failed."""
+    buttons: bool = True
+    """Show buttons where the notification server has them: Snooze 1 h, Show."""
 
 
 class EmailSection(Section, frozen=True, kw_only=True):
@@ -143,10 +221,14 @@ class EmailSection(Section, frozen=True, kw_only=True):
     """Empty means no login."""
     password_file: str = ""
     """Readable by you alone (0600); or a systemd credential named smtp-password."""
+    password_keyring: str = ""
+    """Name of a keyring service that has the password of the user name (extra keyring)."""
     sender: str = ""
     """The address that mails come from."""
     to: tuple[str, ...] = ()
     """Who gets them."""
+    chart: bool = True
+    """Put a picture of the growth into the mail (extra charts); else a line of text."""
     timeout: Seconds = Seconds(20)
     """An attempt that takes longer has failed and is tried again later."""
 
@@ -160,11 +242,22 @@ class CommandSection(Section, frozen=True, kw_only=True):
     """It is ended after this."""
 
 
+class ChatSection(Section, frozen=True, kw_only=True):
+    """``[notify.chat]``: chat and paging services, through Apprise (extra chat)."""
+
+    urls_file: str = ""
+    """A file of Apprise addresses, one per line, that you alone can read (0600): they hold secrets.
+    Or a systemd credential named chat-urls."""
+    timeout: Seconds = Seconds(20)
+    """An attempt that takes longer has failed and is tried again later."""
+
+
 class NotifySection(Section, frozen=True, kw_only=True):
     """``[notify.*]``: the channels."""
 
     desktop: DesktopSection = DesktopSection()
     email: EmailSection = EmailSection()
+    chat: ChatSection = ChatSection()
     command: CommandSection = CommandSection()
 
 
@@ -193,8 +286,47 @@ class ZombiesSection(Section, frozen=True, kw_only=True):
 class CostSection(Section, frozen=True, kw_only=True):
     """``[cost]``: what a device costs."""
 
+    mode: Literal["rental", "owned", "off"] = "rental"
+    """rental: a price per hour; owned: what was paid, over its lifetime, and electricity; off."""
     usd_per_gpu_hour: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    """Price of one device for an hour; without it memory is counted in GiB-hours alone."""
+    """Price of one device for an hour, whatever its model."""
+    prices: dict[str, Annotated[float, Meta(ge=0, le=1e6)]] = {}
+    """Model, as a glob = price of one for an hour in ``currency``; wins over the built-in table."""
+    offer: Literal["on-demand", "reserved", "spot"] = "on-demand"
+    """Which offer of the built-in table counts."""
+    currency: str = "USD"
+    """Three letters; amounts are shown in it."""
+    per_usd: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """Units of ``currency`` for one US dollar; needed where it is not USD."""
+    purchase: Annotated[float, Meta(ge=0)] | None = None
+    """Owned: what one device cost, in ``currency``."""
+    lifetime: Seconds = Seconds(4 * 365 * 86400)
+    """Owned: for how long it is used."""
+    electricity_per_kwh: Annotated[float, Meta(ge=0)] | None = None
+    """Owned: price of a kilowatt-hour, in ``currency``."""
+    engineer_per_hour: Annotated[float, Meta(ge=0)] | None = None
+    """An hour of the person who starts a lost run again, in ``currency``; a line of its own."""
+
+
+class CheckpointsSection(Section, frozen=True, kw_only=True):
+    """``[checkpoints]``: how it is known that a job has saved its work."""
+
+    paths: tuple[str, ...] = ()
+    """File patterns such as "~/runs/**/*.ckpt", or "{cwd}/checkpoints/*" beside each job: a file
+    that its owner wrote while it ran is a checkpoint. Or say: gpuwatchctl checkpointed PID."""
+    every: Seconds = Seconds(60)
+    """Time between two looks."""
+
+
+class ActSection(Section, frozen=True, kw_only=True):
+    """``[act]``: what gpuwatchd may do to a job; nothing by default."""
+
+    checkpoint: Literal["off", "signal", "command"] = "off"
+    """How a job is asked to save its work when somebody presses the button."""
+    signal: Literal["USR1", "USR2", "HUP"] = "USR1"
+    """Sent only to a job of yours that has a handler for it."""
+    argv: tuple[str, ...] = ()
+    """A program of yours; it gets the finding as JSON on standard input."""
 
 
 class StoreSection(Section, frozen=True, kw_only=True):
@@ -231,4 +363,8 @@ class Config(Section, frozen=True, kw_only=True):
     endpoints: EndpointsSection = EndpointsSection()
     zombies: ZombiesSection = ZombiesSection()
     cost: CostSection = CostSection()
+    checkpoints: CheckpointsSection = CheckpointsSection()
+    act: ActSection = ActSection()
     store: StoreSection = StoreSection()
+    override: tuple[OverrideSection, ...] = ()
+    """Other rules for some users, devices, frameworks or commands."""

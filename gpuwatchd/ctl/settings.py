@@ -38,6 +38,9 @@ def toml(value: object) -> str:
         return json.dumps(units.short_duration(value))
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        inside = ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -68,6 +71,8 @@ def plain(value: object) -> object:
     """
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
     if isinstance(value, Seconds):
         return units.short_duration(value)
     return int(value) if isinstance(value, Size) else value
@@ -120,8 +125,11 @@ def default_file() -> str:
         for field in msgspec.structs.fields(kind):
             if isinstance(field.type, type) and issubclass(field.type, Section):
                 continue
+            if field.default is msgspec.NODEFAULT:
+                default = field.default_factory()
+            else:
+                default = field.default
             lines += [f"# {line}" for line in docs[kind.__name__].get(field.name, "").splitlines()]
-            default = field.default
             shown = "" if default is None else f" {toml(default)}"
             lines.append(f"#{field.encode_name} ={shown}")
         lines.append("")

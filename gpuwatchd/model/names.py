@@ -34,7 +34,8 @@ Pattern = Literal[
 Tier = Literal["none", "watch", "alert"]
 Severity = Literal["info", "warning", "critical"]
 DecisionKind = Literal["notify", "act", "hold"]
-NoticeKind = Literal["firing", "escalated", "repeat", "resolved", "test"]
+NoticeKind = Literal["firing", "escalated", "repeat", "resolved", "test", "digest"]
+ButtonName = Literal["snooze", "show", "checkpoint"]
 AlertState = Literal["pending", "watch", "firing", "resolved"]
 EventKind = Literal[
     "gpu-lost",

@@ -7,7 +7,91 @@ from typing import Literal
 import msgspec
 
 from gpuwatchd.model.judged import Finding, Subject
-from gpuwatchd.model.names import AlertState, DecisionKind, NoticeKind, Severity, Value
+from gpuwatchd.model.names import (
+    AlertState,
+    ButtonName,
+    DecisionKind,
+    NoticeKind,
+    Severity,
+    Value,
+)
+
+
+class About(Value, frozen=True, kw_only=True):
+    """Who an alert is about, in the words that rules and silences are written in.
+
+    Kept with the alert, so that a rule can be tried on one whose process has long ended.
+    """
+
+    gpu: str = ""
+    """Index of the device ("0", "0:1" for a MIG instance); its uid is the subject's."""
+    gpu_name: str = ""
+    user: str = ""
+    process: str = ""
+    """Its name, without arguments."""
+    pid: int | None = None
+    framework: str = ""
+    command: str = ""
+    """Its command line, secrets masked."""
+    job: str = ""
+    container: str = ""
+    program: str = ""
+    """Under what its runs are known again."""
+
+
+class Matcher(Value, frozen=True, kw_only=True):
+    """Which alerts a rule or a silence is about: every field that is not empty must fit (globs)."""
+
+    key: str = ""
+    """Key of an alert."""
+    kind: str = ""
+    """leak, gpu or held."""
+    gpu: str = ""
+    """Index, uid or name of the device."""
+    user: str = ""
+    process: str = ""
+    framework: str = ""
+    command: str = ""
+    job: str = ""
+    container: str = ""
+    pattern: str = ""
+    severity: str = ""
+
+
+class Silence(Value, frozen=True, kw_only=True):
+    """Nobody is told of what fits until an instant; it is still watched and shown."""
+
+    matcher: Matcher
+    from_at_s: float
+    until_at_s: float
+    until_resolved: bool = False
+    """Over as soon as the alert named by the matcher's key is."""
+    who: str = ""
+    why: str = ""
+    cleared_at_s: float | None = None
+    row: int | None = None
+
+
+class Cost(Value, frozen=True, kw_only=True):
+    """What one alert costs, in US dollars; None is unknown, never 0."""
+
+    usd_per_hour: float | None = None
+    """Of the part of the device that the subject takes."""
+    whole_usd_per_hour: float | None = None
+    """Of the whole device."""
+    spent_usd: float | None = None
+    """From ``since_at_s`` until the judgement: what a crash now would lose."""
+    at_risk_usd: float | None = None
+    """The same until the middle of the time that is left."""
+    gpu_hours: float | None = None
+    at_risk_gpu_hours: float | None = None
+    since_at_s: float | None = None
+    since: Literal["start", "checkpoint", "first-seen"] = "start"
+    basis: str = ""
+    """Which price: "A100 40GB, on-demand, as of 2024-06", "yours"; "" without one."""
+    currency: str = "USD"
+    per_usd: float = 1.0
+    """Units of ``currency`` for one US dollar, by the user's word; for display alone."""
 
 
 class Alert(Value, frozen=True, kw_only=True):
@@ -44,6 +128,29 @@ class Alert(Value, frozen=True, kw_only=True):
     """Why it was resolved, in words."""
     held_back: str = ""
     """Why no notice went out although one was due; empty when none was held back."""
+    about: About | None = None
+    group: str = ""
+    """What it shares its notices with: alerts of one cause."""
+    cost: Cost | None = None
+    """As of the last notice."""
+    flaps: int = 0
+    """How often the same key was open and over within the hour before it opened."""
+    inhibited_by: str = ""
+    """Key of the alert that makes this one no news."""
+
+
+class ChannelHealth(Value, frozen=True, kw_only=True):
+    """How one channel does."""
+
+    name: str
+    ok: bool | None
+    """None: it was not used since the start."""
+    why: str = ""
+    """Of its last failure."""
+    failing_since_s: float | None = None
+    delivered_at_s: float | None = None
+    waiting: int = 0
+    """Messages that are to leave by it."""
 
 
 class Decision(Value, frozen=True, kw_only=True):
@@ -57,6 +164,33 @@ class Decision(Value, frozen=True, kw_only=True):
     notice: NoticeKind
     reason: str
     at_s: float
+
+
+class Chart(Value, frozen=True, kw_only=True):
+    """What a picture of the growth is drawn from: at most 240 points."""
+
+    at_s: tuple[float, ...]
+    """(n,) ascending, epoch seconds."""
+    used_bytes: tuple[float, ...]
+    """(n,) memory of the subject."""
+    limit_bytes: float | None = None
+    onset_at_s: float | None = None
+    judged_at_s: float | None = None
+    rate_bytes_per_s: float | None = None
+    """Slope of the fit, through the level at ``judged_at_s``."""
+    low_s: float | None = None
+    """Seconds from ``judged_at_s`` to out of memory, 5 %."""
+    mid_s: float | None = None
+    high_s: float | None = None
+
+
+class Button(Value, frozen=True, kw_only=True):
+    """Something that people can press on a notice, where its channel has that."""
+
+    name: ButtonName
+    label: str
+    command: str
+    """What to type for the same."""
 
 
 class Message(Value, frozen=True, kw_only=True):
@@ -76,10 +210,18 @@ class Message(Value, frozen=True, kw_only=True):
     thread: str | None = None
     """Message id of the incident's first message, for replies."""
     finding: Finding | None = None
+    alert_key: str = ""
+    """Key of the first alert that it is about."""
+    also: tuple[str, ...] = ()
+    """Keys of the others, where one notice is about several."""
+    cost: str = ""
+    """The one line on money; "" where nothing is known."""
+    buttons: tuple[Button, ...] = ()
+    chart: Chart | None = None
 
 
 class Delivery(Value, frozen=True, kw_only=True):
-    """One attempt to deliver one decision on one channel."""
+    """One message on its way on one channel, until it is known to have arrived or given up."""
 
     alert_key: str
     channel: str
@@ -91,6 +233,14 @@ class Delivery(Value, frozen=True, kw_only=True):
     sent_at_s: float | None = None
     error: str | None = None
     dry_run: bool = False
+    held: str = ""
+    """Why it waits although its channel works: "quiet hours until 07:00"; "" when it does not."""
+    lease_until_s: float | None = None
+    """While an attempt is under way: until then it is in the hands of a worker of this daemon."""
+    known: str = ""
+    """What is known of its arrival, in the channel's words."""
+    fallback_of: str = ""
+    """Channel that it was meant for, where that could not deliver."""
     row: int | None = None
     """Row id in the store, once it has one."""
 

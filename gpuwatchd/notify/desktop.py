@@ -50,6 +50,8 @@ class DesktopNotifier:
     ----------
     timeout
         Seconds for a whole delivery, its one repetition included.
+    buttons
+        Whether the buttons of a message are shown where the server has them.
 
     Notes
     -----
@@ -60,8 +62,9 @@ class DesktopNotifier:
 
     name = "desktop"
 
-    def __init__(self, timeout: float = 20.0) -> None:
+    def __init__(self, timeout: float = 20.0, *, buttons: bool = True) -> None:
         self.timeout_s = float(timeout)
+        self._buttons = buttons
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None
         self._lost: list[LoopThread] = []

@@ -54,10 +54,14 @@ class EmailNotifier:
         "" for no login.
     password_file
         File that only its owner may read; ``~`` is expanded.
+    password_keyring
+        Name of a keyring service that has the password of the user name; "" for none.
     sender
         Address the mail comes from; "" for the user name where that is an address.
     to
         Recipients.
+    chart
+        Whether a picture is put into the mail.
     timeout
         Seconds for each step of the conversation.
     """
@@ -73,8 +77,10 @@ class EmailNotifier:
         ca_file: str = "",
         username: str = "",
         password_file: str = "",
+        password_keyring: str = "",
         sender: str = "",
         to: Sequence[str] = (),
+        chart: bool = True,
         timeout: float = 20.0,
     ) -> None:
         self._host = host
@@ -83,8 +89,10 @@ class EmailNotifier:
         self._ca_file = ca_file
         self._username = username
         self._password_file = password_file
+        self._password_keyring = password_keyring
         self._sender = sender or (username if _ADDRESS.fullmatch(username) else "")
         self._to = tuple(to)
+        self._chart = chart
         self.timeout_s = float(timeout)
 
     def __repr__(self) -> str:

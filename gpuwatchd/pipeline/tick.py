@@ -13,7 +13,9 @@ import msgspec
 from gpuwatchd import __version__
 from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
 from gpuwatchd.pipeline import blaming, handover, peaks
+from gpuwatchd.pipeline.alarms import Alarms
 from gpuwatchd.pipeline.clock import Clock
+from gpuwatchd.pipeline.costing import Costing
 from gpuwatchd.pipeline.guard import Guard
 from gpuwatchd.pipeline.happenings import Happenings
 from gpuwatchd.pipeline.herald import Herald
@@ -23,6 +25,7 @@ from gpuwatchd.pipeline.keeping import Keeping
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
 from gpuwatchd.pipeline.serving import Serving
+from gpuwatchd.pipeline.silencing import Silencing
 from gpuwatchd.pipeline.state import Scene, Sparks
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
 from gpuwatchd.pipeline.workers import SourceWorker
@@ -127,6 +130,9 @@ class Pipeline:
         self.happenings = Happenings(history)
         self.serving = Serving(config, host)
         self.holdings = Holdings(config, self.intake, self.serving, host)
+        self.silencing = Silencing(None if history is None else history.shelf)
+        self.alarms = Alarms(config, self.intake, self.holdings)
+        self.costing = Costing(config, self.intake, history)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -148,6 +154,7 @@ class Pipeline:
         """Take over new settings; sources stay as they are."""
         self.config = config
         self.watcher.config = self.serving.config = self.holdings.config = config
+        self.alarms.config = self.costing.config = config
         self.watcher.rules = rules_of(config.policy)
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
@@ -172,6 +179,7 @@ class Pipeline:
         decisions: list[Decision] = []
         taken_at_s: float | None = None
         self._guard("feedback", self.knowledge.listen)
+        self._guard("silences", lambda: self.silencing.look(self._wall()))
         for label, worker in self.workers.items():
             answer = self._ask(label, worker)
             if isinstance(answer, Sample):
@@ -192,9 +200,7 @@ class Pipeline:
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
         shown_s = self._wall() if taken_at_s is None else taken_at_s
-        present = self.intake.people.present(self.intake.devices.values())
-        self._guard("endpoints", lambda: self.serving.step(present, shown_s))
-        self._guard("holdings", lambda: self.holdings.look(shown_s))
+        changes += self._beside(shown_s)
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
         self._ticks += 1
@@ -212,6 +218,14 @@ class Pipeline:
             decisions=tuple(decisions),
             state=state,
         )
+
+    def _beside(self, now_s: float) -> list[Alert]:
+        """Look at what no curve tells; return the alerts that this opened or ended."""
+        present = self.intake.people.present(self.intake.devices.values())
+        self._guard("endpoints", lambda: self.serving.step(present, now_s))
+        self._guard("holdings", lambda: self.holdings.look(now_s))
+        self._guard("checkpoints", lambda: self.costing.step(self._wall()))
+        return self._guard("alarms", lambda: self.alarms.step(now_s)) or []
 
     def _findings(self) -> dict[str, Finding]:
         """Return every newest judgement; the same dictionary until there is a newer one."""
@@ -333,6 +347,7 @@ class Pipeline:
             problems=self.problems(),
             rss_bytes=self._rss_bytes,
             holdings=self.holdings.found,
+            silences=self.silencing.active,
             servers=self.serving.readings,
         )
 

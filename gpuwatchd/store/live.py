@@ -17,6 +17,7 @@ import msgspec
 from gpuwatchd.errors import StoreError
 from gpuwatchd.model import (
     Alert,
+    ChannelHealth,
     Device,
     DeviceReading,
     Event,
@@ -25,6 +26,7 @@ from gpuwatchd.model import (
     Ledger,
     ProcessInfo,
     ServerReading,
+    Silence,
     Value,
 )
 
@@ -106,6 +108,11 @@ class LiveState(Value, frozen=True, kw_only=True):
     rss_bytes: int | None = None
     holdings: tuple[Holding, ...] = ()
     servers: tuple[ServerReading, ...] = ()
+    channels: tuple[ChannelHealth, ...] = ()
+    untold: tuple[str, ...] = ()
+    """Keys of open alerts that were to be told and have reached nobody so far."""
+    silences: tuple[Silence, ...] = ()
+    """Those in force."""
 
 
 _ENCODER = msgspec.json.Encoder()

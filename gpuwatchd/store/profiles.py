@@ -74,6 +74,8 @@ class Shelf:
         self._norms: dict[str, Norm] = {}
         self._learned_ms = 0
         self._seen: tuple[int, int] | None = None
+        self.outside = 0
+        """How often another program has been seen to write: silences and checkpoints, too."""
 
     @property
     def waiting(self) -> bool:
@@ -103,7 +105,10 @@ class Shelf:
         return sorted(known.values(), key=lambda run: run.profile.ended_at_s)
 
     def spoken(self) -> bool:
-        """Say whether another program has written since this was last asked. Some microseconds."""
+        """Say whether another program has written since the last tick. Some microseconds.
+
+        Asked once per tick; :attr:`outside` then counts how often others have written.
+        """
         connection = self._connection()
         if connection is None:
             return False
@@ -116,6 +121,7 @@ class Shelf:
         if seen == self._seen:
             return False
         self._seen = seen
+        self.outside += 1
         return True
 
     def words(self) -> list[Word] | None:

@@ -114,7 +114,25 @@ CREATE TABLE baseline(gpu_uuid TEXT PRIMARY KEY, least_bytes INTEGER NOT NULL,
   boot_id TEXT NOT NULL, learned_ts_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID
 """
 
-STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+# Who was told, by what, and why not: what policy decided, message by message; silences that can be
+# taken back; and when jobs saved their work.
+_VERSION_4 = """
+ALTER TABLE delivery ADD COLUMN held TEXT;
+ALTER TABLE delivery ADD COLUMN known TEXT;
+ALTER TABLE delivery ADD COLUMN fallback_of TEXT;
+ALTER TABLE silence ADD COLUMN until_resolved INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE silence ADD COLUMN cleared_ts_ms INTEGER;
+CREATE TABLE told(delivery INTEGER NOT NULL, alert_key TEXT NOT NULL,
+  PRIMARY KEY(alert_key, delivery)) STRICT, WITHOUT ROWID;
+CREATE TABLE decision(id INTEGER PRIMARY KEY, ts_ms INTEGER NOT NULL, alert_key TEXT NOT NULL,
+  kind TEXT NOT NULL, notice TEXT NOT NULL, channel TEXT NOT NULL, reason TEXT NOT NULL) STRICT;
+CREATE INDEX decision_alert ON decision(alert_key, ts_ms);
+CREATE TABLE checkpoint(id INTEGER PRIMARY KEY, pid INTEGER NOT NULL, started_at_s REAL,
+  saved_ts_ms INTEGER NOT NULL, said_by TEXT NOT NULL, detail TEXT) STRICT;
+CREATE INDEX checkpoint_process ON checkpoint(pid, saved_ts_ms)
+"""
+
+STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)
 

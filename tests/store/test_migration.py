@@ -57,7 +57,7 @@ def older(directory: Path, version: int) -> None:
             )
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_file_of_an_earlier_version(tmp_path: Path, version: int) -> None:
     older(tmp_path, version)
     history = opened(tmp_path, Time(T0 + 10))
