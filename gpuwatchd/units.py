@@ -195,6 +195,26 @@ def usd(value_usd: float | None) -> str:
     return "< $0.01" if 0 < value_usd < 0.005 else f"${value_usd:,.2f}"
 
 
+_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
+
+
+def money(value: float | None, *, currency: str = "USD", ascii_only: bool = False) -> str:
+    """Return an amount of money in its own currency, rounded to cents for display alone.
+
+    Examples
+    --------
+    >>> money(4.2), money(1234.5, currency="EUR"), money(0.004, currency="CHF"), money(None)
+    ('$4.20', '€1,234.50', '< CHF 0.01', '?')
+    >>> money(2.0, currency="EUR", ascii_only=True)
+    'EUR 2.00'
+    """
+    if value is None or not math.isfinite(value):
+        return "?"
+    sign = _SIGNS.get(currency, "")
+    sign = sign if sign and (sign.isascii() or not ascii_only) else f"{currency} "
+    return f"< {sign}0.01" if 0 < value < 0.005 else f"{sign}{value:,.2f}"
+
+
 def strength(confidence: float) -> str:
     """Return the word for a confidence.
 

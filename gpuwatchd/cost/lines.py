@@ -1,0 +1,50 @@
+"""Costs in words: one line for an alert, in the currency that the user chose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd import units
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Cost
+
+_SINCE: Final = {
+    "start": "since start",
+    "checkpoint": "since the last checkpoint",
+    "first-seen": "since it was first seen",
+}
+
+
+def line(cost: Cost | None) -> str:
+    """Return the one line of an alert's money; "" where neither time nor money is known.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Cost
+    >>> line(Cost(spent_usd=25.28, at_risk_usd=3.21, basis="A100 40GB, on-demand, as of 2024-06"))
+    '$25.28 since start, $3.21 more until it is full (A100 40GB, on-demand, as of 2024-06)'
+    >>> line(Cost(gpu_hours=6.17, at_risk_gpu_hours=0.783, since="checkpoint"))
+    '6.2 GPU-hours since the last checkpoint, 0.8 more until it is full (no price known)'
+    """
+    if cost is None:
+        return ""
+    since = _SINCE[cost.since]
+    if cost.spent_usd is not None:
+        said = f"{in_currency(cost.spent_usd, cost)} {since}"
+        if cost.at_risk_usd is not None:
+            said += f", {in_currency(cost.at_risk_usd, cost)} more until it is full"
+        return f"{said} ({cost.basis})" if cost.basis else said
+    if cost.gpu_hours is None:
+        return ""
+    said = f"{cost.gpu_hours:,.1f} GPU-hours {since}"
+    if cost.at_risk_gpu_hours is not None:
+        said += f", {cost.at_risk_gpu_hours:,.1f} more until it is full"
+    return f"{said} (no price known)"
+
+
+def in_currency(value_usd: float | None, cost: Cost) -> str:
+    """Return an amount in US dollars as the user wants to see it."""
+    return units.money(
+        None if value_usd is None else value_usd * cost.per_usd, currency=cost.currency
+    )
