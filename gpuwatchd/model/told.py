@@ -37,6 +37,14 @@ class About(Value, frozen=True, kw_only=True):
     container: str = ""
     program: str = ""
     """Under what its runs are known again."""
+    label: str = ""
+    """Name with the script or module that it runs: "python train.py"."""
+    unit: str = ""
+    """systemd unit: "ollama.service"."""
+    model: str = ""
+    """Model that it serves."""
+    where: str = ""
+    """What people call the device: "GPU 0", "MIG 3:0"."""
 
 
 class Matcher(Value, frozen=True, kw_only=True):
@@ -178,6 +186,8 @@ class Chart(Value, frozen=True, kw_only=True):
     judged_at_s: float | None = None
     rate_bytes_per_s: float | None = None
     """Slope of the fit, through the level at ``judged_at_s``."""
+    level_bytes: float | None = None
+    """Where the fit stands at ``judged_at_s``."""
     low_s: float | None = None
     """Seconds from ``judged_at_s`` to out of memory, 5 %."""
     mid_s: float | None = None

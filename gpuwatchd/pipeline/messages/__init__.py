@@ -12,7 +12,9 @@ from gpuwatchd import text, units
 from gpuwatchd.model import Message
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert, EtaRange, Finding, NoticeKind
+    from collections.abc import Sequence
+
+    from gpuwatchd.model import Alert, Button, Chart, EtaRange, Finding, NoticeKind
 
 SUBJECT_CHARS = 78
 _LEADS: dict[NoticeKind, str] = {
@@ -53,7 +55,16 @@ def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
     return f"{hashlib.sha256(seed.encode()).hexdigest()[:24]}@gpuwatchd"
 
 
-def compose(alert: Alert, notice: NoticeKind, *, now_s: float) -> Message:
+def compose(
+    alert: Alert,
+    notice: NoticeKind,
+    *,
+    now_s: float,
+    also: Sequence[Alert] = (),
+    chart: Chart | None = None,
+    buttons: Sequence[Button] = (),
+    host: str | None = None,  # noqa: ARG001
+) -> Message:
     """Return the message of one notice.
 
     Parameters
@@ -62,6 +73,12 @@ def compose(alert: Alert, notice: NoticeKind, *, now_s: float) -> Message:
         With its notice already booked (``notices`` counts it).
     now_s
         For clock times.
+    also
+        Others of one cause that share this notice.
+    chart, buttons
+        What channels may show of them.
+    host
+        Name of this machine; by default as it calls itself.
     """
     finding = alert.finding
     what = _recovered(alert) if notice == "resolved" else growth_line(finding)
@@ -87,6 +104,10 @@ def compose(alert: Alert, notice: NoticeKind, *, now_s: float) -> Message:
         command=command,
         thread=first if own != first else None,
         finding=finding,
+        alert_key=alert.key,
+        also=tuple(one.key for one in also),
+        buttons=tuple(buttons),
+        chart=chart,
     )
 
 
