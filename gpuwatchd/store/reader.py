@@ -229,10 +229,9 @@ class Reader:
         return self._guarded(lambda: rows.load_alerts(self._connection, where, values)[0])
 
     def deliveries(self, alert_key: str) -> list[Delivery]:
-        """Return the deliveries of an alert key, oldest first."""
-        return self._guarded(
-            lambda: rows.load_deliveries(self._connection, "alert_key = ?", (alert_key,))[0]
-        )
+        """Return the deliveries of an alert key, oldest first; also those it shared."""
+        where, values = rows.about_alert(alert_key)
+        return self._guarded(lambda: rows.load_deliveries(self._connection, where, values)[0])
 
     def runs(self, key: str | None = None) -> list[Run]:
         """Return what is known of earlier runs of a program (None: of all), oldest first."""

@@ -26,6 +26,14 @@ REFUSED = (
 )
 """What a value that does not fit raises; the transaction goes on without it."""
 
+_ABOUT = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"
+
+
+def about_alert(key: str) -> tuple[str, tuple[str, str]]:
+    """Return the condition (and its values) on deliveries that tell of an alert, among others."""
+    return _ABOUT, (key, key)
+
+
 _JSON = msgspec.json.Encoder()
 _ALERT = msgspec.json.Decoder(Alert)
 _MESSAGE = msgspec.json.Decoder(Message)
@@ -176,12 +184,13 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
     change = (
         " DO UPDATE SET state = excluded.state, attempts = excluded.attempts,"
         " next_try_ts_ms = excluded.next_try_ts_ms, sent_ts_ms = excluded.sent_ts_ms,"
-        " error = excluded.error, dry_run = excluded.dry_run"
+        " lease_until_ts_ms = excluded.lease_until_ts_ms, error = excluded.error,"
+        " dry_run = excluded.dry_run, held = excluded.held, known = excluded.known"
     )
     found: int = connection.execute(
         "INSERT INTO delivery(id, alert, alert_key, channel, notice, message_id, payload, state,"
-        " attempts, created_ts_ms, next_try_ts_ms, sent_ts_ms, error, dry_run)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+        " attempts, created_ts_ms, next_try_ts_ms, sent_ts_ms, error, dry_run, lease_until_ts_ms,"
+        " held, known, fallback_of) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
         f" ON CONFLICT(id){change} ON CONFLICT(channel, message_id){change} RETURNING id",
         (
             row,
@@ -198,8 +207,16 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
             to_ms(delivery.sent_at_s),
             delivery.error,
             int(delivery.dry_run),
+            to_ms(delivery.lease_until_s),
+            delivery.held or None,
+            delivery.known or None,
+            delivery.fallback_of or None,
         ),
     ).fetchone()[0]
+    connection.executemany(
+        "INSERT OR IGNORE INTO told(delivery, alert_key) VALUES(?,?)",
+        [(found, key) for key in delivery.message.also],
+    )
     return found
 
 
@@ -243,7 +260,8 @@ def load_deliveries(
     strange = 0
     for row in connection.execute(
         "SELECT id, alert_key, channel, payload, state, attempts, created_ts_ms, next_try_ts_ms,"  # noqa: S608
-        f" sent_ts_ms, error, dry_run FROM delivery WHERE {where} ORDER BY id",
+        " sent_ts_ms, error, dry_run, lease_until_ts_ms, held, known, fallback_of"
+        f" FROM delivery WHERE {where} ORDER BY id",
         values,
     ):
         try:
@@ -266,6 +284,10 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
         sent_at_s=to_s(row[8]),
         error=row[9],
         dry_run=bool(row[10]),
+        lease_until_s=to_s(row[11]),
+        held=row[12] or "",
+        known=row[13] or "",
+        fallback_of=row[14] or "",
     )
 
 

@@ -197,6 +197,7 @@ class Upkeep:
             (before_ms,),
         )
         connection.execute(f"DELETE FROM alert WHERE id IN ({over})", (before_ms,))  # noqa: S608
+        connection.execute("DELETE FROM told WHERE delivery NOT IN (SELECT id FROM delivery)")
         profiles.expire(connection, before_ms)
         connection.execute("DELETE FROM event WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM action WHERE ts_ms < ?", (before_ms,))

@@ -13,13 +13,12 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gpuwatchd.store import database, farewell, place, recent, rows, schema
 from gpuwatchd.store.health import Health
 from gpuwatchd.store.intake import Intake
 from gpuwatchd.store.ledger import Event, Ledger, Segment
 from gpuwatchd.store.profiles import Shelf
+from gpuwatchd.store.telling import Telling
 from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
 
 if TYPE_CHECKING:
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.config import StoreSection
-    from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo, ProcessKey, Sample, Subject
+    from gpuwatchd.model import Alert, Device, ProcessInfo, ProcessKey, Sample, Subject
 
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
 
 
-class History:
+class History(Telling):
     """The history of one state directory, for the thread that opens it with :meth:`open`."""
 
     def __init__(
@@ -154,36 +153,6 @@ class History:
         self._own()
         self._ledger.add_event(Event(round(self._clock() * 1000), kind, device_uid, detail))
         self._commit()
-
-    def apply(self, alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Write how alerts and deliveries stand now, power-cut-safe; return the latter with rows.
-
-        Never raises: what the disk refuses is kept in memory, for the next try; until then
-        :meth:`open_alerts` and :meth:`pending_deliveries` see it there.
-        """
-        self._own()
-        for alert in alerts:
-            self._ledger.add_alert(alert)
-        noted = [self._ledger.add_delivery(delivery) for delivery in deliveries]
-        moved = self._commit() if alerts or deliveries else {}
-        return [
-            msgspec.structs.replace(delivery, row=moved.get(delivery.row or 0, delivery.row))
-            for delivery in noted
-        ]
-
-    def update_delivery(self, delivery: Delivery) -> None:
-        """Write what became of a delivery. Never raises."""
-        self.apply((), (delivery,))
-
-    def open_alerts(self) -> list[Alert]:
-        """Return the alerts that are not resolved, oldest first."""
-        self._own()
-        return sorted(self._ledger.open_alerts.values(), key=lambda alert: alert.opened_at_s)
-
-    def pending_deliveries(self) -> list[Delivery]:
-        """Return the deliveries that are not done, oldest first."""
-        self._own()
-        return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
 
     def recent_series(self, since_s: float) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
         """Yield (subject, [(t_s, used_bytes), ...]) of the present boot.

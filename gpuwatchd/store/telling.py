@@ -1,0 +1,136 @@
+"""What the history knows of alerts and of who was told: the part of its writer for the post.
+
+Kept apart from the samples: these rows are written at once and power-cut-safe.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gpuwatchd.store import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.model import Alert, Delivery
+    from gpuwatchd.store.health import Health
+    from gpuwatchd.store.ledger import Ledger
+
+
+_OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
+  OR id IN (SELECT t.delivery FROM told t JOIN alert a ON a.key = t.alert_key
+    WHERE a.resolved_ts_ms IS NULL AND delivery.created_ts_ms >= a.opened_ts_ms)"""
+
+
+class Notice(NamedTuple):
+    """One message that was made, by however many channels it was to leave."""
+
+    at_s: float
+    """When, epoch seconds."""
+    alert_key: str
+    notice: str
+    message_id: str
+
+
+class Telling(ABC):
+    """Alerts and deliveries: how they stand, and what of them is on record."""
+
+    _ledger: Ledger
+    _health: Health
+    _connection: sqlite3.Connection | None
+
+    @abstractmethod
+    def _own(self) -> None:
+        """Refuse a thread that is not the history's own."""
+
+    @abstractmethod
+    def _commit(self) -> dict[int, int]:
+        """Write what waits; return deliveries that got another row."""
+
+    def apply(self, alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Write how alerts and deliveries stand now, power-cut-safe; return the latter with rows.
+
+        Never raises: what the disk refuses is kept in memory, for the next try; until then
+        :meth:`open_alerts` and :meth:`pending_deliveries` see it there.
+        """
+        self._own()
+        for alert in alerts:
+            self._ledger.add_alert(alert)
+        noted = [self._ledger.add_delivery(delivery) for delivery in deliveries]
+        moved = self._commit() if alerts or deliveries else {}
+        return [
+            msgspec.structs.replace(delivery, row=moved.get(delivery.row or 0, delivery.row))
+            for delivery in noted
+        ]
+
+    def update_delivery(self, delivery: Delivery) -> None:
+        """Write what became of a delivery. Never raises."""
+        self.apply((), (delivery,))
+
+    def open_alerts(self) -> list[Alert]:
+        """Return the alerts that are not resolved, oldest first."""
+        self._own()
+        return sorted(self._ledger.open_alerts.values(), key=lambda alert: alert.opened_at_s)
+
+    def opened_at_s(self, alert_key: str) -> float | None:
+        """Return since when an alert is open; None when it is not."""
+        found = self._ledger.open_alerts.get(alert_key)
+        return None if found is None else found.opened_at_s
+
+    def pending_deliveries(self) -> list[Delivery]:
+        """Return the deliveries that are not done, oldest first."""
+        self._own()
+        return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
+
+    def told_of_open(self) -> list[Delivery]:
+        """Return every delivery about alerts that are open now, oldest first.
+
+        Messages of an earlier opening of the same key are left out. Nothing where the file cannot
+        be read: then nobody knows who was told.
+        """
+        self._own()
+        if self._connection is None or not self._ledger.open_alerts:
+            return []
+        try:
+            return rows.load_deliveries(self._connection, _OF_OPEN)[0]
+        except sqlite3.Error as error:
+            self._health.failed(error)
+            return []
+
+    def recent_notices(self, since_s: float) -> list[Notice]:
+        """Return the messages that were made since then (epoch seconds), oldest first.
+
+        However many channels a message has, it is one; fallbacks and dry runs count with it.
+        """
+        return [
+            Notice(made_ms / 1000, key, notice, name)
+            for made_ms, key, notice, name in self._ask(
+                "SELECT min(created_ts_ms), alert_key, notice, message_id FROM delivery"
+                " WHERE created_ts_ms >= ? GROUP BY message_id ORDER BY 1, message_id",
+                (round(since_s * 1000),),
+            )
+        ]
+
+    def last_delivered(self) -> dict[str, float]:
+        """Return channel -> when it last delivered, epoch seconds."""
+        return {
+            channel: sent_ms / 1000
+            for channel, sent_ms in self._ask(
+                "SELECT channel, max(sent_ts_ms) FROM delivery WHERE state = 'sent'"
+                " AND sent_ts_ms IS NOT NULL AND dry_run = 0 GROUP BY channel"
+            )
+        }
+
+    def _ask(self, question: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        self._own()
+        if self._connection is None:
+            return []
+        try:
+            return self._connection.execute(question, values).fetchall()
+        except sqlite3.Error as error:
+            self._health.failed(error)
+            return []
