@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "release": "gpuwatchd.ctl.release:command",
     "config": "gpuwatchd.ctl.config:command",
     "notify": "gpuwatchd.ctl.notify:command",
+    "check": "gpuwatchd.ctl.check:command",
     "service": "gpuwatchd.ctl.service:command",
     "demo": "gpuwatchd.ctl.demo:command",
     "completion": "gpuwatchd.ctl.completion:command",

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NAME = "gpuwatchctl"
 OK, FAILED, USAGE, FINDINGS, BAD_INPUT = 0, 1, 2, 3, 5
+PLUGIN, PLUGIN_UNKNOWN = "check", 3
+"""The verb with exit codes of its own: whatever fails, a monitoring system is told UNKNOWN."""
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
 
@@ -28,8 +30,10 @@ def fail(arguments: list[str], error: BaseException, message: str, hint: str, co
     """Say what is wrong and return ``code``.
 
     One line and one hint on stderr; with ``--json`` an object on stdout too, with ``--debug`` the
-    traceback before them.
+    traceback before them. The monitoring plug-in says it as such, on stdout.
     """
+    verb = _verb_of(arguments)
+    code = PLUGIN_UNKNOWN if verb == PLUGIN else code
     if "--debug" in arguments:
         import traceback  # noqa: PLC0415
 
@@ -38,9 +42,13 @@ def fail(arguments: list[str], error: BaseException, message: str, hint: str, co
         from gpuwatchd.ctl import envelope, output  # noqa: PLC0415
 
         kind = type(error).__name__
-        output.emit_json(
-            envelope.failure(_verb_of(arguments), kind, message, hint=hint, exit_code=code)
-        )
+        output.emit_json(envelope.failure(verb, kind, message, hint=hint, exit_code=code))
+    elif verb == PLUGIN:
+        from gpuwatchd.ctl import plugin  # noqa: PLC0415
+
+        more = (f"hint: {hint}",) if hint else ()
+        print(plugin.render(plugin.Answer(plugin.UNKNOWN, message, more=more)))
+        return code
     from gpuwatchd import text  # noqa: PLC0415
 
     lines = [f"{NAME}: {text.clean(message, limit=1024)}"]

@@ -1,0 +1,340 @@
+"""``check`` as a monitoring system calls it: exit code, one line, performance data."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd import config
+from gpuwatchd.ctl import plugin, program
+from gpuwatchd.model import ChannelHealth, EtaRange, Holding, ProcessInfo
+from gpuwatchd.store import live
+from tests import making
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+
+
+# ---- a reader of the guidelines, written against their text and not against our writer -----------
+
+
+class Datum(NamedTuple):
+    """One value of the performance data as a monitoring system reads it."""
+
+    value: float | None
+    unit: str
+    warn: str
+    crit: str
+    low: str
+    high: str
+
+
+class Output(NamedTuple):
+    state: str
+    line: str
+    perf: dict[str, Datum]
+    more: list[str]
+
+
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
+_RANGE = rf"@?(?:(?:~|{_NUMBER})?:)?(?:{_NUMBER})?"
+_DATUM = re.compile(
+    rf"'([^'=]+)'=(U|{_NUMBER})(s|us|ms|%|B|KB|MB|TB|c|)"
+    rf"(?:;({_RANGE})(?:;({_RANGE})(?:;({_NUMBER})?(?:;({_NUMBER})?)?)?)?)?(?: |$)"
+)
+
+
+def read(stdout: str) -> Output:
+    """Read an answer strictly: what is left over fails the test."""
+    assert stdout.endswith("\n")
+    first, *more = stdout[:-1].split("\n")
+    match = re.fullmatch(r"GPUWATCHD (OK|WARNING|CRITICAL|UNKNOWN) - ([^|]+)(?:\| (.+))?", first)
+    assert match, first
+    perf: dict[str, Datum] = {}
+    rest = match.group(3) or ""
+    while rest:
+        datum = _DATUM.match(rest)
+        assert datum, rest
+        label, value, unit, warn, crit, low, high = datum.groups()
+        assert label not in perf
+        assert value != "U" or not unit
+        number = None if value == "U" else float(value)
+        perf[label] = Datum(number, unit, warn or "", crit or "", low or "", high or "")
+        rest = rest[datum.end() :]
+    assert not [line for line in more if "|" in line]
+    assert "\x1b" not in stdout
+    return Output(match.group(1), match.group(2).strip(), perf, more)
+
+
+def call(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, Output]:
+    """Run it as a scheduler does: an argument list, no terminal, no environment to speak of."""
+    bare = {
+        name: os.environ[name]
+        for name in ("GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR", "PATH", "HOME")
+        if name in os.environ
+    }
+    done = subprocess.run(
+        [world.PROGRAM, "check", *arguments],
+        env={**bare, "LC_ALL": "C", **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    answer = read(done.stdout)
+    assert answer.state == ("OK", "WARNING", "CRITICAL", "UNKNOWN")[done.returncode]
+    return done.returncode, answer
+
+
+# ---- what it says --------------------------------------------------------------------------------
+
+
+def test_a_leak_that_is_full_within_the_hour_is_critical() -> None:
+    world.write()
+    code, answer = call()
+    assert code == CRITICAL
+    assert "python[4711] of alice +12.4 MB/min, full in 0h 4" in answer.line
+    eta = answer.perf["gpu0_eta"]
+    assert eta.value is not None
+    assert 2700 < eta.value <= 2820
+    assert eta[1:] == ("s", "14400:", "3600:", "0", "")
+    assert answer.perf["gpu1_eta"].value is None
+    used = answer.perf["gpu0_used"]
+    assert used[:2] == (52 * world.GIB, "B")
+    assert used.high == str(80 * world.GIB)
+    assert answer.perf["findings"].value == 1
+
+
+def test_severity_decides_without_thresholds_and_numbers_with_them() -> None:
+    world.write()
+    assert call("--mode", "leak")[0] == WARNING
+    assert call("--mode", "leak", "-c", "0")[0] == CRITICAL
+    assert call("--mode", "leak", "-w", "3")[0] == OK
+    world.write(alerts=(world.firing(severity="critical"),))
+    assert call("--mode", "leak")[0] == CRITICAL
+    world.write(alerts=())
+    code, answer = call("--mode", "leak")
+    assert (code, answer.perf["findings"].value) == (OK, 0)
+
+
+def test_growth_that_is_only_watched_never_pages() -> None:
+    world.write(alerts=(world.firing(state="watch", firing_at_s=None),))
+    code, answer = call()
+    assert code == OK
+    assert "1 watched" in answer.line
+    code, answer = call("--mode", "eta")
+    assert code == WARNING
+    assert "(watched)" in answer.line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("-w", "30m:", "-c", "10m:"), OK),
+        (("-w", "1h:", "-c", "10m:"), WARNING),
+        (("-w", "7200:", "-c", "3600:"), CRITICAL),
+        (("-w", "@2000:3000"), WARNING),
+        (("-c", "~:10"), CRITICAL),
+        (("--warning", "10:"), OK),
+    ],
+)
+def test_ranges_decide_as_plug_in_ranges_do(arguments: tuple[str, ...], expected: int) -> None:
+    world.write()
+    assert call("--mode", "eta", *arguments)[0] == expected
+
+
+def test_used_is_of_per_cent_and_silent_without_a_threshold() -> None:
+    world.write()
+    assert call("--mode", "used")[0] == OK
+    code, answer = call("--mode", "used", "-w", "50", "-c", "90%")
+    assert code == WARNING
+    assert answer.perf["gpu0_used_pct"] == Datum(65, "%", "50", "90", "0", "100")
+    assert answer.more[0].startswith("GPU 0 65% used (52.0 GiB of 80.0 GiB)")
+
+
+def test_what_cannot_be_read_is_unknown() -> None:
+    lost = live.LiveDevice(device=world.SECOND, reading=None)
+    world.write(devices=(lost,), alerts=())
+    code, answer = call("--mode", "used", "-w", "50")
+    assert (code, answer.perf["gpu1_used_pct"].value) == (UNKNOWN, None)
+    assert call("--mode", "daemon")[0] == WARNING
+
+
+def test_memory_held_without_work_warns() -> None:
+    who = ProcessInfo(key=making.KEY, name="a|b'=c", user="alice")
+    one = Holding(kind="defunct", device_uid=making.CARD.uid, process=who, held_bytes=3 * world.GIB)
+    world.write(holdings=(one,))
+    code, answer = call("--mode", "zombies")
+    assert code == WARNING
+    assert answer.perf["zombies_held"][:2] == (3 * world.GIB, "B")
+    assert "a/b'=c[4711] holds 3.0 GiB: defunct" in answer.more[0]
+    assert call("--mode", "zombies", "--gpu", "1")[0] == OK
+
+
+def test_the_daemon_and_whether_its_warnings_arrive() -> None:
+    world.write()
+    code, answer = call("--mode", "daemon")
+    assert code == OK
+    assert answer.perf["sample_age"].unit == "s"
+    dead = ChannelHealth(name="email", ok=False, why="refused | for good")
+    world.write(channels=(dead,), untold=("leak:GPU-1/4711@1000.0",))
+    code, answer = call("--mode", "daemon")
+    assert code == WARNING
+    assert answer.more[:2] == [
+        "channel email does not deliver: refused / for good", "1 alert reached nobody"
+    ]  # fmt: skip
+    assert "channel email" in call()[1].line
+
+
+# ---- when there is nothing to say ----------------------------------------------------------------
+
+
+def _gone(content: live.LiveState) -> None:
+    world.write(msgspec.structs.replace(content, stopped=True))
+
+
+def _late(content: live.LiveState) -> None:
+    world.write(msgspec.structs.replace(content, taken_at_s=time.time() - 3600))
+
+
+def _absent(_: live.LiveState) -> None:
+    (config.runtime_dir() / live.FILE_NAME).unlink(missing_ok=True)
+
+
+def _broken(_: live.LiveState) -> None:
+    world.write_raw(b'{"format":')
+
+
+@pytest.mark.parametrize("damage", [_gone, _late, _absent, _broken])
+def test_without_a_running_daemon_nothing_is_known(damage: object) -> None:
+    assert callable(damage)
+    damage(world.state())
+    for mode in ("all", "leak", "eta", "used", "zombies"):
+        assert call("--mode", mode)[0] == UNKNOWN, mode
+    assert call("--mode", "daemon")[0] == CRITICAL
+
+
+def test_a_state_of_somebody_else_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path, *_: object) -> int:  # as root none of us is refused
+        raise PermissionError(13, "Permission denied", str(path))
+
+    world.write()
+    monkeypatch.setattr("gpuwatchd.ctl.check.os.open", refuse)
+    assert program.call(["check", "--mode", "daemon"]) == UNKNOWN
+    answer = read(capsys.readouterr().out)
+    assert "you may not read it" in answer.line
+    assert answer.more == ["hint: run this check as the user of the daemon"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--frobnicate",), ("-w",), ("-w", "ten"), ("-w", "20:10"), ("-c", ""), ("--mode", "all?"),
+        ("-t", "0"), ("--gpu", "9"), ("surplus",), ("--config", "/nonexistent.toml"),
+        ("-w", "nan"), ("--mode", "eta", "-w", "50%"), ("-t", "0.000001"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_every_mistake_is_unknown(arguments: tuple[str, ...]) -> None:
+    world.write()
+    assert call(*arguments)[0] == UNKNOWN
+
+
+def test_a_mistake_before_the_verb_is_unknown_too() -> None:
+    done = world.run("--frobnicate", "check")
+    assert done.returncode == UNKNOWN
+    assert read(done.stdout).state == "UNKNOWN"
+    done = world.run("check", "--json", "--frobnicate")
+    assert done.returncode == UNKNOWN
+    assert json.loads(done.stdout)["error"]["exit_code"] == UNKNOWN
+
+
+def test_what_nobody_expected_is_unknown(tmp_path: Path) -> None:
+    world.write()
+    (tmp_path / "sitecustomize.py").write_text(
+        "import gpuwatchd.ctl.check_modes as m\n"
+        "def boom(case): raise RuntimeError('no | such\\nthing')\n"
+        "m.MODES['all'] = boom\n"
+    )
+    done = world.run("check", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == UNKNOWN
+    assert "no / such thing" in read(done.stdout).line
+
+
+def test_hostile_names_stay_text_on_their_line() -> None:
+    title = f"GPU 0: {world.HOSTILE}|'x'=1;2 [4711]"
+    world.write(alerts=(world.firing(title=title),))
+    _, answer = call()
+    assert "'x'" not in answer.perf
+    assert "/'x'=1;2" in answer.line
+    assert "\u202e" not in answer.line
+
+
+def test_an_eta_counts_from_now() -> None:
+    old = world.leak(judged_at_s=time.time() - 600, eta=EtaRange(low_s=500, mid_s=900, high_s=None))
+    world.write(alerts=(world.firing(finding=old),))
+    value = call("--mode", "eta")[1].perf["gpu0_eta"].value
+    assert value is not None
+    assert 240 <= value <= 300
+
+
+def test_json_says_the_same() -> None:
+    world.write()
+    done = world.run("check", "--json")
+    data = json.loads(done.stdout)["data"]
+    assert (done.returncode, data["exit_code"], data["state"]) == (CRITICAL, CRITICAL, "CRITICAL")
+    assert {one["label"] for one in data["perfdata"]} >= {"gpu0_used", "gpu0_eta", "findings"}
+
+
+def test_it_starts_without_heavy_modules() -> None:
+    world.write()
+    code = (
+        "import sys; from gpuwatchd import ctl; ctl.main(['check']);"
+        "print([m for m in ('numpy','rich','sqlite3','apprise','psutil') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ---- ranges --------------------------------------------------------------------------------------
+
+_ENDS = st.floats(min_value=-1e6, max_value=1e6).map(lambda value: round(value, 2))
+
+
+@given(_ENDS, _ENDS, st.booleans(), _ENDS)
+def test_a_range_alerts_as_the_guidelines_say(
+    low: float, high: float, inside: bool, value: float
+) -> None:
+    low, high = min(low, high), max(low, high)
+    found = plugin.parse(f"{'@' if inside else ''}{low}:{high}")
+    outside = value < low or value > high
+    assert found.alerts(value) == (not outside if inside else outside)
+    assert plugin.parse(str(found)) == found
+
+
+@given(st.text(max_size=12))
+def test_no_text_breaks_the_reader_of_ranges(words: str) -> None:
+    try:
+        found = plugin.parse(words)
+    except ValueError:
+        return
+    assert found.low <= found.high
+    assert not math.isnan(found.low)
