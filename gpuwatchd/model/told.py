@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import crc32
 from typing import Literal
 
 import msgspec
@@ -74,6 +75,8 @@ class Silence(Value, frozen=True, kw_only=True):
     until_at_s: float
     until_resolved: bool = False
     """Over as soon as the alert named by the matcher's key is."""
+    even_critical: bool = False
+    """Also of what is critical; without it that is told all the same."""
     who: str = ""
     why: str = ""
     cleared_at_s: float | None = None
@@ -145,6 +148,23 @@ class Alert(Value, frozen=True, kw_only=True):
     """How often the same key was open and over within the hour before it opened."""
     inhibited_by: str = ""
     """Key of the alert that makes this one no news."""
+    told_severity: Severity | None = None
+    """What people were last told that it is worth; None: nothing yet."""
+    told_on: tuple[str, ...] = ()
+    """Channels that its notices went to."""
+    told_flapping: bool = False
+    """People were told that it comes and goes."""
+    told_over: bool = False
+    """People were told that it is over."""
+
+    @property
+    def code(self) -> str:
+        """Six letters and digits to type for it: the same as long as its key is.
+
+        The first is a letter, so that it is no pid.
+        """
+        number = crc32(self.key.encode("utf-8", "replace"))
+        return f"{'abcdef'[(number >> 24) % 6]}{number & 0xFFFFF:05x}"
 
 
 class ChannelHealth(Value, frozen=True, kw_only=True):

@@ -130,7 +130,7 @@ class Pipeline:
         self.happenings = Happenings(history)
         self.serving = Serving(config, host)
         self.holdings = Holdings(config, self.intake, self.serving, host)
-        self.silencing = Silencing(None if history is None else history.shelf)
+        self.silencing = Silencing(None if history is None else history.shelf, mono)
         self.alarms = Alarms(config, self.intake, self.holdings)
         self.costing = Costing(config, self.intake, history)
         self.extra_problems: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Pipeline:
         self.config = config
         self.watcher.config = self.serving.config = self.holdings.config = config
         self.alarms.config = self.costing.config = config
-        self.watcher.rules = rules_of(config.policy)
+        self.watcher.rules = rules_of(config)
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
             worker.deadline_s = config.daemon.source_deadline

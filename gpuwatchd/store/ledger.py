@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gpuwatchd.store import rows
+from gpuwatchd.store import decided, rows
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
 
-    from gpuwatchd.model import Alert, Delivery
+    from gpuwatchd.model import Alert, Decision, Delivery
 
 _WAITING_LIMIT = 2000
 
@@ -50,13 +50,16 @@ class Ledger:
         self._next_row = 1
         self._segments: deque[Segment] = deque(maxlen=_WAITING_LIMIT)
         self._events: deque[Event] = deque(maxlen=_WAITING_LIMIT)
+        self._decisions: deque[Decision] = deque(maxlen=_WAITING_LIMIT)
         self._alerts: dict[tuple[str, float], Alert] = {}
         self._deliveries: dict[int, Delivery] = {}
 
     @property
     def waiting(self) -> bool:
         """Whether anything is not yet written."""
-        return bool(self._segments or self._events or self._alerts or self._deliveries)
+        return bool(
+            self._segments or self._events or self._alerts or self._deliveries or self._decisions
+        )
 
     def left(self) -> tuple[tuple[int, str, str], ...]:
         """Return (how many, what, the newest of them) of what is not yet written."""
@@ -89,6 +92,10 @@ class Ledger:
     def add_event(self, event: Event) -> None:
         """Note an event."""
         self._events.append(event)
+
+    def add_decision(self, decision: Decision) -> None:
+        """Note what policy decided."""
+        self._decisions.append(decision)
 
     def add_alert(self, alert: Alert) -> None:
         """Note how an alert stands now."""
@@ -152,6 +159,8 @@ class Ledger:
                 rows.save_alert(connection, alert)
             except rows.REFUSED:
                 refused += 1
+        if self._decisions:
+            refused += decided.save(connection, self._decisions)
         for row, delivery in self._deliveries.items():
             try:
                 saved = rows.save_delivery(connection, delivery, row)
@@ -176,6 +185,7 @@ class Ledger:
         self._events.clear()
         self._alerts.clear()
         self._deliveries.clear()
+        self._decisions.clear()
 
 
 _SEGMENT = (

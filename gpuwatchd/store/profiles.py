@@ -6,20 +6,22 @@ Runs wait in memory until the next flush. What the user said of them is in :mod:
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from gpuwatchd.model import ProcessKey, Profile, Value
-from gpuwatchd.store import norms, rows
+from gpuwatchd.store import norms, rows, silences
 from gpuwatchd.store.words import load_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.model import Silence
     from gpuwatchd.store.norms import Norm
     from gpuwatchd.store.words import Word
 
+_T = TypeVar("_T")
 KEPT_LAUNCHES = 5
 """Launches of a program that are kept without a word of the user's."""
 KEPT_SPOKEN = 10
@@ -128,6 +130,16 @@ class Shelf:
         """Return what the user said and did not take back, oldest first; None where that fails."""
         found: list[Word] | None = self._ask(lambda it: load_words(it, "undone_ts_ms IS NULL"))
         return found
+
+    def silences(self, now_s: float) -> list[Silence] | None:
+        """Return the silences whose time is not over, oldest first; None where that fails."""
+        found: list[Silence] | None = self._ask(lambda it: silences.in_force(it, now_s))
+        return found
+
+    def write_now(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Do some writing at once, power-cut-safe; None where that fails."""
+        done: _T | None = self._ask(lambda it: silences.written(it, work))
+        return done
 
     def minutes(
         self, uid: str, process: ProcessKey | None, since_s: float, until_s: float

@@ -10,14 +10,14 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwatchd.model import ProcessKey, Value
-from gpuwatchd.store import entry, profiles, queries, rows, words
+from gpuwatchd.store import decided, entry, profiles, queries, rows, silences, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
-    from gpuwatchd.model import Alert, Delivery, Device, ProcessInfo
+    from gpuwatchd.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
     from gpuwatchd.store.profiles import Run
     from gpuwatchd.store.words import Word
 
@@ -232,6 +232,18 @@ class Reader:
         """Return the deliveries of an alert key, oldest first; also those it shared."""
         where, values = rows.about_alert(alert_key)
         return self._guarded(lambda: rows.load_deliveries(self._connection, where, values)[0])
+
+    def decisions(self, alert_key: str | None = None, since_s: float = 0.0) -> list[Decision]:
+        """Return what policy decided of an alert key (None: of all) since then, oldest first."""
+        return self._guarded(lambda: decided.load(self._connection, alert_key, since_s))
+
+    def silences(self, *, all_of_them: bool = False) -> list[Silence]:
+        """Return silences, oldest first; also those that were taken back or have ended, if asked.
+
+        Of the others, too, the time may be over.
+        """
+        where = "TRUE" if all_of_them else silences.STANDING
+        return self._guarded(lambda: silences.load(self._connection, where))
 
     def runs(self, key: str | None = None) -> list[Run]:
         """Return what is known of earlier runs of a program (None: of all), oldest first."""

@@ -14,9 +14,9 @@ import msgspec
 from gpuwatchd.store import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.model import Alert, Delivery
+    from gpuwatchd.model import Alert, Decision, Delivery
     from gpuwatchd.store.health import Health
     from gpuwatchd.store.ledger import Ledger
 
@@ -66,6 +66,15 @@ class Telling(ABC):
             msgspec.structs.replace(delivery, row=moved.get(delivery.row or 0, delivery.row))
             for delivery in noted
         ]
+
+    def decide(self, decisions: Iterable[Decision]) -> None:
+        """Note what was decided; written with the alerts of the next :meth:`apply`.
+
+        In the same transaction, then; without one at the end of the tick. Never raises.
+        """
+        self._own()
+        for decision in decisions:
+            self._ledger.add_decision(decision)
 
     def update_delivery(self, delivery: Delivery) -> None:
         """Write what became of a delivery. Never raises."""

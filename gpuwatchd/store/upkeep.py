@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import profiles
+from gpuwatchd.store import decided, profiles
 
 if TYPE_CHECKING:
     import sqlite3
@@ -202,6 +202,7 @@ class Upkeep:
         connection.execute("DELETE FROM event WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM action WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM silence WHERE until_ts_ms < ?", (before_ms,))
+        decided.expire(connection, before_ms)
         connection.execute(
             "DELETE FROM segment WHERE started_ts_ms < ? AND id < (SELECT max(id) FROM segment)",
             (before_ms,),

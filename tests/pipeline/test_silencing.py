@@ -1,0 +1,238 @@
+"""A silence holds at once, ends when it must, and never lasts longer than it was meant."""
+
+from __future__ import annotations
+
+import time as real
+from typing import TYPE_CHECKING
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatchd.model import Matcher, Silence
+from gpuwatchd.pipeline.silencing import STEP_S, Silencing
+from gpuwatchd.store import silences
+from tests.making import alert
+from tests.store.world import T0, Time, opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+HOUR_S = 3600.0
+KEY = Matcher(key="leak:x")
+
+
+class Paper:
+    """A shelf without a disk."""
+
+    def __init__(self, *rows: Silence) -> None:
+        self.rows = {one.row or 0: one for one in rows}
+        self.outside = 1
+        self.reads = 0
+
+    def silences(self, now_s: float) -> list[Silence]:
+        self.reads += 1
+        return [
+            one for one in self.rows.values() if one.until_at_s > now_s and one.cleared_at_s is None
+        ]
+
+    def write_now(self, work: object) -> object:
+        return work(self)  # type: ignore[operator]
+
+    def execute(self, query: str, values: tuple[int, ...]) -> Paper:
+        row = values[-1]
+        if "cleared" in query:
+            changes = {"cleared_at_s": values[0] / 1000}
+        else:
+            changes = {"from_at_s": values[0] / 1000, "until_at_s": values[1] / 1000}
+        self.rows[row] = msgspec.structs.replace(self.rows[row], **changes)
+        self.rowcount = 1
+        return self
+
+
+def silence(from_s: float = T0, for_s: float = HOUR_S, **changes: object) -> Silence:
+    values: dict[str, object] = {
+        "matcher": KEY, "from_at_s": from_s, "until_at_s": from_s + for_s, "row": 1
+    }  # fmt: skip
+    return Silence(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def on(paper: Paper | None, time: Time) -> Silencing:
+    return Silencing(paper, time.monotonic)  # type: ignore[arg-type]
+
+
+def test_one_set_by_another_program_holds_at_the_next_look(tmp_path: Path) -> None:
+    time = Time()
+    history = opened(tmp_path, time)
+    silencing = Silencing(history.shelf, time.monotonic)
+    silencing.look(time.now_s)
+    assert not silencing.active
+    kept = silences.add(tmp_path, silence())
+    history.shelf.spoken()
+    silencing.look(time.now_s)
+    assert list(silencing.active) == [kept]
+    assert kept.row is not None
+    silences.clear(tmp_path, (kept.row,), T0)
+    history.shelf.spoken()
+    silencing.look(time.now_s)
+    assert not silencing.active
+    history.close()
+
+
+def test_it_ends_on_time_and_stays_over(tmp_path: Path) -> None:
+    time = Time()
+    history = opened(tmp_path, time)
+    silences.add(tmp_path, silence())
+    history.shelf.spoken()
+    silencing = Silencing(history.shelf, time.monotonic)
+    silencing.look(time.now_s)
+    time.pass_s(HOUR_S - 1)
+    silencing.look(time.now_s)
+    assert len(silencing.active) == 1
+    time.pass_s(1)
+    silencing.look(time.now_s)
+    assert not silencing.active
+    # The clock is set back, and the daemon starts anew: what is over stays over.
+    time.now_s -= 2 * HOUR_S
+    again = Silencing(history.shelf, time.monotonic)
+    again.look(time.now_s)
+    assert not again.active
+    history.close()
+
+
+def test_until_resolved_ends_with_its_alert() -> None:
+    time, paper = Time(), Paper(silence(until_resolved=True))
+    silencing = on(paper, time)
+    silencing.look(time.now_s)
+    silencing.ended([alert(state="resolved", key="leak:y"), alert()], time.now_s)
+    assert len(silencing.active) == 1
+    silencing.ended([alert(state="resolved")], time.now_s)
+    assert not silencing.active
+    assert paper.rows[1].cleared_at_s == T0
+
+
+def test_other_silences_outlive_the_alert() -> None:
+    time, paper = Time(), Paper(silence())
+    silencing = on(paper, time)
+    silencing.look(time.now_s)
+    silencing.ended([alert(state="resolved")], time.now_s)
+    assert len(silencing.active) == 1
+
+
+def test_what_cannot_be_kept_holds_all_the_same() -> None:
+    time = Time()
+    silencing = on(None, time)
+    made = silencing.add(silence(row=None), time.now_s)
+    assert list(silencing.active) == [made]
+    silencing.add(silence(row=None, for_s=60.0), time.now_s)
+    assert [one.until_at_s for one in silencing.active] == [T0 + 60]
+    time.pass_s(60)
+    silencing.look(time.now_s)
+    assert not silencing.active
+
+
+def test_a_clock_that_is_right_only_later_costs_no_silence() -> None:
+    # A machine without a battery starts in 1970 until its time is set.
+    time, paper = Time(0.0), Paper(silence())
+    silencing = on(paper, time)
+    silencing.look(time.now_s)
+    assert len(silencing.active) == 1
+    time.now_s = T0 + 600
+    silencing.look(time.now_s)
+    assert len(silencing.active) == 1
+    time.pass_s(HOUR_S - 600)
+    silencing.look(time.now_s)
+    assert not silencing.active
+
+
+def test_after_a_step_back_people_read_the_new_end() -> None:
+    time, paper = Time(), Paper(silence())
+    silencing = on(paper, time)
+    silencing.look(time.now_s)
+    time.pass_s(600)
+    time.now_s -= 5 * HOUR_S
+    silencing.look(time.now_s)
+    assert silencing.active[0].until_at_s == time.now_s + HOUR_S - 600
+    assert paper.rows[1].until_at_s == time.now_s + HOUR_S - 600
+
+
+def test_it_is_read_again_only_when_somebody_has_written() -> None:
+    time, paper = Time(), Paper(silence())
+    silencing = on(paper, time)
+    for _ in range(100):
+        time.pass_s(5)
+        silencing.look(time.now_s)
+    assert paper.reads == 1
+    paper.outside += 1
+    silencing.look(time.now_s)
+    assert paper.reads == 2
+
+
+def test_a_look_costs_microseconds() -> None:
+    time, paper = Time(), Paper(silence())
+    silencing = on(paper, time)
+    silencing.look(time.now_s)
+    best = min(_timed(silencing, time.now_s) for _ in range(20))
+    assert best < 20e-6
+
+
+def _timed(silencing: Silencing, now_s: float) -> float:
+    begun_s = real.perf_counter()
+    for _ in range(100):
+        silencing.look(now_s)
+    return (real.perf_counter() - begun_s) / 100
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["pass", "set", "restart", "written"]),
+        st.floats(-20_000, 20_000, allow_nan=False),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=_STEPS, for_s=st.floats(1, 10_000))
+@settings(max_examples=200, deadline=None)
+def test_it_never_lasts_longer_than_it_was_meant(
+    steps: list[tuple[str, float]], for_s: float
+) -> None:
+    """Whatever the clock does while the daemon runs, and however often that starts anew."""
+    time, paper = Time(), Paper(silence(for_s=for_s))
+    silencing = on(paper, time)
+    silencing.look(time.now_s)
+    begun_s, ended = time.mono_s, False
+    starts = 0
+    for what, number in steps:
+        if what == "pass":
+            time.pass_s(abs(number) / 20)
+        elif what == "set":
+            time.now_s += number
+            silencing.look(time.now_s)  # a tick sees it before anything else happens
+        elif what == "restart":
+            silencing, starts = on(paper, time), starts + 1
+        else:
+            paper.outside += 1
+        silencing.look(time.now_s)
+        # Whole milliseconds are kept, and drift below a step is not seen.
+        allowed_s = for_s + (starts + 1) * (STEP_S + 0.01)
+        if silencing.active:
+            assert not ended, "it came back"
+            assert time.mono_s - begun_s <= allowed_s
+        ended = ended or not silencing.active
+
+
+def test_one_look_after_many_ticks_of_drift_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, paper = Time(), Paper(silence())
+    silencing = on(paper, time)
+    silencing.look(time.now_s)
+    moves: list[object] = []
+    monkeypatch.setattr(silencing, "_set_back", lambda *args: moves.append(args))
+    for _ in range(100):
+        time.pass_s(5)
+        time.now_s -= 0.01
+        silencing.look(time.now_s)
+    assert moves == []
+    assert len(silencing.active) == 1

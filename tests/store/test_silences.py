@@ -1,0 +1,122 @@
+"""Silences: kept by any program, replaced, taken back, read by the daemon as soon as it may."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.errors import StoreError
+from gpuwatchd.model import Matcher, Silence
+from gpuwatchd.store import silences
+from gpuwatchd.store.reader import Reader
+from tests.making import alert
+from tests.store.world import T0, Time, opened, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOUR_S = 3600.0
+
+
+def silence(**changes: object) -> Silence:
+    values: dict[str, object] = {
+        "matcher": Matcher(user="bob*"),
+        "from_at_s": T0,
+        "until_at_s": T0 + HOUR_S,
+        "who": "alice",
+        "why": "it is a test",
+    }
+    return Silence(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_added_is_read_back_whole(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    kept = silences.add(tmp_path, silence(even_critical=True, until_resolved=True))
+    assert kept.row is not None
+    with Reader.open(tmp_path) as reader:
+        assert reader.silences() == [kept]
+    assert msgspec.structs.replace(kept, row=None) == silence(
+        even_critical=True, until_resolved=True
+    )
+
+
+def test_one_on_the_same_takes_the_place_of_the_older(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    first = silences.add(tmp_path, silence())
+    other = silences.add(tmp_path, silence(matcher=Matcher(gpu="0")))
+    second = silences.add(tmp_path, silence(from_at_s=T0 + 60, until_at_s=T0 + 2 * HOUR_S))
+    with Reader.open(tmp_path) as reader:
+        assert [one.row for one in reader.silences()] == [other.row, second.row]
+        past = [one for one in reader.silences(all_of_them=True) if one.row == first.row]
+    assert past[0].cleared_at_s == T0 + 60
+
+
+def test_clearing_ends_only_what_stands(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    kept = silences.add(tmp_path, silence())
+    assert kept.row is not None
+    assert silences.clear(tmp_path, (kept.row, 999), T0 + 5) == 1
+    assert silences.clear(tmp_path, (kept.row,), T0 + 9) == 0
+    with Reader.open(tmp_path) as reader:
+        assert reader.silences() == []
+        assert reader.silences(all_of_them=True)[0].cleared_at_s == T0 + 5
+
+
+def test_without_a_history_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no history"):
+        silences.add(tmp_path, silence())
+    with pytest.raises(StoreError):
+        silences.clear(tmp_path, (1,), T0)
+
+
+def test_a_row_that_nobody_understands_is_left_out(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    kept = silences.add(tmp_path, silence())
+    with closing(sqlite3.connect(tmp_path / "history.db")) as connection, connection:
+        connection.execute(
+            "INSERT INTO silence(matcher, from_ts_ms, until_ts_ms) VALUES('nonsense', 1, 2)"
+        )
+    with Reader.open(tmp_path) as reader:
+        assert reader.silences(all_of_them=True) == [kept]
+
+
+def test_of_one_alert_critical_is_told_unless_it_is_so_already() -> None:
+    warned = silences.of_alert(alert(severity="warning"), now_s=T0, for_s=HOUR_S)
+    assert not warned.even_critical
+    assert silences.of_alert(alert(severity="critical"), now_s=T0, for_s=HOUR_S).even_critical
+    long = silences.of_alert(alert(), now_s=T0, for_s=1e9)
+    assert long.until_at_s - long.from_at_s == silences.LONGEST_S
+    assert warned.matcher == Matcher(key=alert().key)
+
+
+def test_the_shelf_gives_what_is_in_force(tmp_path: Path) -> None:
+    time = Time()
+    history = opened(tmp_path, time)
+    going = alert(key="leak:going")
+    history.apply([going], [])
+    kept = silences.add(tmp_path, silence())
+    of_it = silences.add(tmp_path, silence(matcher=Matcher(key="leak:going"), until_resolved=True))
+    silences.add(tmp_path, silence(matcher=Matcher(key="leak:over"), until_resolved=True))
+    assert history.shelf.spoken()
+    assert history.shelf.silences(T0) == [kept, of_it]
+    assert history.shelf.silences(T0 + HOUR_S) == []
+    history.apply([msgspec.structs.replace(going, state="resolved", resolved_at_s=T0 + 1)], [])
+    assert history.shelf.silences(T0) == [kept]
+    history.close()
+
+
+def test_the_daemon_writes_and_moves_them_itself(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    kept = history.shelf.write_now(lambda it: silences.insert(it, silence()))
+    assert kept is not None
+    moved = msgspec.structs.replace(kept, from_at_s=T0 - 500, until_at_s=T0 + 100)
+    assert history.shelf.write_now(lambda it: silences.move(it, moved)) == 1
+    assert history.shelf.silences(T0) == [moved]
+    assert history.shelf.write_now(lambda it: silences.strike(it, kept.row or 0, T0 + 7)) == 1
+    assert history.shelf.silences(T0) == []
+    history.close()
+    assert rows(tmp_path, "SELECT cleared_ts_ms FROM silence") == [(round((T0 + 7) * 1000),)]
