@@ -15,12 +15,13 @@ from gpuwatchd import blame, frameworks, policy
 from gpuwatchd.model import Alert, Finding, Pattern, Series, Severity
 from gpuwatchd.pipeline import endings, titles
 from gpuwatchd.pipeline.ranks import AS_ONE, GOES_ON, Ranks, freed, held, stand_for
+from gpuwatchd.pipeline.ruling import rules_of
 from gpuwatchd.pipeline.track import Room, Track, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.config import Config, PolicySection
+    from gpuwatchd.config import Config
 
 __all__ = ["Room", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
 
@@ -33,20 +34,6 @@ _FLAT_REASON: dict[Pattern, str] = {
     "stable": "memory is flat",
     "unknown": "too little data for a verdict",
 }
-
-
-def rules_of(section: PolicySection) -> policy.Rules:
-    """Return policy's rules from the configuration."""
-    return policy.Rules(
-        channels=section.channels,
-        confirm=section.confirm,
-        cooldown_s=section.cooldown,
-        flap_hold_s=section.flap_hold,
-        clear_after=section.clear_after,
-        repeat_s=tuple(float(step) for step in section.repeat),
-        recovered=section.recovered,
-        max_per_hour=section.max_per_hour,
-    )
 
 
 def flat_finding(series: Series, pattern: Pattern) -> Finding:
@@ -85,7 +72,7 @@ class Watcher:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.rules = rules_of(config.policy)
+        self.rules = rules_of(config)
         self.tracks: dict[str, Track] = {}
         self.ranks = Ranks()
         self.passed_on: list[Alert] = []

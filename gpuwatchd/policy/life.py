@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.model import Alert, Decision, Finding, NoticeKind, Severity, Value
+from gpuwatchd.model import Alert, Decision, Finding, NoticeKind
+from gpuwatchd.policy.rules import HOUR_S, RANK, Outcome, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
-_HOUR_S = 3600.0
 _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0
 
@@ -35,35 +34,13 @@ STOPPED = "it stopped growing"
 """Why an alert is over whose evidence has gone."""
 
 
-class Rules(Value, frozen=True, kw_only=True):
-    """What ``[policy]`` says, in seconds."""
-
-    channels: tuple[str, ...] = ("desktop",)
-    confirm: int = 3
-    cooldown_s: float = 1800.0
-    flap_hold_s: float = 30.0
-    clear_after: int = 3
-    repeat_s: tuple[float, ...] = (3600.0, 7200.0, 14400.0, 28800.0, 86400.0)
-    recovered: bool = True
-    max_per_hour: int = 20
-
-
-class Outcome(Value, frozen=True, kw_only=True):
-    """What one evaluation did to one alert."""
-
-    alert: Alert | None
-    """None when there is nothing to remember."""
-    changed: bool
-    """Whether its state changed (not merely its numbers)."""
-
-
 def _clip(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
 def watch_hold_s(finding: Finding) -> float:
     """Return how long the evidence must last before a watch opens."""
-    left = finding.eta.mid_s if finding.eta is not None else _HOUR_S
+    left = finding.eta.mid_s if finding.eta is not None else HOUR_S
     return _clip(0.02 * left, 20.0, 180.0)
 
 
@@ -73,7 +50,7 @@ def alert_hold_s(finding: Finding) -> float:
     A twentieth of the time that is left, between one and five minutes: the shorter the time, the
     dearer each minute of certainty.
     """
-    left = finding.eta.mid_s if finding.eta is not None else 2 * _HOUR_S
+    left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
     return _clip(0.05 * left, 60.0, 300.0)
 
 
@@ -206,7 +183,7 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
             alert, state="watch", severity=finding.severity, watch_at_s=now_s, changed_at_s=now_s
         )
         return Outcome(alert=watched, changed=True)
-    if alert.state == "firing" and _RANK[finding.severity] > _RANK[alert.severity]:
+    if alert.state == "firing" and RANK[finding.severity] > RANK[alert.severity]:
         # An escalation is news: it passes the cool-down.
         told = alert.notices > 0
         worse = msgspec.structs.replace(
@@ -269,7 +246,7 @@ def inherited(alert: Alert, before: Alert, *, now_s: float) -> Alert:
     """
     if before.notices <= alert.notices:
         return alert
-    worse = _RANK[alert.severity] > _RANK[before.severity]
+    worse = RANK[alert.severity] > RANK[before.severity]
     return msgspec.structs.replace(
         alert,
         notices=before.notices,
@@ -322,7 +299,7 @@ def announce(
     """
     changed: list[Alert] = []
     decisions: list[Decision] = []
-    recent = sum(1 for at in sent_at_s if now_s - at < _HOUR_S)
+    recent = sum(1 for at in sent_at_s if now_s - at < HOUR_S)
     for alert in alerts:
         notice = notice_due(alert, now_s)
         if notice is None:
