@@ -1,6 +1,25 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
+from gpuwatchd.cost.charge import Part, Since, charge, total
 from gpuwatchd.cost.held import GIB, gib_hours, usd
-from gpuwatchd.cost.lines import line
+from gpuwatchd.cost.hours import Held, Taken, taken
+from gpuwatchd.cost.lines import in_currency, line
+from gpuwatchd.cost.price import OLD_DAYS, Price, Prices
 
-__all__ = ["GIB", "gib_hours", "line", "usd"]
+__all__ = [
+    "GIB",
+    "OLD_DAYS",
+    "Held",
+    "Part",
+    "Price",
+    "Prices",
+    "Since",
+    "Taken",
+    "charge",
+    "gib_hours",
+    "in_currency",
+    "line",
+    "taken",
+    "total",
+    "usd",
+]

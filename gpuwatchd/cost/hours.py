@@ -1,0 +1,82 @@
+"""Who had a device for how long: its hours, shared by memory-time among those who were on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+K = TypeVar("K", bound="Hashable")
+
+
+class Held(NamedTuple):
+    """What one process held on one device over one bucket of time."""
+
+    at_s: float
+    """Its start, epoch seconds: the same for all processes of a bucket."""
+    who: Hashable
+    held_bytes: float | None
+
+
+class Taken(NamedTuple):
+    """What one process had of a device."""
+
+    hours: float | None
+    """Hours of the whole device that fall to it; None where its share is unknown."""
+    whole_hours: float
+    """Hours for which it was there at all: what they are for a process that is alone."""
+    first_at_s: float
+    """Start of the first bucket that it was seen in, or of the span."""
+    last_at_s: float
+    """End of the last one, or of the span."""
+
+
+def taken(
+    rows: Iterable[Held], since_s: float, until_s: float, *, width_s: float = 60.0
+) -> dict[Hashable, Taken]:
+    """Return what each process had of a device between two instants.
+
+    In every bucket the device's time is shared in proportion to what each one held; one that is
+    alone has all of it. Time in which nobody looked has no bucket, and is not counted. Where
+    somebody's memory is unknown, so are the shares of that bucket, unless he is alone.
+
+    The sums are additive: over processes they are the time that the device was held at all, and
+    those of two spans that meet are that of both.
+
+    Parameters
+    ----------
+    rows
+        What was held, in any order; one row for a process and bucket.
+    width_s
+        Length of a bucket.
+    """
+    buckets: dict[float, list[Held]] = {}
+    for row in rows:
+        if row.at_s + width_s > since_s and row.at_s < until_s:
+            buckets.setdefault(row.at_s, []).append(row)
+    found: dict[Hashable, Taken] = {}
+    for at_s, held in buckets.items():
+        begin_s, end_s = max(at_s, since_s), min(at_s + width_s, until_s)
+        hours = (end_s - begin_s) / 3600.0
+        known = [max(0.0, row.held_bytes) for row in held if row.held_bytes is not None]
+        total = sum(known)
+        for row in held:
+            share: float | None = None
+            if len(held) == 1:
+                share = 1.0
+            elif len(known) == len(held):
+                share = max(0.0, row.held_bytes or 0.0) / total if total > 0 else 1 / len(held)
+            mine = None if share is None else hours * share
+            before = found.get(row.who)
+            if before is None:
+                found[row.who] = Taken(mine, hours, begin_s, end_s)
+                continue
+            known_so_far = mine is not None and before.hours is not None
+            found[row.who] = Taken(
+                (before.hours or 0.0) + (mine or 0.0) if known_so_far else None,
+                before.whole_hours + hours,
+                min(before.first_at_s, begin_s),
+                max(before.last_at_s, end_s),
+            )
+    return found
