@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gpuwatchd.config import NotifySection
-    from gpuwatchd.model import Delivery, Message
+    from gpuwatchd.model import ButtonName, Delivery, Message
     from gpuwatchd.ports import Notifier
 
 log = logging.getLogger(__name__)
@@ -130,6 +130,8 @@ class Courier:
         Epoch seconds, for retry times.
     monotonic
         Monotonic seconds, for deadlines.
+    pressed
+        Told, in a thread of the channel's, of a button that was pressed on one of its messages.
     """
 
     def __init__(
@@ -140,7 +142,11 @@ class Courier:
         queue_size: int = 64,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        pressed: Callable[[ButtonName, Message], None] | None = None,
     ) -> None:
+        for notifier in notifiers.values():
+            if hasattr(notifier, "pressed"):
+                notifier.pressed = pressed
         self._clock = clock
         self._lock = threading.Lock()
         self._held: set[Key] = set()
