@@ -203,7 +203,11 @@ class DesktopSection(Section, frozen=True, kw_only=True):
     timeout: Seconds = Seconds(20)
     """An attempt that takes longer has failed."""
     buttons: bool = True
-    """Show buttons where the notification server has them: Snooze 1 h, Show."""
+    """Show buttons where the notification server has them: Snooze 1 h, Show, and Ask to checkpoint
+    where [act] allows it."""
+    terminal: tuple[str, ...] = ()
+    """What Show opens, such as ["kitty"] or ["xterm", "-e"]; what is to run follows as further
+    arguments. Empty: the first terminal that is found."""
 
 
 class EmailSection(Section, frozen=True, kw_only=True):

@@ -25,11 +25,11 @@ from gpuwatchd.notify import render
 from gpuwatchd.notify.loop import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from desktop_notifier import DesktopNotifier as Library
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.model import ButtonName, Message
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,13 @@ class DesktopNotifier:
         Seconds for a whole delivery, its one repetition included.
     buttons
         Whether the buttons of a message are shown where the server has them.
+    terminal
+        For whoever answers the button "Show"; not used here.
+
+    Attributes
+    ----------
+    pressed
+        Called in the thread of the bus when a button is pressed.
 
     Notes
     -----
@@ -62,8 +69,15 @@ class DesktopNotifier:
 
     name = "desktop"
 
-    def __init__(self, timeout: float = 20.0, *, buttons: bool = True) -> None:
+    def __init__(
+        self,
+        timeout: float = 20.0,
+        *,
+        buttons: bool = True,
+        terminal: Sequence[str] = (),  # noqa: ARG002 (the whole section is this call)
+    ) -> None:
         self.timeout_s = float(timeout)
+        self.pressed: Callable[[ButtonName, Message], None] | None = None
         self._buttons = buttons
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None

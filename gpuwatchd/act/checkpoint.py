@@ -1,0 +1,235 @@
+"""Asking a job to save its work, in the way that the user has set up.
+
+What is certain afterwards is that the job was asked. Many jobs look at such a wish only between two
+steps, and some never; that it has saved is seen by a newer checkpoint alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from gpuwatchd import text
+from gpuwatchd.act.target import Target
+from gpuwatchd.errors import ActionError, NotAllowed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO, Any
+
+    from gpuwatchd.model import Finding, ProcessKey
+
+SCHEMA_VERSION: Final = 1
+COMMAND_S: Final = 30.0
+"""A program of the user's that has not ended by then is ended."""
+_TAIL_BYTES: Final = 4096
+_OFF = "[act] checkpoint is off"
+_OFF_HINT = 'set [act] checkpoint = "signal" or "command"'
+
+
+class Checkpoint:
+    """Ask a job to save; the section ``[act]`` is the call of this class.
+
+    Parameters
+    ----------
+    checkpoint
+        By a signal, by a program of the user's, or not at all.
+    signal
+        Which signal, without "SIG".
+    argv
+        The program and its arguments; never run through a shell.
+    timeout_s
+        After which that program is ended.
+    booted_at_s, proc
+        As :class:`gpuwatchd.act.target.Target` has them.
+    """
+
+    name = "checkpoint"
+
+    def __init__(
+        self,
+        checkpoint: Literal["off", "signal", "command"] = "off",
+        signal: Literal["USR1", "USR2", "HUP"] = "USR1",
+        argv: Sequence[str] = (),
+        *,
+        timeout_s: float = COMMAND_S,
+        booted_at_s: float | None = None,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._way = checkpoint
+        self._signal = signal
+        self._argv = tuple(argv)
+        self._timeout_s = timeout_s
+        self._booted_at_s = booted_at_s
+        self._proc = proc
+
+    def offered(self, key: ProcessKey | None) -> bool:
+        """Say whether this process can be asked now. Some file reads; never raises."""
+        if key is None or self._way == "off":
+            return False
+        try:
+            with self._target(key) as target:
+                self._way_for(target)
+        except (ActionError, OSError):
+            return False
+        return True
+
+    def run(self, finding: Finding, *, dry_run: bool) -> str:
+        """Ask the process that a finding is about; return what happened, in one line.
+
+        Raises
+        ------
+        NotAllowed
+            It is switched off, the process has no handler for the signal or is not the user's own,
+            or the program could not do it.
+        TargetGone, TargetChanged
+            The process has ended, or the pid is another one's.
+        """
+        key = finding.subject.process
+        if key is None:
+            raise NotAllowed("it is about no single process, so there is nobody to ask")
+        return self.ask(key, {"finding": msgspec.to_builtins(finding)}, dry_run=dry_run)
+
+    def ask(self, key: ProcessKey, facts: dict[str, Any] | None = None, *, dry_run: bool) -> str:
+        """Ask one process; ``facts`` is what a program of the user's is told besides.
+
+        Raises
+        ------
+        ActionError
+            As :meth:`run`.
+        """
+        if self._way == "off":
+            raise NotAllowed(_OFF, hint=_OFF_HINT)
+        with self._target(key) as target:
+            way = self._way_for(target)
+            if dry_run:
+                return f"would ask {target.name} to save: {way}"
+            if self._way == "signal":
+                number = _number(self._signal)
+                target.send(number)
+                how = "" if target.held else " (compared just before, not held by the kernel)"
+                return f"asked {target.name} to save by {number.name}{how}, not confirmed"
+            target.check()
+            self._run(target.name, _payload(key, target.name, facts or {}))
+        return f"asked {target.name} to save by {self._program}, not confirmed"
+
+    def _target(self, key: ProcessKey) -> Target:
+        return Target(key, booted_at_s=self._booted_at_s, proc=self._proc)
+
+    @property
+    def _program(self) -> str:
+        return text.clean(Path(self._argv[0]).name) if self._argv else ""
+
+    def _way_for(self, target: Target) -> str:
+        """Return how the process can be asked.
+
+        Raises
+        ------
+        NotAllowed
+            In no way.
+        """
+        if self._way == "command":
+            if not self._argv:
+                raise NotAllowed(
+                    "no program is set up to ask with", hint='set [act] argv = ["/path/to/program"]'
+                )
+            if _found(self._argv[0]) is None:
+                raise NotAllowed(
+                    f"{text.clean(self._argv[0])}: no such program, or not executable",
+                    hint="give an absolute path and chmod +x",
+                )
+            return f"runs {self._program}"
+        number = _number(self._signal)
+        handles = target.handles(number)
+        if handles is None:
+            raise NotAllowed(
+                f"it cannot be known here whether {target.name} has a handler for {number.name};"
+                " without one it would be ended",
+                hint='use [act] checkpoint = "command"',
+            )
+        if not handles:
+            raise NotAllowed(
+                f"{target.name} has no handler for {number.name} and would be ended by it",
+                hint="let it install one, or choose another [act] signal",
+            )
+        return f"sends {number.name}, which it has a handler for"
+
+    def _run(self, target: str, data: bytes) -> None:
+        """Run the user's program to its end.
+
+        Raises
+        ------
+        NotAllowed
+            It could not be run, took too long or did not exit with 0.
+        """
+        executable = _found(self._argv[0]) or self._argv[0]
+        try:
+            # Files, not pipes: neither a program that reads nothing nor a child of its own that
+            # keeps standard error open makes us wait.
+            with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+                given.write(data)
+                given.seek(0)
+                process = subprocess.Popen(
+                    [executable, *self._argv[1:]],
+                    stdin=given,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    cwd="/",
+                    start_new_session=True,
+                )
+                self._wait(process)
+                tail = _last_line(said)
+        except (OSError, ValueError) as error:
+            why = text.clean(getattr(error, "strerror", None) or str(error))
+            raise NotAllowed(f"{self._program} could not be run for {target}: {why}") from error
+        if process.returncode:
+            raise NotAllowed(
+                f"{self._program} refused with {process.returncode}" + (f": {tail}" if tail else "")
+            )
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired as error:
+            _end_group(process)
+            raise NotAllowed(
+                f"{self._program} did not end within {self._timeout_s:g} s and was ended"
+            ) from error
+
+
+def _number(name: str) -> signal.Signals:
+    return signal.Signals[f"SIG{name}"]
+
+
+def _found(program: str) -> str | None:
+    return shutil.which(str(Path(program).expanduser()))
+
+
+def _payload(key: ProcessKey, name: str, facts: dict[str, Any]) -> bytes:
+    """Return what the user's program reads on standard input: one JSON object and a line feed."""
+    process = {"pid": key.pid, "started_at_s": key.started_at_s, "name": name}
+    content = {"schema_version": SCHEMA_VERSION, "ask": "checkpoint", "process": process, **facts}
+    return msgspec.json.encode(content) + b"\n"
+
+
+def _last_line(said: IO[bytes]) -> str:
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    lines = [line.strip() for line in said.read().splitlines() if line.strip()]
+    return text.clean(lines[-1]) if lines else ""
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the program and what it started, politely first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)

@@ -1,0 +1,130 @@
+"""Opening the user's terminal with one of our commands in it.
+
+Nothing that came from elsewhere is ever part of a shell's text: what is run goes as arguments.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd import text
+from gpuwatchd.act import session
+from gpuwatchd.errors import NotAllowed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TERMINALS: Final[tuple[tuple[str, ...], ...]] = (
+    ("xdg-terminal-exec",),
+    ("x-terminal-emulator", "-e"),
+    ("gnome-terminal", "--"),
+    ("kgx", "--"),
+    ("ptyxis", "--"),
+    ("konsole", "-e"),
+    ("xfce4-terminal", "-x"),
+    ("mate-terminal", "-x"),
+    ("lxterminal", "-e"),
+    ("kitty",),
+    ("alacritty", "-e"),
+    ("foot",),
+    ("xterm", "-e"),
+)
+"""Terminals, and how each is told what to run: as the arguments that follow."""
+_HOLD: Final = '"$@"; printf "\\n[Enter closes this window] "; read -r _'
+"""A text of ours; the command is in its arguments."""
+_NAME: Final = "gpuwatchctl"
+_START: Final = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+_SETTLE_S: Final = 1.0
+"""A terminal that cannot reach the display ends within this."""
+
+
+def resolve(command: Sequence[str]) -> list[str]:
+    """Return one of our commands as it can be run wherever we were installed."""
+    if not command or command[0] != _NAME:
+        return list(command)
+    beside = Path(sys.executable).with_name(_NAME)
+    program = str(beside) if beside.exists() else shutil.which(_NAME)
+    own = [program] if program else [sys.executable, "-c", _START]
+    return [*own, *command[1:]]
+
+
+def candidates(chosen: Sequence[str], environ: Mapping[str, str]) -> list[list[str]]:
+    """Return the terminals that are here, the user's choice first."""
+    wanted = [tuple(chosen)] if chosen else []
+    if environ.get("TERMINAL"):
+        wanted.append((environ["TERMINAL"], *_told_by(environ["TERMINAL"])))
+    found = []
+    for program, *options in [*wanted, *_TERMINALS]:
+        path = shutil.which(str(Path(program).expanduser()), path=environ.get("PATH"))
+        if path is not None:
+            found.append([path, *options])
+    return found
+
+
+def _told_by(program: str) -> tuple[str, ...]:
+    name = Path(program).name
+    return next((tuple(rest) for known, *rest in _TERMINALS if known == name), ("-e",))
+
+
+def outside(argv: Sequence[str], environ: Mapping[str, str], *, service: bool) -> list[str]:
+    """Return how a terminal is started: from a service of systemd by systemd itself.
+
+    In our own unit it would have our limits of memory and rights, and end with us.
+    """
+    if not service:
+        return list(argv)
+    given = [f"--setenv={name}={environ[name]}" for name in session.NAMES if name in environ]
+    given += [f"--setenv={k}={v}" for k, v in environ.items() if k.startswith("GPUWATCHD_")]
+    return ["systemd-run", "--user", "--collect", "--quiet", *given, "--", *argv]
+
+
+def show(command: Sequence[str], chosen: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Open a terminal that runs a command of ours and stays open; return it, to be waited for.
+
+    May take some seconds.
+
+    Raises
+    ------
+    NotAllowed
+        There is no display, or no terminal that starts.
+    """
+    environ = session.environment()
+    if not session.has_display(environ):
+        raise NotAllowed("no display to open a terminal on")
+    inner = ["sh", "-c", _HOLD, "gpuwatchd", *resolve(command)]
+    service = "INVOCATION_ID" in environ and shutil.which("systemd-run") is not None
+    why = "no terminal was found"
+    for terminal in candidates(chosen, environ):
+        argv = [*terminal, *inner]
+        ways = [outside(argv, environ, service=True)] if service else []
+        for way in [*ways, argv]:
+            try:
+                process = subprocess.Popen(
+                    way,
+                    env=environ,
+                    cwd=str(Path.home()) if Path.home().is_dir() else "/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                why = text.clean(f"{Path(terminal[0]).name}: {error}")
+                continue
+            if _stays(process):
+                return process
+            why = f"{text.clean(Path(terminal[0]).name)} ended with {process.returncode}"
+    raise NotAllowed(why, hint='set [notify.desktop] terminal, for example ["xterm", "-e"]')
+
+
+def _stays(process: subprocess.Popen[bytes]) -> bool:
+    """Say whether it has opened: it runs, or has handed the window to a server and ended well."""
+    end_s = time.monotonic() + _SETTLE_S
+    while process.poll() is None and time.monotonic() < end_s:
+        time.sleep(0.02)
+    return not process.returncode

@@ -1,0 +1,378 @@
+"""Buttons that people press on notices: which there are, and what is done then.
+
+A press comes in a thread of its channel's. It waits until the next tick, which knows the alerts of
+this moment; what may take longer than a microsecond is done in a thread of its own. The answer is
+said on the desktop, since that is where somebody waits for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import queue
+import shlex
+import threading
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd import text, units
+from gpuwatchd.act import ACTIONS, terminal
+from gpuwatchd.errors import ActionError, GpuwatchdError
+from gpuwatchd.model import Button, Message
+from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.pipeline import messages
+from gpuwatchd.registry import load
+from gpuwatchd.store import actions, silences
+from gpuwatchd.store.actions import Action
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterable
+
+    from gpuwatchd.act.checkpoint import Checkpoint
+    from gpuwatchd.config import Config
+    from gpuwatchd.model import Alert, ButtonName, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.silencing import Silencing
+    from gpuwatchd.store.actions import Phase
+    from gpuwatchd.store.profiles import Shelf
+
+log = logging.getLogger("gpuwatchd")
+
+SNOOZE_S: Final = 3600.0
+TWICE_S: Final = 2.0
+"""A second press of the same button within this is the same one: a double click."""
+_WAITING: Final = 32
+_AT_ONCE: Final = 4
+"""Presses that are being carried out; one more is refused."""
+_OPEN: Final = frozenset({"watch", "firing"})
+
+
+class Pressing(NamedTuple):
+    """One press of a button."""
+
+    name: ButtonName
+    message: Message
+
+
+class _Ended(NamedTuple):
+    """What became of something that was done in a thread of its own."""
+
+    process: ProcessKey | None
+    phase: Phase
+    result: str
+
+
+class Inbox:
+    """Presses that wait for the next tick; any thread may put one in."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[Pressing] = queue.Queue(maxsize=_WAITING)
+
+    def put(self, name: ButtonName, message: Message) -> None:
+        """Take a press. Never blocks; of very many the last are lost."""
+        try:
+            self._waiting.put_nowait(Pressing(name, message))
+        except queue.Full:
+            log.warning("too many buttons were pressed at once; one is lost")
+
+    def take(self) -> list[Pressing]:
+        """Return what has come in; a fraction of a microsecond when there is nothing."""
+        found: list[Pressing] = []
+        while not self._waiting.empty():
+            try:
+                found.append(self._waiting.get_nowait())
+            except queue.Empty:
+                break
+        return found
+
+
+def show_command(alert: Alert) -> list[str]:
+    """Return what the button "Show" runs."""
+    if alert.state == "resolved":
+        return ["gpuwatchctl", "alerts", "show", alert.key]
+    return ["gpuwatchctl", "explain", alert.key]
+
+
+def buttons_for(
+    alert: Alert,
+    config: Config,
+    info: ProcessInfo | None = None,
+    *,
+    booted_at_s: float | None = None,
+) -> tuple[Button, ...]:
+    """Return the buttons of a notice about an alert; some file reads.
+
+    Parameters
+    ----------
+    alert
+        What the notice is about.
+    config
+        Says whether, and how, a job may be asked to save.
+    info
+        Who the process is; None where there is none, or nobody knows.
+    booted_at_s
+        When the system was booted, as processes' start times were reckoned.
+    """
+    show = Button(name="show", label="Show", command=shlex.join(show_command(alert)))
+    if alert.state == "resolved":
+        return (show,)
+    snooze = Button(
+        name="snooze", label="Snooze 1 h", command=shlex.join(snooze_command(alert.key))
+    )
+    process = alert.subject.process
+    foreign = info is not None and (info.foreign or info.uid not in {None, os.getuid()})
+    if process is None or foreign or not _ask(config, booted_at_s).offered(process):
+        return (snooze, show)
+    ask = Button(
+        name="checkpoint",
+        label="Ask to checkpoint",
+        command=f"gpuwatchctl ask-checkpoint {process.pid} --yes",
+    )
+    return (snooze, show, ask)
+
+
+def snooze_command(key: str) -> list[str]:
+    """Return what to type for the button "Snooze 1 h"."""
+    return ["gpuwatchctl", "snooze", key, "1h"]
+
+
+def _ask(config: Config, booted_at_s: float | None) -> Checkpoint:
+    act = config.act
+    made: Checkpoint = load(ACTIONS, "checkpoint")(
+        checkpoint=act.checkpoint, signal=act.signal, argv=act.argv, booted_at_s=booted_at_s
+    )
+    return made
+
+
+class Pressed:
+    """Carries out what was pressed.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    inbox
+        Where presses come in; None: nobody presses anything.
+    silencing
+        Keeps silences.
+    shelf
+        Where actions are written down; None keeps nothing.
+    booted_at_s
+        When the system was booted, as processes' start times were reckoned.
+    say
+        Shows an answer; None shows it as a pop-up.
+    mono
+        A clock in seconds that is never set.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        inbox: Inbox | None,
+        *,
+        silencing: Silencing,
+        shelf: Shelf | None = None,
+        booted_at_s: float | None = None,
+        say: Callable[[Message], object] | None = None,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self._inbox = inbox or Inbox()
+        self._silencing = silencing
+        self._shelf = shelf
+        self._booted_at_s = booted_at_s
+        self._speaker = _Speaker(say)
+        self._mono = mono
+        self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
+        self._running: list[threading.Thread] = []
+        self._windows: list[subprocess.Popen[bytes]] = []
+        self._recent: dict[tuple[str, str], float] = {}
+
+    def step(self, alerts: Callable[[], Iterable[Alert]], now_s: float) -> None:
+        """Do what was pressed since the last tick.
+
+        Parameters
+        ----------
+        alerts
+            Gives the alerts that are open now; called only when something was pressed.
+        now_s
+            Epoch seconds.
+        """
+        presses = self._inbox.take()
+        if presses:
+            known = {alert.key: alert for alert in alerts() if alert.state in _OPEN}
+            for press in presses:
+                self._begin(press, known, now_s)
+        while not self._ended.empty():
+            done = self._ended.get()
+            self._write(done.process, done.phase, done.result, now_s)
+        if self._running:
+            self._running = [thread for thread in self._running if thread.is_alive()]
+        if self._windows:
+            self._windows = [window for window in self._windows if window.poll() is None]
+
+    def close(self, wait_s: float = 0.5) -> None:
+        """Let go of the desktop; what still runs is left to end by itself."""
+        end_s = self._mono() + wait_s
+        for thread in self._running:
+            thread.join(max(0.0, end_s - self._mono()))
+        self._speaker.close()
+
+    def _begin(self, press: Pressing, known: dict[str, Alert], now_s: float) -> None:
+        mono_s = self._mono()
+        self._recent = {at: s for at, s in self._recent.items() if mono_s - s < TWICE_S}
+        if self._recent.setdefault((press.name, press.message.id), mono_s) != mono_s:
+            return
+        log.info("pressed button=%s alert=%s", press.name, press.message.alert_key)
+        alert = known.get(press.message.alert_key)
+        if alert is not None and not _same(alert, press.message):
+            alert = None
+        if press.name == "show":
+            self._show(alert, press.message)
+        elif alert is None:
+            done = "nothing was snoozed" if press.name == "snooze" else "nobody was asked"
+            self._answer(press.message, f"It is over already: {done}.")
+        elif press.name == "snooze":
+            self._snooze(alert, press.message, known, now_s)
+        else:
+            self._checkpoint(alert, press.message, now_s)
+
+    def _snooze(
+        self, alert: Alert, message: Message, known: dict[str, Alert], now_s: float
+    ) -> None:
+        """Silence the alert, and those that the same notice was about."""
+        others = [known[key] for key in message.also if key in known]
+        until_s = now_s + SNOOZE_S
+        for one in (alert, *others):
+            made = silences.of_alert(
+                one, now_s=now_s, for_s=SNOOZE_S, who=_user(), why="the button on its pop-up"
+            )
+            until_s = self._silencing.add(made, now_s).until_at_s
+        said = f"Quiet until {units.clock(until_s, now_s=now_s)}."
+        if alert.severity != "critical":
+            said += " You are told all the same when it becomes critical."
+        self._answer(message, said, f"gpuwatchctl snooze clear {shlex.quote(alert.key)}")
+
+    def _show(self, alert: Alert | None, message: Message) -> None:
+        key = message.alert_key
+        command = show_command(alert) if alert else ["gpuwatchctl", "alerts", "show", key]
+        if not key:
+            command = ["gpuwatchctl", "alerts"]
+        chosen = self.config.notify.desktop.terminal
+
+        def work() -> None:
+            try:
+                self._windows.append(terminal.show(command, chosen))
+            except GpuwatchdError as error:
+                said = f"No window could be opened: {error.message}. Type this in a terminal:"
+                self._speaker.say(_reply(message, said, shlex.join(command)))
+
+        self._start(work, message)
+
+    def _checkpoint(self, alert: Alert, message: Message, now_s: float) -> None:
+        process = alert.subject.process
+        ask = _ask(self.config, self._booted_at_s)
+        self._write(process, "asked", "by the button on its pop-up", now_s)
+
+        def work() -> None:
+            phase: Phase = "done"
+            try:
+                result = ask.run(alert.finding, dry_run=False)
+            except ActionError as error:
+                result, phase = error.message, "refused"
+            log.info("checkpoint %s: %s", phase, result)
+            self._ended.put(_Ended(process, phase, result))
+            self._speaker.say(_reply(message, f"{result[:1].upper()}{result[1:]}."))
+
+        if not self._start(work, message):
+            self._write(process, "refused", "too much is being done already", now_s)
+
+    def _answer(self, message: Message, said: str, command: str = "") -> None:
+        self._start(lambda: self._speaker.say(_reply(message, said, command)), message)
+
+    def _start(self, work: Callable[[], None], message: Message) -> bool:
+        """Do something in a thread of its own; False when too much is being done already."""
+        if len(self._running) >= _AT_ONCE:
+            log.warning("a button was pressed while too much is being done alert=%s",
+                        message.alert_key)  # fmt: skip
+            return False
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception:
+                # A thread of its own: nobody else would hear of it.
+                log.exception("failed part=button alert=%s", message.alert_key)
+
+        thread = threading.Thread(target=guarded, name="pressed", daemon=True)
+        thread.start()
+        self._running.append(thread)
+        return True
+
+    def _write(self, process: ProcessKey | None, phase: Phase, result: str, now_s: float) -> None:
+        if self._shelf is None:
+            return
+        row = Action(
+            at_s=now_s,
+            verb="checkpoint",
+            process=process,
+            phase=phase,
+            result=text.clean(result),
+            who=_user(),
+        )
+        self._shelf.write_now(lambda connection: actions.insert(connection, row))
+
+
+class _Speaker:
+    """Says what came of a press, where it was pressed."""
+
+    def __init__(self, say: Callable[[Message], object] | None) -> None:
+        self._say = say
+        self._lock = threading.Lock()
+        self._close: Callable[[], None] | None = None
+
+    def say(self, message: Message) -> None:
+        """Show an answer; a desktop that has gone away meanwhile is no reason to fail."""
+        with self._lock:
+            if self._say is None:
+                notifier = load(NOTIFIERS, "desktop")(timeout=10.0, buttons=False)
+                self._say, self._close = notifier.send, notifier.close
+            say = self._say
+        try:
+            say(message)
+        except GpuwatchdError as error:
+            log.warning("an answer could not be shown: %s", error.message)
+
+    def close(self) -> None:
+        """Let go of the desktop."""
+        with self._lock:
+            close, self._close = self._close, None
+        if close is not None:
+            close()
+
+
+def _same(alert: Alert, message: Message) -> bool:
+    """Say whether a notice was about this life of the alert, not about an earlier one."""
+    first = messages.message_id(alert, "firing", 1)
+    return first in {message.id, message.thread}
+
+
+def _reply(message: Message, said: str, command: str = "") -> Message:
+    incident = message.thread or message.id
+    return Message(
+        id=f"answer-{incident}",
+        notice="test",
+        severity="info",
+        subject=message.subject,
+        body=said,
+        command=command,
+        alert_key=message.alert_key,
+    )
+
+
+def _user() -> str:
+    try:
+        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return str(os.getuid())
