@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpuwatchd.model import ProcessKey, Profile, Value
-from gpuwatchd.store import norms, rows, silences
+from gpuwatchd.store import checkpoints, norms, occupied, rows, silences
 from gpuwatchd.store.words import load_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd.cost import Held
     from gpuwatchd.model import Silence
+    from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.norms import Norm
     from gpuwatchd.store.words import Word
 
@@ -74,6 +76,7 @@ class Shelf:
         self._failed = failed
         self._waiting: dict[tuple[Any, ...], Run] = {}
         self._norms: dict[str, Norm] = {}
+        self._saved: list[Checkpoint] = []
         self._learned_ms = 0
         self._seen: tuple[int, int] | None = None
         self.outside = 0
@@ -82,7 +85,7 @@ class Shelf:
     @property
     def waiting(self) -> bool:
         """Whether anything is not yet written."""
-        return bool(self._waiting or self._norms)
+        return bool(self._waiting or self._norms or self._saved)
 
     def norms(self) -> dict[str, Norm]:
         """Return what is normal for each device; empty where that fails."""
@@ -163,6 +166,21 @@ class Shelf:
         found = self._ask(lambda it: it.execute(query, values).fetchall()) or []
         return [(float(at_s), used) for at_s, used in found if used is not None]
 
+    def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held] | None:
+        """Return who held what on a device, minute by minute; None where that fails."""
+        found: list[Held] | None = self._ask(lambda it: occupied.load(it, uid, since_s, until_s))
+        return found
+
+    def checkpoints(self) -> list[Checkpoint] | None:
+        """Return when jobs saved their work, oldest first; None where that fails."""
+        found: list[Checkpoint] | None = self._ask(checkpoints.load)
+        return None if found is None else [*found, *self._saved]
+
+    def keep_checkpoint(self, one: Checkpoint) -> None:
+        """Note that a job has saved its work; it is written with the next flush."""
+        self._saved.append(one)
+        del self._saved[:-_WAITING_LIMIT]
+
     def load_pct(self, uid: str, since_s: float, until_s: float) -> list[tuple[float, int]]:
         """Return a device's utilisation (minute's end, mean per cent), as far as rolled up."""
         query = (
@@ -193,12 +211,18 @@ class Shelf:
                 refused += 1
         for key in {run.key for run in self._waiting.values()}:
             trim(connection, key)
+        for one in self._saved:
+            try:
+                checkpoints.insert(connection, one)
+            except rows.REFUSED:
+                refused += 1
         return refused + norms.save(connection, self._norms, self._learned_ms)
 
     def written(self) -> None:
         """Forget what waited, after the commit."""
         self._waiting.clear()
         self._norms.clear()
+        self._saved.clear()
 
     def _ask(self, question: Callable[[sqlite3.Connection], Any]) -> Any:
         connection = self._connection()

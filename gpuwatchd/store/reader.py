@@ -10,14 +10,26 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwatchd.model import ProcessKey, Value
-from gpuwatchd.store import decided, entry, profiles, queries, rows, silences, words
+from gpuwatchd.store import (
+    checkpoints,
+    decided,
+    entry,
+    occupied,
+    profiles,
+    queries,
+    rows,
+    silences,
+    words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
+    from gpuwatchd.cost import Held
     from gpuwatchd.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
+    from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.profiles import Run
     from gpuwatchd.store.words import Word
 
@@ -254,6 +266,18 @@ class Reader:
         """Return what the user said of alerts, oldest first; also what was taken back, if asked."""
         where = "TRUE" if all_of_them else "undone_ts_ms IS NULL"
         return self._guarded(lambda: words.load_words(self._connection, where))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return when jobs saved their work, oldest first."""
+        return self._guarded(lambda: checkpoints.load(self._connection))
+
+    def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+        """Return who held what on a device, minute by minute, in any order."""
+        return self._guarded(lambda: occupied.load(self._connection, uid, since_s, until_s))
+
+    def power_w(self, uid: str, since_s: float, until_s: float) -> float | None:
+        """Return the mean power of a device over a span; None where it was not measured."""
+        return self._guarded(lambda: occupied.power_w(self._connection, uid, since_s, until_s))
 
     def events(self, since_s: float = 0.0) -> list[Event]:
         """Return what happened since then, oldest first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import decided, profiles
+from gpuwatchd.store import checkpoints, decided, profiles
 
 if TYPE_CHECKING:
     import sqlite3
@@ -199,6 +199,7 @@ class Upkeep:
         connection.execute(f"DELETE FROM alert WHERE id IN ({over})", (before_ms,))  # noqa: S608
         connection.execute("DELETE FROM told WHERE delivery NOT IN (SELECT id FROM delivery)")
         profiles.expire(connection, before_ms)
+        checkpoints.expire(connection, before_ms)
         connection.execute("DELETE FROM event WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM action WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM silence WHERE until_ts_ms < ?", (before_ms,))

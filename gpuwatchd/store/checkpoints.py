@@ -1,0 +1,122 @@
+"""When jobs saved their work: one small table, written by the daemon and by whoever saves.
+
+Like the user's word on an alert (:mod:`words`): a row in a transaction of its own, kept whether the
+daemon runs or not. A process is its pid and its start time, so that a later one with the same pid
+never inherits a checkpoint.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gpuwatchd.model import ProcessKey, Value
+from gpuwatchd.store import entry, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAME_S: Final = 2.0
+"""Start times of one process, told by different programs, differ by less."""
+KEPT_PER_PROCESS: Final = 100
+
+
+class Checkpoint(Value, frozen=True, kw_only=True):
+    """One time at which a process had saved its work."""
+
+    process: ProcessKey
+    saved_at_s: float
+    said_by: str
+    """"file", or the user who said it."""
+    detail: str = ""
+    """The file, where it was one."""
+    row: int | None = None
+
+
+def same(one: ProcessKey, other: ProcessKey) -> bool:
+    """Say whether two identities, perhaps from different programs, are of one process."""
+    if one.pid != other.pid:
+        return False
+    if one.started_at_s is None or other.started_at_s is None:
+        return one.started_at_s is other.started_at_s
+    return abs(one.started_at_s - other.started_at_s) < SAME_S
+
+
+def load(
+    connection: sqlite3.Connection, where: str = "TRUE", values: tuple[Any, ...] = ()
+) -> list[Checkpoint]:
+    """Return checkpoints, oldest first."""
+    return [
+        Checkpoint(
+            row=row[0],
+            process=ProcessKey(pid=row[1], started_at_s=row[2]),
+            saved_at_s=row[3] / 1000,
+            said_by=row[4],
+            detail=row[5] or "",
+        )
+        for row in connection.execute(
+            "SELECT id, pid, started_at_s, saved_ts_ms, said_by, detail FROM checkpoint"  # noqa: S608
+            f" WHERE {where} ORDER BY saved_ts_ms, id",
+            values,
+        )
+    ]
+
+
+def insert(connection: sqlite3.Connection, one: Checkpoint) -> int:
+    """Write a checkpoint inside the caller's transaction, unless it is known; return its row.
+
+    Of one process only the newest are kept.
+    """
+    saved_ms = rows.to_ms(one.saved_at_s)
+    pid, started_at_s = one.process.pid, one.process.started_at_s
+    known = connection.execute(
+        "SELECT id FROM checkpoint WHERE pid = ? AND started_at_s IS ? AND saved_ts_ms = ?",
+        (pid, started_at_s, saved_ms),
+    ).fetchone()
+    if known is not None:
+        return int(known[0])
+    row: int = connection.execute(
+        "INSERT INTO checkpoint(pid, started_at_s, saved_ts_ms, said_by, detail)"
+        " VALUES(?,?,?,?,?) RETURNING id",
+        (pid, started_at_s, saved_ms, one.said_by, one.detail or None),
+    ).fetchone()[0]
+    connection.execute(
+        "DELETE FROM checkpoint WHERE pid = ? AND started_at_s IS ? AND id NOT IN (SELECT id FROM"
+        " checkpoint WHERE pid = ? AND started_at_s IS ? ORDER BY saved_ts_ms DESC, id DESC"
+        " LIMIT ?)",
+        (pid, started_at_s, pid, started_at_s, KEPT_PER_PROCESS),
+    )
+    return row
+
+
+def say(directory: Path, one: Checkpoint) -> Checkpoint:
+    """Write a checkpoint, for programs other than the daemon; return it with its row.
+
+    It survives a power cut once this returns.
+
+    Raises
+    ------
+    StoreError
+        There is no history, or it cannot be written.
+    """
+    path = entry.find(directory)
+    try:
+        connection = entry.connect(path, "mode=rw")
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            row = insert(connection, one)
+            connection.execute("COMMIT")
+        finally:
+            # Closing rolls back what did not come to its end.
+            connection.close()
+    except sqlite3.Error as error:
+        raise entry.translated(path, error) from error
+    return msgspec.structs.replace(one, row=row)
+
+
+def expire(connection: sqlite3.Connection, before_ms: int) -> None:
+    """Forget checkpoints that are too old, in the caller's transaction."""
+    connection.execute("DELETE FROM checkpoint WHERE saved_ts_ms < ?", (before_ms,))

@@ -1,0 +1,91 @@
+"""When jobs saved their work: written by anybody, of one process alone, forgotten with age."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwatchd.errors import StoreError
+from gpuwatchd.model import ProcessKey
+from gpuwatchd.store import checkpoints
+from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store.reader import Reader
+from tests.store.world import T0, Time, opened
+
+JOB = ProcessKey(pid=4711, started_at_s=T0 - 100.0)
+
+
+def saved(at_s: float, process: ProcessKey = JOB) -> Checkpoint:
+    return Checkpoint(process=process, saved_at_s=at_s, said_by="alice")
+
+
+def test_what_is_said_is_read_by_everybody(tmp_path: Path) -> None:
+    history = opened(tmp_path, Time(T0))
+    checkpoints.say(tmp_path, saved(T0 + 1.0))
+    found = history.shelf.checkpoints()
+    history.close()
+    assert found is not None
+    assert [(one.process, one.saved_at_s, one.said_by) for one in found] == [
+        (JOB, T0 + 1.0, "alice")
+    ]
+    with Reader.open(tmp_path) as reader:
+        assert reader.checkpoints() == found
+
+
+def test_it_can_be_said_while_the_daemon_is_stopped_but_not_without_a_history(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(StoreError):
+        checkpoints.say(tmp_path, saved(T0))
+    opened(tmp_path, Time(T0)).close()
+    assert checkpoints.say(tmp_path, saved(T0)).row is not None
+
+
+def test_the_same_checkpoint_is_written_once(tmp_path: Path) -> None:
+    opened(tmp_path, Time(T0)).close()
+    rows = {checkpoints.say(tmp_path, saved(T0)).row for _ in range(3)}
+    assert len(rows) == 1
+
+
+def test_what_the_daemon_finds_waits_for_the_next_flush(tmp_path: Path) -> None:
+    history = opened(tmp_path, Time(T0))
+    history.shelf.keep_checkpoint(saved(T0))
+    assert history.shelf.waiting
+    assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0]
+    assert history.flush(T0 + 1.0)
+    history.close()
+    with Reader.open(tmp_path) as reader:
+        assert [one.saved_at_s for one in reader.checkpoints()] == [T0]
+
+
+def test_only_the_newest_of_a_process_are_kept(tmp_path: Path) -> None:
+    history = opened(tmp_path, Time(T0))
+    for number in range(checkpoints.KEPT_PER_PROCESS + 20):
+        history.shelf.keep_checkpoint(saved(T0 + number))
+    history.flush(T0 + 1.0)
+    found = history.shelf.checkpoints() or []
+    history.close()
+    assert len(found) == checkpoints.KEPT_PER_PROCESS
+    assert found[0].saved_at_s == T0 + 20
+
+
+def test_a_later_process_with_the_same_pid_is_another() -> None:
+    later = ProcessKey(pid=4711, started_at_s=T0 + 5000.0)
+    nearly = ProcessKey(pid=4711, started_at_s=T0 - 99.0)
+    unknown = ProcessKey(pid=4711, started_at_s=None)
+    assert checkpoints.same(JOB, nearly)
+    assert not checkpoints.same(JOB, later)
+    assert not checkpoints.same(JOB, unknown)
+
+
+def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
+    history = opened(tmp_path, Time(T0))
+    history.shelf.keep_checkpoint(saved(T0))
+    history.shelf.keep_checkpoint(saved(T0 + 100.0))
+    history.flush(T0 + 1.0)
+    connection = history._connection  # noqa: SLF001
+    assert connection is not None
+    checkpoints.expire(connection, round((T0 + 50.0) * 1000))
+    assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0 + 100.0]
+    history.close()
