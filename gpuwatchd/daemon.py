@@ -149,15 +149,17 @@ class Daemon:
             host=self.host,
             history=self.history,
             runtime_dir=self.runtime_dir,
-            courier=self._new_courier(),
+            courier=self._new_courier(self.config),
             fresh=lambda position: chosen.make(self._chosen[position].word, self._begun.sources),
             absences=lambda whys: chosen.absences(zip(self._chosen, whys, strict=True)),
         )
         self.letting_go = LettingGo(self.runtime_dir, self.pipeline.workers.values())
         self.pipeline.extra_problems = self._warnings
 
-    def _new_courier(self) -> outbox.Courier:
-        return outbox.Courier(outbox.build(self.config.notify, self.config.policy.channels))
+    def _new_courier(self, settings: Config) -> outbox.Courier:
+        channels = outbox.build(settings.notify, settings.policy.channels)
+        put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
+        return outbox.Courier(channels, pressed=put)
 
     def run(self, *, once: bool = False) -> int:
         """Sample until told to stop; return the exit code."""
@@ -280,7 +282,7 @@ class Daemon:
         try:
             loaded = self._reload()
             fresh: Config = loaded.config
-            courier = outbox.Courier(outbox.build(fresh.notify, fresh.policy.channels))
+            courier = self._new_courier(fresh)
         except GpuwatchdError as error:
             log.error("configuration kept, the new one is bad: %s", error)  # noqa: TRY400
             kept = f"the configuration was not reloaded: {error}"

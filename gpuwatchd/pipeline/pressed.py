@@ -63,30 +63,6 @@ class _Ended(NamedTuple):
     result: str
 
 
-class Inbox:
-    """Presses that wait for the next tick; any thread may put one in."""
-
-    def __init__(self) -> None:
-        self._waiting: queue.Queue[Pressing] = queue.Queue(maxsize=_WAITING)
-
-    def put(self, name: ButtonName, message: Message) -> None:
-        """Take a press. Never blocks; of very many the last are lost."""
-        try:
-            self._waiting.put_nowait(Pressing(name, message))
-        except queue.Full:
-            log.warning("too many buttons were pressed at once; one is lost")
-
-    def take(self) -> list[Pressing]:
-        """Return what has come in; a fraction of a microsecond when there is nothing."""
-        found: list[Pressing] = []
-        while not self._waiting.empty():
-            try:
-                found.append(self._waiting.get_nowait())
-            except queue.Empty:
-                break
-        return found
-
-
 def show_command(alert: Alert) -> list[str]:
     """Return what the button "Show" runs."""
     if alert.state == "resolved":
@@ -152,8 +128,6 @@ class Pressed:
     ----------
     config
         All settings.
-    inbox
-        Where presses come in; None: nobody presses anything.
     silencing
         Keeps silences.
     shelf
@@ -169,7 +143,6 @@ class Pressed:
     def __init__(
         self,
         config: Config,
-        inbox: Inbox | None,
         *,
         silencing: Silencing,
         shelf: Shelf | None = None,
@@ -178,7 +151,7 @@ class Pressed:
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        self._inbox = inbox or Inbox()
+        self._waiting: queue.Queue[Pressing] = queue.Queue(maxsize=_WAITING)
         self._silencing = silencing
         self._shelf = shelf
         self._booted_at_s = booted_at_s
@@ -188,6 +161,13 @@ class Pressed:
         self._running: list[threading.Thread] = []
         self._windows: list[subprocess.Popen[bytes]] = []
         self._recent: dict[tuple[str, str], float] = {}
+
+    def put(self, name: ButtonName, message: Message) -> None:
+        """Take a press, for the next tick. Any thread may call it; of very many some are lost."""
+        try:
+            self._waiting.put_nowait(Pressing(name, message))
+        except queue.Full:
+            log.warning("too many buttons were pressed at once; one is lost")
 
     def step(self, alerts: Callable[[], Iterable[Alert]], now_s: float) -> None:
         """Do what was pressed since the last tick.
@@ -199,11 +179,10 @@ class Pressed:
         now_s
             Epoch seconds.
         """
-        presses = self._inbox.take()
-        if presses:
+        if not self._waiting.empty():
             known = {alert.key: alert for alert in alerts() if alert.state in _OPEN}
-            for press in presses:
-                self._begin(press, known, now_s)
+            while not self._waiting.empty():
+                self._begin(self._waiting.get(), known, now_s)
         while not self._ended.empty():
             done = self._ended.get()
             self._write(done.process, done.phase, done.result, now_s)

@@ -24,6 +24,7 @@ from gpuwatchd.pipeline.intake import Intake
 from gpuwatchd.pipeline.keeping import Keeping
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
+from gpuwatchd.pipeline.pressed import Pressed
 from gpuwatchd.pipeline.serving import Serving
 from gpuwatchd.pipeline.silencing import Silencing
 from gpuwatchd.pipeline.state import Scene, Sparks
@@ -131,6 +132,12 @@ class Pipeline:
         self.serving = Serving(config, host)
         self.holdings = Holdings(config, self.intake, self.serving, host)
         self.silencing = Silencing(None if history is None else history.shelf, mono)
+        self.pressed = Pressed(
+            config,
+            silencing=self.silencing,
+            shelf=None if history is None else history.shelf,
+            booted_at_s=None if host is None else host.booted_at_s,
+        )
         self.alarms = Alarms(config, self.intake, self.holdings)
         self.costing = Costing(config, self.intake, history)
         self.extra_problems: tuple[str, ...] = ()
@@ -154,7 +161,7 @@ class Pipeline:
         """Take over new settings; sources stay as they are."""
         self.config = config
         self.watcher.config = self.serving.config = self.holdings.config = config
-        self.alarms.config = self.costing.config = config
+        self.alarms.config = self.costing.config = self.pressed.config = config
         self.watcher.rules = rules_of(config)
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
@@ -180,6 +187,7 @@ class Pipeline:
         taken_at_s: float | None = None
         self._guard("feedback", self.knowledge.listen)
         self._guard("silences", lambda: self.silencing.look(self._wall()))
+        self._guard("buttons", lambda: self.pressed.step(self._open_alerts, self._wall()))
         for label, worker in self.workers.items():
             answer = self._ask(label, worker)
             if isinstance(answer, Sample):
@@ -315,6 +323,11 @@ class Pipeline:
         found += [*self.serving.problems, *self.post.problems()]
         return (*found, *self.extra_problems)
 
+    def _open_alerts(self) -> list[Alert]:
+        known = [track.alert for track in self.watcher.tracks.values()]
+        known += [alarm.alert for alarm in self.alarms.alarms.values()]
+        return [alert for alert in known if alert and alert.state in {"watch", "firing"}]
+
     def _state(self, now_s: float) -> LiveState:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
@@ -330,11 +343,6 @@ class Pipeline:
             )
             for position, (uid, seen) in enumerate(self.intake.devices.items())
         ]
-        alerts = [
-            track.alert
-            for track in self.watcher.tracks.values()
-            if track.alert is not None and track.alert.state in {"watch", "firing"}
-        ]
         return LiveState(
             pid=os.getpid(),
             version=__version__,
@@ -343,7 +351,7 @@ class Pipeline:
             interval_s=float(self.config.daemon.interval),
             ticks=self._ticks,
             devices=tuple(devices),
-            alerts=(*alerts, *self.intake.unplaced()),
+            alerts=(*self._open_alerts(), *self.intake.unplaced()),
             problems=self.problems(),
             rss_bytes=self._rss_bytes,
             holdings=self.holdings.found,
@@ -356,6 +364,7 @@ class Pipeline:
 
         In this order: a driver that hangs while it is let go must cost nothing that is written.
         """
+        self._guard("buttons", self.pressed.close)
         self._guard("endpoints", self.serving.close)
         self._guard("outbox", lambda: self.post.close(timeout_s=_LAST_MESSAGES_S))
         if self.runtime_dir is not None:
