@@ -26,6 +26,7 @@ _LONGEST_RETRY_S = 3600.0
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 _OVERTAKEN = "overtaken by a later message of the same incident"
 _OVER = "over before it could be told"
+_DROPPED = "not sent: "
 
 
 class Plan(NamedTuple):
@@ -42,12 +43,56 @@ def is_late(delivery: Delivery, now_s: float) -> bool:
     return now_s - delivery.created_at_s > LATE_S
 
 
+def is_held(delivery: Delivery) -> bool:
+    """Say whether a message has been kept waiting on purpose and not been tried since."""
+    return bool(delivery.held) and delivery.state == "pending" and not delivery.attempts
+
+
+def leaves_with_others(delivery: Delivery, now_s: float) -> bool:
+    """Say whether a message may be merged with others: it is late, or was held back."""
+    return bool(delivery.held) or is_late(delivery, now_s)
+
+
+def dropped(delivery: Delivery, why: str) -> Delivery:
+    """Return a delivery that will not be sent, and why."""
+    return msgspec.structs.replace(
+        delivery, state="failed", next_try_at_s=None, lease_until_s=None, error=_DROPPED + why
+    )
+
+
+def is_dropped(delivery: Delivery) -> bool:
+    """Say whether a message was not sent on purpose: no channel has failed."""
+    return delivery.state == "failed" and (delivery.error or "").startswith(_DROPPED)
+
+
+def moved(delivery: Delivery, by_s: float, now_s: float) -> Delivery:
+    """Return a waiting delivery after a step of the wall clock.
+
+    What waits for a retry waits as long as it would have. What is held until an hour of the day
+    waits for that hour on the new clock, but never longer than it would have.
+
+    Parameters
+    ----------
+    by_s
+        How far the clock was set forward; negative for back.
+    now_s
+        Epoch seconds, after the step.
+    """
+    at_s = delivery.next_try_at_s
+    if at_s is not None:
+        at_s = min(at_s, at_s + by_s) if is_held(delivery) else at_s + by_s
+    return msgspec.structs.replace(
+        delivery, created_at_s=min(delivery.created_at_s + by_s, now_s), next_try_at_s=at_s
+    )
+
+
 def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     """Return what of the waiting messages is to be sent now, and what never.
 
     Of one incident on one channel only the newest message is still worth sending; an incident
-    that is over and whose beginning was never told is not told at all. Where one message of a
-    channel is due that is late already, all late ones of that channel are due with it.
+    that is over and whose beginning was never told is not told at all, unless it was held back
+    on purpose: then its end is told. Where one message of a channel is due that is late already,
+    all late ones of that channel are due with it.
 
     Parameters
     ----------
@@ -62,13 +107,14 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
         message = delivery.message
         incidents[delivery.channel, message.thread or message.id].append(delivery)
     kept: list[Delivery] = []
-    dropped: list[Delivery] = []
+    drop: list[Delivery] = []
     for (_, incident), group in incidents.items():
         *older, newest = sorted(group, key=lambda one: one.created_at_s)
-        dropped += [_dropped(one, _OVERTAKEN) for one in older]
+        drop += [dropped(one, _OVERTAKEN) for one in older]
         untold = any(one.message.id == incident for one in older)
-        if newest.message.notice == "resolved" and untold:
-            dropped.append(_dropped(newest, _OVER))
+        held = any(is_held(one) for one in group)
+        if newest.message.notice == "resolved" and untold and not held:
+            drop.append(dropped(newest, _OVER))
         else:
             kept.append(newest)
     due = [one for one in kept if _is_due(one, now_s)]
@@ -76,18 +122,17 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     late = [
         one
         for one in kept
-        if one.channel in reopened and is_late(one, now_s) and not _is_due(one, now_s)
+        if one.channel in reopened
+        and is_late(one, now_s)
+        and not is_held(one)
+        and not _is_due(one, now_s)
     ]
-    return Plan(due + late, dropped)
+    return Plan(due + late, drop)
 
 
 def _is_due(delivery: Delivery, now_s: float) -> bool:
     at_s = delivery.next_try_at_s or 0.0
-    return at_s <= now_s or at_s > now_s + _LONGEST_RETRY_S
-
-
-def _dropped(delivery: Delivery, why: str) -> Delivery:
-    return msgspec.structs.replace(delivery, state="failed", next_try_at_s=None, error=why)
+    return at_s <= now_s or (not is_held(delivery) and at_s > now_s + _LONGEST_RETRY_S)
 
 
 def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
@@ -116,12 +161,18 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
     if len(shown) < len(ordered):
         lines.insert(0, f"({len(ordered) - len(shown)} older ones are left out.)")
     count = f"{len(ordered)} message{'s' if len(ordered) > 1 else ''}"
+    reasons = sorted({text.clean(one.held, limit=60) for one in ordered if one.held})
+    if all(one.held for one in ordered):
+        what, why = "were held back", f"Held back until now ({', '.join(reasons)}):"
+    else:
+        what, why = "could not be delivered earlier", "While this channel could not be reached:"
+        why = f"Held back ({', '.join(reasons)}), or undeliverable until now:" if reasons else why
     return Message(
         id=f"digest-{hashlib.sha256(names.encode('utf-8', 'replace')).hexdigest()[:24]}",
         notice="repeat",
         severity=worst,
-        subject=f"gpuwatchd: {count} that could not be delivered earlier",
-        body="\n".join(["While this channel could not be reached:", *lines]),
+        subject=f"gpuwatchd: {count} that {what}",
+        body="\n".join([why, *lines]),
         command="gpuwatchctl alerts --all",
     )
 

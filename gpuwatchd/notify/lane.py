@@ -117,13 +117,13 @@ class Lane:
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
 
-    def join(self, timeout_s: float) -> list[Delivery]:
+    def join(self, timeout_s: float) -> tuple[list[Delivery], list[Delivery]]:
         """Wait for the worker, at most so long; then let the channel close what it has open.
 
         Returns
         -------
-        list of Delivery
-            What was not finished: what waits, and what the worker is still busy with.
+        tuple of list of Delivery
+            What was not finished: what the worker is still busy with, and what only waits.
         """
         with self._lock:
             worker = self._worker
@@ -132,7 +132,11 @@ class Lane:
         with self._lock:
             unfinished = self._drain()
             self._queue.put_nowait(None)  # the one of stop() went with the rest
-            busy = [*worker.job, *worker.aside] if worker is not None else []
+            busy: list[Delivery] = []
+            if worker is not None:
+                # What a worker had only just taken when it was told to stop was not tried.
+                busy = list(worker.job) if worker.trying else []
+                unfinished[:0] = [*([] if busy else worker.job), *worker.aside]
             idle = not busy and not self._stuck
         close = getattr(self._notifier, "close", None)
         if callable(close) and idle:
@@ -141,7 +145,7 @@ class Lane:
             except Exception:
                 # On the way out; there is nobody left to tell.
                 log.debug("channel %s cannot be closed", self._notifier.name, exc_info=True)
-        return busy + unfinished
+        return busy, unfinished
 
     def _ensure_worker(self) -> None:
         if self._worker is None and len(self._stuck) < MAX_STUCK and not self._stopped.is_set():
@@ -162,7 +166,7 @@ class Lane:
         while self._take(worker):
             results = self._attempt(worker.job, self._notifier)
             with self._lock:
-                worker.job = []
+                worker.job, worker.trying = [], False
                 abandoned = worker in self._stuck
                 self._stuck.discard(worker)
             for result in results:
@@ -180,6 +184,7 @@ class Lane:
                 worker.job = [first] if first is not None else []
                 return False
             worker.job, worker.since_s = [first], self._monotonic()
+            worker.trying = True
             if self._late(first):
                 waiting = [*worker.aside, *self._drain()]
                 worker.job += [one for one in waiting if self._late(one)]
@@ -194,6 +199,7 @@ class _Worker(threading.Thread):
         super().__init__(name="notify", daemon=True)
         self._lane = lane
         self.job: list[Delivery] = []
+        self.trying = False
         self.aside: deque[Delivery] = deque()
         self.since_s = 0.0
 

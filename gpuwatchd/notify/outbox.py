@@ -17,7 +17,7 @@ from gpuwatchd import text
 from gpuwatchd.errors import GpuwatchdError, NotifyError
 from gpuwatchd.model import Availability
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.backlog import digest, is_late
+from gpuwatchd.notify.backlog import digest, leaves_with_others
 from gpuwatchd.notify.lane import Lane
 from gpuwatchd.registry import load
 
@@ -159,7 +159,7 @@ class Courier:
                 limit_s=max(deadline_s, float(getattr(notifier, "timeout_s", 0.0))) + GRACE_S,
                 size=queue_size,
                 monotonic=monotonic,
-                late=lambda delivery: is_late(delivery, self._clock()),
+                late=lambda delivery: leaves_with_others(delivery, self._clock()),
                 attempt=self._attempt,
                 report=self._report,
             )
@@ -188,7 +188,7 @@ class Courier:
             self._report(_failed(delivery, NotifyError(why, permanent=True), self._clock()))
             return True
         if delivery.dry_run:
-            self._report(_sent(delivery, self._clock()))
+            self._report(_sent(delivery, self._clock(), "dry run"))
             return True
         self._look_after(lane)
         if lane.down:
@@ -231,7 +231,8 @@ class Courier:
         list of Delivery
             What was taken and has not been reported: for the next courier, or for the next start,
             since the store still calls it pending. One whose attempt is still running is among
-            it, so at worst it is sent twice. ``results`` still gives what had ended.
+            it, with ``lease_until_s``: until then it may still arrive, and trying it again can
+            send it twice. ``results`` still gives what has ended, also later.
         """
         with self._lock:
             if self._closed:
@@ -241,8 +242,12 @@ class Courier:
         for lane in self._lanes.values():
             lane.stop()
         unfinished: list[Delivery] = []
+        now_s = self._clock()
         for lane in self._lanes.values():
-            unfinished += lane.join(max(0.0, deadline - time.monotonic()))
+            busy, waiting = lane.join(max(0.0, deadline - time.monotonic()))
+            leased = {"lease_until_s": now_s + lane.limit_s}
+            unfinished += [msgspec.structs.replace(one, **leased) for one in busy]
+            unfinished += waiting
         return unfinished
 
     def _attempt(self, deliveries: list[Delivery], notifier: Notifier) -> list[Delivery]:
@@ -254,10 +259,10 @@ class Courier:
             return done
         now_s = self._clock()
         message = rest[0].message if len(rest) == 1 else digest(rest, now_s)
-        failure: NotifyError | None = None
+        known, failure = "", None
         try:
-            known = notifier.send(message)
-            log.info("%s: %s", rest[0].channel, text.clean(known))
+            known = text.clean(notifier.send(message))
+            log.info("%s: %s", rest[0].channel, known)
         except NotifyError as error:
             failure = error
         except Exception as error:
@@ -266,7 +271,9 @@ class Courier:
             failure = NotifyError(f"{type(error).__name__} in the channel", permanent=False)
         now_s = self._clock()
         if failure is None:
-            return done + [_sent(one, now_s) for one in rest]
+            if len(rest) > 1:
+                known = f"{known} (one of {len(rest)} messages in one)"
+            return done + [_sent(one, now_s, known) for one in rest]
         return done + [self._unless_late(_failed(one, failure, now_s)) for one in rest]
 
     def _unless_late(self, failure: Delivery) -> Delivery:
@@ -298,14 +305,16 @@ def _hanging(lane: Lane) -> NotifyError:
     return NotifyError(f"no answer within {lane.limit_s:g} s", permanent=False)
 
 
-def _sent(delivery: Delivery, now_s: float) -> Delivery:
+def _sent(delivery: Delivery, now_s: float, known: str) -> Delivery:
     return msgspec.structs.replace(
         delivery,
         state="sent",
         attempts=delivery.attempts + (not delivery.dry_run),
         sent_at_s=now_s,
         next_try_at_s=None,
+        lease_until_s=None,
         error=None,
+        known=known,
     )
 
 
@@ -319,5 +328,6 @@ def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
         state="failed" if again is None else "pending",
         attempts=attempts,
         next_try_at_s=again,
+        lease_until_s=None,
         error=why,
     )

@@ -1,19 +1,40 @@
-"""Messages on their way: handed to the courier, tried again, written down."""
+"""Messages on their way: handed to the courier, tried again, sent elsewhere, written down.
+
+**At least once.** A message is a row of the history before anything is tried; each attempt is
+claimed there first (a lease), and its end is written when the channel has spoken. A daemon that
+dies in between leaves the lease behind: the next one holds the lock, so the lease is void, and
+the message is sent again under its old id. So one crash can double a message, never lose it.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import msgspec
+
+from gpuwatchd.config import PolicySection
 from gpuwatchd.notify import backlog
+from gpuwatchd.notify.outbox import retry_at
+from gpuwatchd.pipeline.letters import Letters
+from gpuwatchd.pipeline.reach import Channels, Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.model import Delivery
+    from gpuwatchd.model import ChannelHealth, Delivery
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
+
+LEASE_S = 120.0
+"""Written with a claim; longer than any attempt that is not given up."""
+_CLOCK_STEP_S = 2.0
+_RETRIED_AT_ONCE = 2
+"""Attempts that a daemon may die in before the next one waits: no loop of crashes sends on."""
+
+Key = tuple[str, str]
 
 
 class Courier(Protocol):
@@ -26,7 +47,15 @@ class Courier(Protocol):
         """Return the attempts that have ended since the last call."""
 
     def close(self, timeout_s: float = 2.0) -> list[Delivery]:
-        """Stop, and return what was taken and has not ended."""
+        """Stop, and return what was taken and has not ended; leased: what is being tried."""
+
+
+class _Former(NamedTuple):
+    """A courier of before a reload, and what it was still busy with."""
+
+    courier: Courier
+    busy: dict[Key, tuple[Delivery, float]]
+    """Each with the monotonic second from which on it is tried by another."""
 
 
 class Post:
@@ -38,76 +67,276 @@ class Post:
         None tells nobody.
     history
         Where the state of each delivery is written; None writes nothing.
+    policy
+        Says which channels stand in for others, and after how long.
+    wall, mono
+        Clocks: a wait for a retry is not changed by a step of the former.
     """
 
-    def __init__(self, courier: Courier | None, history: History | None) -> None:
+    def __init__(
+        self,
+        courier: Courier | None,
+        history: History | None,
+        *,
+        policy: PolicySection | None = None,
+        wall: Callable[[], float] = time.time,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.courier = courier
+        self.policy = policy or PolicySection()
         self._history = history
-        self._waiting: dict[tuple[str, str], Delivery] = {}
-        self._failing: dict[str, str] = {}
+        self._wall = wall
+        self._mono = mono
+        self._offset_s: float | None = None
+        self._waiting: dict[Key, Delivery] = {}
+        self._in_hand: dict[Key, Delivery] = {}
+        self._former: list[_Former] = []
+        self._changed: list[Delivery] = []
+        self._letters = Letters()
+        self._reach = Reach(None if history is None else history.opened_at_s)
+        self._channels = Channels()
+        self._health: tuple[ChannelHealth, ...] | None = None
+
+    def resume(self, now_s: float) -> None:
+        """Take up what an earlier daemon did not finish; its leases are void."""
+        if self._history is None:
+            return
+        self._channels.remember(self._history.last_delivered())
+        pending = self._history.pending_deliveries()
+        under_way = {one.message.id for one in pending}
+        for told in self._history.told_of_open():
+            self._reach.note(told)
+            if told.message.id in under_way:
+                self._letters.note(told)
+        self.later(_taken_over(one, now_s) for one in pending)
+        self._revive(now_s)
 
     def send(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand deliveries over; what the courier has no room for waits."""
+        """Hand deliveries over; what is held, and what the courier has no room for, waits."""
+        if self.courier is None:
+            return
+        incidents = {_incident(one) for one in self._waiting.values()}
+        at_once: list[Delivery] = []
         for delivery in deliveries:
-            if self.courier is not None and not self.courier.submit(delivery):
+            # One that follows what still waits is sent by the next turn, which drops the older.
+            if backlog.is_held(delivery) or _incident(delivery) in incidents:
                 self.later([delivery])
+            else:
+                self._note(delivery)
+                at_once.append(delivery)
+        self._submit(at_once, self._wall())
 
     def later(self, deliveries: Iterable[Delivery]) -> None:
-        """Take what an earlier courier, or an earlier run, did not finish."""
+        """Take what is to wait for its time, or what another courier did not finish."""
         for delivery in deliveries:
-            self._waiting[delivery.message.id, delivery.channel] = delivery
+            self._note(delivery)
+            self._waiting[_key(delivery)] = delivery
 
     def replace(self, courier: Courier) -> None:
         """Go on with another courier; what the old one has in hand is not lost, nor sent again."""
         old, self.courier = self.courier, courier
         # A channel that failed may have been mended, or taken out: the next attempt tells.
-        self._failing.clear()
+        self._channels.forgive()
+        self._health = None
         if old is not None:
-            self.later(old.close(timeout_s=0.1))
-            self._take_in(old)
+            now_s, mono_s = self._wall(), self._mono()
+            busy: dict[Key, tuple[Delivery, float]] = {}
+            for left in old.close(timeout_s=0.1):
+                if left.lease_until_s is None:
+                    self._in_hand.pop(_key(left), None)
+                    self.later([left])
+                else:
+                    until_s = mono_s + min(max(0.0, left.lease_until_s - now_s), LEASE_S)
+                    busy[_key(left)] = (msgspec.structs.replace(left, lease_until_s=None), until_s)
+            self._former.append(_Former(old, busy))
+            self._look_after_former()
+        self._revive(self._wall())
+        self._write_down()
 
     def close(self, timeout_s: float) -> None:
         """Let the courier end, and write down what became of its last attempts."""
-        if self.courier is not None:
-            self.courier.close(timeout_s=timeout_s)
-            self._take_in(self.courier)
-
-    def _take_in(self, courier: Courier) -> None:
-        for done in courier.results():
-            self._ended(done)
+        if self.courier is None:
+            return
+        unfinished = self.courier.close(timeout_s=timeout_s)
+        # What was not even begun is in nobody's hands; what was may have arrived.
+        self._changed += [one for one in unfinished if one.lease_until_s is None]
+        self._take_in(self.courier)
+        self._look_after_former()
+        self._write_down()
 
     def collect(self, now_s: float) -> None:
         """Take in what has ended, and try again what is due."""
         if self.courier is None:
             return
         self._take_in(self.courier)
-        planned = backlog.plan(self._waiting.values(), now_s)
-        for old in planned.drop:
-            self._waiting.pop((old.message.id, old.channel), None)
-            self._write(old)
-        for waiting in planned.submit:
-            if self.courier.submit(waiting):
-                self._waiting.pop((waiting.message.id, waiting.channel), None)
+        if self._former:
+            self._look_after_former()
+        self._follow_clock(now_s)
+        due: Sequence[Delivery] = ()
+        if self._letters:
+            self._fall_back(now_s)
+        if self._waiting:
+            planned = backlog.plan(self._waiting.values(), now_s)
+            for old in planned.drop:
+                self._drop(old)
+            due = planned.submit
+        self._submit(due, now_s)
 
-    def _ended(self, done: Delivery) -> None:
-        self._waiting.pop((done.message.id, done.channel), None)
-        if done.state == "sent":
-            self._failing.pop(done.channel, None)
-        else:
-            why = done.error or "unknown error"
-            if self._failing.get(done.channel) != why:
-                log.warning("delivery failed channel=%s error=%r", done.channel, why)
-            self._failing[done.channel] = why
-            if done.state == "pending":
-                self.later([done])
-        self._write(done)
+    def health(self) -> tuple[ChannelHealth, ...]:
+        """Return how each channel does; the same object until something has changed."""
+        if self._health is None:
+            configured = (*self.policy.channels, *self.policy.fallback)
+            under_way = [*self._waiting.values(), *self._in_hand.values()]
+            self._health = self._channels.health(configured, under_way)
+        return self._health
 
-    def _write(self, delivery: Delivery) -> None:
-        if self._history is not None:
-            self._history.update_delivery(delivery)
+    def untold(self) -> tuple[str, ...]:
+        """Return the keys of open alerts that were to be told and have reached nobody.
+
+        Not those that wait on purpose, nor those whose first attempt is still under way.
+        """
+        return self._reach.untold()
 
     def problems(self) -> list[str]:
         """Return one sentence per channel whose last attempt failed."""
+        return self._channels.problems()
+
+    def _note(self, delivery: Delivery) -> None:
+        self._letters.note(delivery)
+        self._reach.note(delivery)
+        self._health = None
+
+    def _submit(self, deliveries: Iterable[Delivery], now_s: float) -> None:
+        """Claim deliveries and hand them over; what has changed is written along with it."""
+        for delivery in self._claim(list(deliveries), now_s):
+            key = _key(delivery)
+            self._health = None
+            if self.courier is not None and self.courier.submit(delivery):
+                self._waiting.pop(key, None)
+                self._in_hand[key] = delivery
+            else:
+                self._waiting[key] = delivery
+
+    def _claim(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
+        """Write the leases, and what else has changed, in one commit; return with their rows."""
+        changed, self._changed = self._changed, []
+        if self._history is None or not (deliveries or changed):
+            return deliveries
+        until_s = now_s + LEASE_S
+        leased = [msgspec.structs.replace(one, lease_until_s=until_s) for one in deliveries]
+        written = self._history.apply((), [*changed, *leased])[len(changed) :]
         return [
-            f"channel {channel} does not deliver: {why}" for channel, why in self._failing.items()
+            msgspec.structs.replace(one, row=row.row)
+            for one, row in zip(deliveries, written, strict=True)
         ]
+
+    def _write_down(self) -> None:
+        self._claim([], 0.0)
+
+    def _take_in(self, courier: Courier) -> None:
+        for done in courier.results():
+            self._ended(done)
+
+    def _look_after_former(self) -> None:
+        """Hear what couriers of before a reload still say; give up waiting for them in time."""
+        mono_s = self._mono()
+        for former in list(self._former):
+            self._take_in(former.courier)
+            for key, (delivery, until_s) in list(former.busy.items()):
+                if key not in self._in_hand:
+                    del former.busy[key]
+                elif mono_s >= until_s:
+                    del former.busy[key]
+                    del self._in_hand[key]
+                    self.later([delivery])
+            if not former.busy:
+                self._former.remove(former)
+
+    def _ended(self, done: Delivery) -> None:
+        key = _key(done)
+        self._in_hand.pop(key, None)
+        self._waiting.pop(key, None)
+        self._note(done)
+        self._changed.append(done)
+        if done.state == "sent":
+            if not done.dry_run and self._channels.delivered(done.channel, done.sent_at_s):
+                log.info("channel %s delivers again", done.channel)
+            return
+        why = done.error or "unknown error"
+        now_s, mono_s = self._wall(), self._mono()
+        if self._channels.failed(done.channel, why, at_s=now_s, mono_s=mono_s):
+            log.warning("delivery failed channel=%s error=%r", done.channel, why)
+        if done.state == "pending":
+            self._waiting[key] = done
+
+    def _drop(self, delivery: Delivery) -> None:
+        log.info("message dropped channel=%s why=%r", delivery.channel, delivery.error)
+        self._waiting.pop(_key(delivery), None)
+        self._note(delivery)
+        self._changed.append(delivery)
+
+    def _fall_back(self, now_s: float) -> None:
+        mono_s = self._mono()
+
+        def lost(channel: str) -> bool:
+            for_s = self._channels.failing_for_s(channel, mono_s)
+            return for_s is not None and for_s >= self.policy.fallback_after
+
+        turn = self._letters.turn(
+            self.policy.fallback,
+            now_s=now_s,
+            waits=lambda one: _key(one) not in self._in_hand,
+            lost=lost,
+        )
+        for spare in turn.spare:
+            self._drop(spare)
+        for new in turn.new:
+            log.warning("channel=%s stands in for channel=%s", new.channel, new.fallback_of)
+            # Committed with the failure that made it necessary, and claimed at once.
+            self.later([new])
+
+    def _revive(self, now_s: float) -> None:
+        """Try again what nobody was told of although it is still so: the settings may be right now.
+
+        Of each incident on each channel only the newest message, as with everything that waits.
+        """
+        untold = set(self._reach.untold())
+        if self._history is None or not untold:
+            return
+        for one in self._history.told_of_open():
+            given_up = one.state == "failed" and not backlog.is_dropped(one)
+            if given_up and untold & {one.alert_key, *one.message.also}:
+                self.later([msgspec.structs.replace(one, state="pending", next_try_at_s=now_s)])
+
+    def _follow_clock(self, now_s: float) -> None:
+        """Keep waits as long as they were when the wall clock is set."""
+        offset_s = now_s - self._mono()
+        before_s, self._offset_s = self._offset_s, offset_s
+        if before_s is None or abs(offset_s - before_s) <= _CLOCK_STEP_S:
+            return
+        by_s = offset_s - before_s
+        self._waiting = {key: backlog.moved(one, by_s, now_s) for key, one in self._waiting.items()}
+
+
+def _key(delivery: Delivery) -> Key:
+    return delivery.message.id, delivery.channel
+
+
+def _incident(delivery: Delivery) -> Key:
+    return delivery.message.thread or delivery.message.id, delivery.channel
+
+
+def _taken_over(delivery: Delivery, now_s: float) -> Delivery:
+    """Return what a dead daemon left pending as it is to go on."""
+    if delivery.created_at_s > now_s + _CLOCK_STEP_S:
+        delivery = backlog.moved(delivery, now_s - delivery.created_at_s, now_s)
+    if delivery.lease_until_s is None:
+        return delivery
+    log.info("interrupted channel=%s id=%s", delivery.channel, delivery.message.id)
+    attempts = delivery.attempts + 1
+    again_s: float | None = now_s
+    if attempts > _RETRIED_AT_ONCE:
+        again_s = retry_at(attempts - _RETRIED_AT_ONCE, delivery.created_at_s, now_s)
+    return msgspec.structs.replace(
+        delivery, attempts=attempts, next_try_at_s=again_s, lease_until_s=None
+    )

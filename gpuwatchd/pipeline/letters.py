@@ -1,0 +1,132 @@
+"""Which message goes to the next channel, since none of its own could deliver it. Pure.
+
+A letter is one message with every channel that it was given to. Its own channels all get it; a
+fallback gets it when each of them has failed for good, or has been failing for longer than
+``fallback-after``; the next fallback when that one has failed as well. What a fallback delivered
+is told: it is not sent again when its own channel comes back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gpuwatchd.notify import backlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpuwatchd.model import Delivery
+
+_MOST = 2000
+
+
+class Turn(NamedTuple):
+    """What to do about letters that are under way."""
+
+    new: list[Delivery]
+    """By a fallback: to be written down and sent."""
+    spare: list[Delivery]
+    """No longer wanted: state "failed" and why; to be written down."""
+
+
+class Letters:
+    """Messages that are under way, until nothing of them waits any more."""
+
+    def __init__(self) -> None:
+        self._letters: dict[str, dict[str, Delivery]] = {}
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def note(self, delivery: Delivery) -> None:
+        """Take in how a delivery stands now."""
+        if backlog.is_dropped(delivery):
+            self._forget(delivery)
+            return
+        self._letters.setdefault(delivery.message.id, {})[delivery.channel] = delivery
+        if len(self._letters) > _MOST:
+            del self._letters[next(iter(self._letters))]
+
+    def _forget(self, delivery: Delivery) -> None:
+        letter = self._letters.get(delivery.message.id)
+        if letter is not None:
+            letter.pop(delivery.channel, None)
+            if not letter:
+                del self._letters[delivery.message.id]
+
+    def turn(
+        self,
+        fallback: Sequence[str],
+        *,
+        now_s: float,
+        waits: Callable[[Delivery], bool],
+        lost: Callable[[str], bool],
+    ) -> Turn:
+        """Return what has become necessary, and what needless.
+
+        Parameters
+        ----------
+        fallback
+            Channels, in the order in which they are tried.
+        now_s
+            Epoch seconds.
+        waits
+            Whether a pending delivery is in nobody's hands at this moment.
+        lost
+            Whether a channel has been failing for longer than ``fallback-after``.
+        """
+        new: list[Delivery] = []
+        spare: list[Delivery] = []
+        for name, letter in list(self._letters.items()):
+            pending = [one for one in letter.values() if one.state == "pending"]
+            arrived = [one for one in letter.values() if one.state == "sent"]
+            if arrived:
+                spare += _needless(arrived, [one for one in pending if waits(one)])
+            elif all(_given_up(one, waits, lost) for one in letter.values()):
+                following = next((one for one in fallback if one not in letter), None)
+                if following is not None:
+                    new.append(_redirected(letter, following, now_s))
+                    continue
+            if not pending:
+                del self._letters[name]
+        return Turn(new, spare)
+
+
+def _needless(arrived: Sequence[Delivery], waiting: Sequence[Delivery]) -> list[Delivery]:
+    """Return what nobody needs any more: its own channels, or its fallbacks, have delivered."""
+    by = arrived[0].channel
+    instead = all(one.fallback_of for one in arrived)
+    return [
+        backlog.dropped(one, f"told by {by} instead" if instead else f"told by {by} after all")
+        for one in waiting
+        if (instead or one.fallback_of) and not backlog.is_held(one)
+    ]
+
+
+def _given_up(
+    one: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[str], bool]
+) -> bool:
+    if one.state == "failed":
+        return True
+    tried = one.error is not None and not backlog.is_held(one)
+    return tried and waits(one) and lost(one.channel)
+
+
+def _redirected(letter: dict[str, Delivery], channel: str, now_s: float) -> Delivery:
+    meant = next((one for one in letter.values() if not one.fallback_of), None)
+    meant = meant or next(iter(letter.values()))
+    return msgspec.structs.replace(
+        meant,
+        channel=channel,
+        state="pending",
+        attempts=0,
+        next_try_at_s=now_s,
+        sent_at_s=None,
+        error=None,
+        known="",
+        lease_until_s=None,
+        fallback_of=meant.fallback_of or meant.channel,
+        row=None,
+    )
