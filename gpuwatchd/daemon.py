@@ -157,7 +157,7 @@ class Daemon:
         self.pipeline.extra_problems = self._warnings
 
     def _new_courier(self, settings: Config) -> outbox.Courier:
-        channels = outbox.build(settings.notify, settings.policy.channels)
+        channels = outbox.build(settings.notify, outbox.used(settings))
         put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
         return outbox.Courier(channels, pressed=put)
 

@@ -41,7 +41,7 @@ class Keeping:
             intake.adopt(resumed(alert, intake.watcher.rules, now_s))
         for uid, norm in self._history.shelf.norms().items():
             intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
-        post.later(self._history.pending_deliveries())
+        post.resume(now_s)
 
     def record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:
         """Keep one sample, as far as it is understood, and what was learned from it."""

@@ -126,7 +126,7 @@ class Pipeline:
         self.knowledge = Knowledge(
             self.watcher, self.intake, None if history is None else history.shelf
         )
-        self.post = Post(courier, history)
+        self.post = Post(courier, history, policy=config.policy, wall=wall, mono=mono)
         self.herald = Herald(self.watcher, self.post, history, wall=wall, mono=mono)
         self.happenings = Happenings(history)
         self.serving = Serving(config, host)
@@ -163,6 +163,7 @@ class Pipeline:
         self.watcher.config = self.serving.config = self.holdings.config = config
         self.alarms.config = self.costing.config = self.pressed.config = config
         self.watcher.rules = rules_of(config)
+        self.post.policy = config.policy
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
             worker.deadline_s = config.daemon.source_deadline
@@ -356,6 +357,8 @@ class Pipeline:
             rss_bytes=self._rss_bytes,
             holdings=self.holdings.found,
             silences=self.silencing.active,
+            channels=self.post.health(),
+            untold=self.post.untold(),
             servers=self.serving.readings,
         )
 
