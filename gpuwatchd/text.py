@@ -273,6 +273,21 @@ def for_csv(text: str) -> str:
     return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t"} else text
 
 
+def for_chat(text: str) -> str:
+    """Return text that calls nobody and hides no link in a chat: no @everyone, no <!channel>.
+
+    An invisible space breaks the marks; what is read stays the same.
+
+    Examples
+    --------
+    >>> for_chat("@everyone <!here> [x](http://y)").replace(chr(0x200B), ".")
+    '@.everyone <.!here> [x].(http://y)'
+    """
+    for mark in ("@", "](", "<!", "<@", "<#"):
+        text = text.replace(mark, f"{mark[0]}\u200b{mark[1:]}")
+    return text
+
+
 def cut(text: str, width: int, *, mark: str = "…") -> str:
     """Return text of at most ``width`` characters, marked where it was cut.
 

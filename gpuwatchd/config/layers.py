@@ -33,6 +33,8 @@ _AT_LEAST = (
     ("endpoints", "every"), ("endpoints", "timeout"),
 )  # fmt: skip
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
+SECRET_VARIABLES = frozenset({"GPUWATCHD_SMTP_PASSWORD", "GPUWATCHD_CHAT_URLS"})
+"""No settings: read by their channel alone, never shown, not passed on to other programs."""
 _ENV_ALERT = "GPUWATCHD_ALERT_"
 """What a program of the command channel is given; it may well call gpuwatchctl."""
 
@@ -206,7 +208,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
     for variable, text in environ.items():
         if not variable.startswith(ENV_PREFIX) or variable.startswith(_ENV_ALERT):
             continue
-        if variable in _ENV_PATHS:
+        if variable in _ENV_PATHS or variable in SECRET_VARIABLES:
             continue
         if variable not in names:
             near = _nearest(variable, names, 0.6)

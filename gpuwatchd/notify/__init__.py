@@ -3,5 +3,6 @@
 NOTIFIERS: dict[str, str] = {
     "desktop": "gpuwatchd.notify.desktop:DesktopNotifier",
     "email": "gpuwatchd.notify.email:EmailNotifier",
+    "chat": "gpuwatchd.notify.chat:ChatNotifier",
     "command": "gpuwatchd.notify.command:CommandNotifier",
 }
