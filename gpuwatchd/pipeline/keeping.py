@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.blame import Baseline
+from gpuwatchd.pipeline.alarms import KINDS
 from gpuwatchd.pipeline.clock import resumed
 from gpuwatchd.store.norms import Norm
 
 if TYPE_CHECKING:
     from gpuwatchd.model import Device, Sample
+    from gpuwatchd.pipeline.alarms import Alarms
     from gpuwatchd.pipeline.intake import Intake
     from gpuwatchd.pipeline.post import Post
     from gpuwatchd.store.writer import History
@@ -32,13 +34,17 @@ class Keeping:
         self._history = history
         self._intake = intake
 
-    def resume(self, post: Post, now_s: float) -> None:
+    def resume(self, post: Post, alarms: Alarms, now_s: float) -> None:
         """Take up what the history knows: points, open alerts, baselines, unsent messages."""
         intake = self._intake
         span_s = intake.watcher.config.detection.analysis_window_hours * 3600.0
         intake.refill(self._history.recent_series(now_s - span_s))
         for alert in self._history.open_alerts():
-            intake.adopt(resumed(alert, intake.watcher.rules, now_s))
+            known = resumed(alert, intake.watcher.rules, now_s)
+            if alert.kind in KINDS:
+                alarms.adopt(known, now_s)
+            else:
+                intake.adopt(known)
         for uid, norm in self._history.shelf.norms().items():
             intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
         post.resume(now_s)

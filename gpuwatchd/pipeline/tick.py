@@ -172,7 +172,7 @@ class Pipeline:
         """Take up what the history knows: recent points, open alerts, undelivered messages."""
         if self._keeping is not None:
             keeping = self._keeping
-            self._guard("history", lambda: keeping.resume(self.post, self._wall()))
+            self._guard("history", lambda: keeping.resume(self.post, self.alarms, self._wall()))
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             before = self._guard("live state", lambda: live.read(directory))
@@ -210,6 +210,7 @@ class Pipeline:
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
         shown_s = self._wall() if taken_at_s is None else taken_at_s
         changes += self._beside(shown_s)
+        self._guard("silences", lambda: self.silencing.ended(changes, self._wall()))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
         self._ticks += 1

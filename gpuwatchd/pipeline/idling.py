@@ -1,0 +1,149 @@
+"""Which memory is held without work for long enough to tell somebody: one alert per process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd import units
+from gpuwatchd.model import Subject
+from gpuwatchd.pipeline.ailing import Ail
+from gpuwatchd.pipeline.titles import device_title, process_title
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from gpuwatchd.model import Holding, HoldingKind, ProcessKey
+    from gpuwatchd.pipeline.holdings import Holdings
+    from gpuwatchd.pipeline.intake import Intake
+
+HOLD_S: Final = 300.0
+"""What is held without work is told after so long; each kind is listed only after its own time."""
+GONE_S: Final = 60.0
+"""An alert on a process that is gone is over after so long."""
+BUSY_S: Final = 300.0
+"""One on a process that is still there is over after so long: it may be looked at half-way."""
+_WORDS: Final[dict[HoldingKind, str]] = {
+    "gone": "held by a process that does not exist any more",
+    "defunct": "held by a process that has ended and was not collected",
+    "driver-wait": "held by a process that hangs in the kernel",
+    "ghost": "held by nobody that is known",
+    "orphaned-runner": "held by a runner that its server has forgotten",
+    "no-model": "held by a server without a model",
+    "leaked-kv": "held by a cache that its server does not use",
+    "hung-rank": "held by a rank that waits for its job in vain",
+    "idle": "held by a process that does nothing",
+}
+
+
+class Waste:
+    """What is held without work, process by process.
+
+    Parameters
+    ----------
+    intake
+        Says who is there.
+    holdings
+        Has what is held without work.
+    """
+
+    def __init__(self, intake: Intake, holdings: Holdings) -> None:
+        self._intake = intake
+        self._holdings = holdings
+        self._homes: dict[ProcessKey, str] = {}
+        """Process -> the device that its alert is about: it may hold memory on several."""
+        self._seen: tuple[object, object] = (None, None)
+        self._found: dict[str, Ail] = {}
+
+    def recall(self, subject: Subject) -> None:
+        """Take over what an earlier run knew."""
+        if subject.process is not None:
+            self._homes[subject.process] = subject.device_uid
+
+    def look(self, kinds: Collection[HoldingKind], now_s: float) -> dict[str, Ail]:
+        """Return what is to be told, by the key of its alert; the same until there is news."""
+        seen = (self._holdings.found, kinds)
+        if seen[0] is self._seen[0] and seen[1] == self._seen[1]:
+            return self._found
+        self._seen = seen
+        meant = [
+            one
+            for one in self._holdings.found
+            if one.kind in kinds and one.since_s is not None and now_s - one.since_s >= HOLD_S
+        ]
+        whose: dict[object, list[Holding]] = {}
+        for one in meant:
+            whose.setdefault(one.process.key if one.process else one.device_uid, []).append(one)
+        ails = [self._ail(those) for those in whose.values()]
+        self._found = {ail.key: ail for ail in ails}
+        keys = {one.process.key for one in meant if one.process is not None}
+        self._homes = {key: uid for key, uid in self._homes.items() if key in keys}
+        return self._found
+
+    def is_over(self, subject: Subject) -> tuple[str, float] | None:
+        """Return why nothing is held any more, and for how long that must be; None: not known."""
+        seen = self._intake.devices.get(subject.device_uid)
+        reading = None if seen is None else seen.reading
+        if reading is None or reading.state != "ok" or reading.uses is None:
+            return None
+        if subject.process is None:
+            return "no memory is held by nobody any more", BUSY_S
+        if not any(use.key == subject.process for use in reading.uses):
+            return "the process has ended or has let go of the GPU", GONE_S
+        return "it is at work again, or has given the memory back", BUSY_S
+
+    def _ail(self, those: list[Holding]) -> Ail:
+        """Return what is told of one process; ``those`` begin with the surest."""
+        first = those[0]
+        info = first.process
+        uids = [one.device_uid for one in those]
+        uid = uids[0]
+        if info is not None:
+            home = self._homes.get(info.key)
+            uid = home if home in uids else uid
+            self._homes[info.key] = uid
+        since_s = min(one.since_s for one in those if one.since_s is not None)
+        seen = self._intake.devices.get(uid)
+        title = uid if seen is None else device_title(seen.device)
+        if info is not None and seen is not None:
+            title = process_title(seen.device, info)
+        return Ail(
+            kind="held",
+            subject=Subject(
+                device_uid=uid,
+                process=None if info is None else info.key,
+                unattributed=info is None,
+            ),
+            severity="warning",
+            title=title,
+            reason="; ".join([_amount(those, first.kind), *_beside(those)]),
+            advice=(*_owner(first), *first.advice),
+            group=(info.group or "") if info is not None else "",
+            since_s=since_s,
+            framework=None if info is None else info.framework,
+        )
+
+
+def _amount(those: list[Holding], kind: HoldingKind) -> str:
+    known = [one.held_bytes for one in those if one.held_bytes is not None]
+    size = units.size(sum(known)) if known else "memory"
+    where = f" on {len(those)} GPUs" if len(those) > 1 else ""
+    return f"{size}{where} {_WORDS[kind]}"
+
+
+def _beside(those: list[Holding]) -> list[str]:
+    """Return the facts, and what the memory has cost so far."""
+    said = [those[0].evidence] if those[0].evidence else []
+    hours = [one.gib_hours for one in those if one.gib_hours is not None]
+    if hours:
+        price = [one.cost_usd for one in those if one.cost_usd is not None]
+        cost = f", {units.usd(sum(price))}" if price else ""
+        said.append(f"{sum(hours):.0f} GiB-hours so far{cost}")
+    return said
+
+
+def _owner(first: Holding) -> tuple[str, ...]:
+    """Return whom to ask."""
+    info = first.process
+    if info is None or info.foreign:
+        return ()
+    return (f"it belongs to {info.whose}",)

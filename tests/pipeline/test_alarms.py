@@ -1,0 +1,388 @@
+"""GPUs that are lost and memory that is held: one alert each, at the right time, and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.config import Config, PolicySection
+from gpuwatchd.model import Alert, DeviceReading, Holding, ProcessInfo, ProcessKey, ProcessUse
+from gpuwatchd.pipeline.ailing import ALONE_S, DRIVER_S, HUNG_S, RESET_S
+from gpuwatchd.pipeline.alarms import Alarms
+from gpuwatchd.pipeline.idling import BUSY_S, GONE_S, HOLD_S
+from gpuwatchd.pipeline.intake import Intake
+from gpuwatchd.pipeline.seen import Seen
+from gpuwatchd.pipeline.track import Room
+from gpuwatchd.pipeline.tracks import Watcher
+from tests.making import CARD
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Device, DeviceState
+
+T0 = 100_000.0
+TICK_S = 5.0
+GIB = 2**30
+OTHER = msgspec.structs.replace(CARD, uid="GPU-other", index=1)
+ALICE = ProcessInfo(
+    key=ProcessKey(pid=4711, started_at_s=90_000.0), name="python", user="alice",
+    argv=("python", "train.py"),
+)  # fmt: skip
+
+
+class Held:
+    """What is found to be held."""
+
+    def __init__(self) -> None:
+        self.found: tuple[Holding, ...] = ()
+
+
+class World:
+    """Devices whose states are set by hand."""
+
+    def __init__(self, *devices: Device, **policy: object) -> None:
+        config = Config(policy=PolicySection(**policy))  # type: ignore[arg-type]
+        self.intake = Intake(Watcher(config), None)
+        self.held = Held()
+        self.alarms = Alarms(config, self.intake, self.held)  # type: ignore[arg-type]
+        self.now_s = T0
+        for device in devices:
+            self.intake.devices[device.uid] = Seen(
+                device=device,
+                reading=None,
+                room=Room(),
+                processes={},
+                others=[],
+                source=device.source or "nvml",
+            )
+            self.set(device, "ok")
+
+    def set(
+        self, device: Device, state: DeviceState | None, uses: tuple[ProcessUse, ...] = ()
+    ) -> None:
+        seen = self.intake.devices[device.uid]
+        seen.faults = () if state == "ok" else ("nvml: it is a test",)
+        seen.reading = (
+            None
+            if state is None
+            else DeviceReading(
+                device_uid=device.uid, used_bytes=None, free_bytes=None, total_bytes=None,
+                uses=uses if state == "ok" else None, state=state,
+            )
+        )  # fmt: skip
+
+    def run(self, for_s: float) -> list[Alert]:
+        """Let time go by; return what changed."""
+        changed = []
+        for _ in range(round(for_s / TICK_S)):
+            self.now_s += TICK_S
+            changed += self.alarms.step(self.now_s)
+        return changed
+
+    @property
+    def open(self) -> list[Alert]:
+        return [alarm.alert for alarm in self.alarms.alarms.values() if alarm.alert]
+
+
+def test_a_lost_gpu_raises_one_alert_and_recovers() -> None:
+    world = World(CARD, OTHER)
+    assert world.run(60) == []
+    world.set(CARD, "lost")
+    assert world.run(ALONE_S) == []
+    (opened,) = world.run(2 * TICK_S)
+    assert (opened.kind, opened.state, opened.severity) == ("gpu", "firing", "critical")
+    assert opened.key == f"gpu:{CARD.uid}"
+    assert opened.opened_at_s == T0 + 60 + TICK_S
+    assert opened.next_notice_at_s == pytest.approx(opened.changed_at_s + 30.0)
+    assert opened.finding.pattern == "unknown"
+    assert opened.finding.reason.startswith("the GPU does not answer any more; nvml: it is a test")
+    assert any("dmesg" in line for line in opened.finding.advice)
+    assert world.run(3600) == []
+    assert len(world.open) == 1
+    world.set(CARD, "ok")
+    assert world.run(50) == []
+    (over,) = world.run(30)
+    assert (over.state, over.ended, over.key) == ("resolved", "the GPU answers again", opened.key)
+    assert world.open == []
+
+
+def test_one_that_comes_and_goes_is_open_all_the_time() -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    assert len(world.run(100)) == 1
+    for _ in range(5):
+        world.set(CARD, "ok")
+        assert world.run(40) == []
+        world.set(CARD, "lost")
+        assert world.run(40) == []
+    assert len(world.open) == 1
+
+
+def test_a_driver_that_is_exchanged_is_no_alarm_until_it_stays_away() -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    for card in (CARD, OTHER):
+        world.set(card, "lost")
+    assert world.run(DRIVER_S - 60) == []
+    for card in (CARD, OTHER):
+        world.set(card, "ok")
+    assert world.run(60) == []
+    for card in (CARD, OTHER):
+        world.set(card, "lost")
+    opened = world.run(DRIVER_S + 10)
+    assert {alert.key for alert in opened} == {f"gpu:{CARD.uid}", f"gpu:{OTHER.uid}"}
+    assert len({alert.group for alert in opened}) == 1
+    assert opened[0].group
+    assert "nor does the other" in opened[0].finding.reason
+
+
+@pytest.mark.parametrize("state", ["released", "asleep", "no-permission", "unsupported"])
+def test_what_is_meant_or_not_known_is_no_alarm(state: DeviceState) -> None:
+    world = World(CARD)
+    world.run(10)
+    world.set(CARD, state)
+    assert world.run(7200) == []
+
+
+@pytest.mark.parametrize("state", ["released", "asleep", "no-permission", None])
+def test_nothing_but_a_good_reading_ends_it(state: DeviceState | None) -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    world.run(100)
+    world.set(CARD, state)
+    assert world.run(7200) == []
+    assert len(world.open) == 1
+    world.set(CARD, "ok")
+    assert [alert.state for alert in world.run(120)] == ["resolved"]
+
+
+def test_a_release_during_a_loss_begins_the_count_anew() -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    for _ in range(10):
+        world.set(CARD, "lost")
+        assert world.run(40) == []
+        world.set(CARD, "released")
+        assert world.run(40) == []
+
+
+def test_what_never_answered_is_not_lost_but_may_need_a_reset() -> None:
+    world = World(CARD)
+    world.set(CARD, "lost")
+    assert world.run(3600) == []
+    world.set(CARD, "reset-required")
+    (opened,) = world.run(RESET_S + 10)
+    assert opened.severity == "warning"
+    assert any("--gpu-reset -i 0" in line for line in opened.finding.advice)
+
+
+def test_a_hang_lasts_longer_than_a_busy_driver() -> None:
+    world = World(CARD)
+    world.run(10)
+    world.set(CARD, "hung")
+    assert world.run(HUNG_S - 10) == []
+    (opened,) = world.run(30)
+    assert opened.finding.reason.startswith("a call to its driver does not return")
+
+
+def test_worse_is_news_at_once() -> None:
+    world = World(CARD, OTHER)
+    world.set(CARD, "reset-required")
+    (opened,) = world.run(60)
+    alarm = world.alarms.alarms[opened.key]
+    alarm.alert = msgspec.structs.replace(opened, notices=1, last_notice_at_s=world.now_s)
+    world.set(CARD, "ok")
+    world.run(5)
+    world.set(CARD, "lost")
+    worse = world.run(120)
+    assert [alert.severity for alert in worse] == ["critical"]
+    assert worse[0].next_notice_at_s == worse[0].changed_at_s
+    assert worse[0].notices == 1
+
+
+def test_a_source_that_falls_silent_is_told_a_recording_that_ends_is_not() -> None:
+    world = World(CARD)
+    world.run(10)
+    world.set(CARD, None)
+    seen = world.intake.devices[CARD.uid]
+    seen.source = "replay"
+    assert world.run(3600) == []
+    seen.source = "nvml"
+    assert world.run(DRIVER_S - 10) == []
+    (opened,) = world.run(60)
+    assert opened.finding.reason.startswith("nothing can be read")
+
+
+def test_an_instance_is_not_told_of_beside_its_card() -> None:
+    part = msgspec.structs.replace(OTHER, uid="MIG-1", parent_uid=CARD.uid)
+    world = World(CARD, part)
+    world.run(10)
+    world.set(CARD, "lost")
+    world.set(part, "lost")
+    assert [alert.key for alert in world.run(400)] == [f"gpu:{CARD.uid}"]
+
+
+def test_time_without_a_look_does_not_count() -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    world.run(20)
+    world.now_s += 8 * 3600.0  # the machine slept
+    assert world.run(30) == []
+    assert len(world.run(30)) == 1
+
+
+def test_a_clock_set_back_moves_an_open_alert() -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    (opened,) = world.run(100)
+    world.now_s -= 7200.0
+    assert world.run(60) == []
+    (moved,) = world.open
+    assert moved.opened_at_s == pytest.approx(opened.opened_at_s - 7200.0, abs=TICK_S + 0.1)
+    assert moved.next_notice_at_s is not None
+    assert moved.next_notice_at_s < world.now_s + 60
+
+
+def test_an_alert_of_an_earlier_run_goes_on() -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    (opened,) = world.run(100)
+    told = msgspec.structs.replace(opened, notices=1, next_notice_at_s=None)
+    again = World(CARD, OTHER)
+    again.now_s = world.now_s + 30
+    again.alarms.adopt(told, again.now_s)
+    again.set(CARD, None)
+    assert again.run(60) == []
+    again.set(CARD, "lost")
+    assert again.run(60) == []
+    assert [(alert.key, alert.notices) for alert in again.open] == [(opened.key, 1)]
+    again.set(CARD, "ok")
+    (over,) = again.run(120)
+    assert over.state == "resolved"
+    assert over.next_notice_at_s is not None
+
+
+def test_one_whose_device_never_comes_back_is_over_after_a_day() -> None:
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    world.run(100)
+    del world.intake.devices[CARD.uid]
+    assert world.run(80_000) == []
+    (over,) = world.run(10_000)
+    assert "a day" in over.ended
+
+
+def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
+    world = World(CARD, OTHER, tell_hardware=False)
+    world.run(10)
+    world.set(CARD, "lost")
+    assert world.run(400) == []
+    world = World(CARD, OTHER)
+    world.run(10)
+    world.set(CARD, "lost")
+    world.run(100)
+    world.alarms.config = Config(policy=PolicySection(tell_hardware=False))
+    (over,) = world.run(10)
+    assert "turned off" in over.ended
+
+
+# ---- memory that is held ------------------------------------------------------------------------
+
+
+def holding(since_s: float = T0, **changes: object) -> Holding:
+    values: dict[str, object] = {
+        "kind": "idle", "device_uid": CARD.uid, "process": ALICE, "held_bytes": 12 * GIB,
+        "since_s": since_s, "evidence": "0 % of the GPU for 3h", "gib_hours": 36.0,
+        "advice": ("ask alice",), "cost_usd": 1.2,
+    }  # fmt: skip
+    return Holding(**{**values, **changes})  # type: ignore[arg-type]
+
+
+USE = ProcessUse(key=ALICE.key, used_bytes=12 * GIB)
+
+
+def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.set(CARD, "ok", (USE,))
+    world.held.found = (holding(T0),)
+    assert world.run(HOLD_S - 10) == []
+    world.held.found = (holding(T0),)
+    world.run(5)
+    world.held.found = (holding(T0),)
+    (opened,) = world.run(60)
+    assert (opened.kind, opened.severity, opened.opened_at_s) == ("held", "warning", T0)
+    assert opened.title == "GPU 0 (A100): python train.py[4711] of alice"
+    assert opened.finding.reason == (
+        "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; "
+        "36 GiB-hours so far, $1.20"
+    )
+    assert opened.finding.advice[-1] == "ask alice"
+    assert "alice" in opened.finding.advice[0]
+    for _ in range(20):
+        world.held.found = (holding(T0),)
+        assert world.run(30) == []
+    world.held.found = ()
+    assert world.run(BUSY_S - 10) == []
+    (over,) = world.run(30)
+    assert "at work again" in over.ended
+
+
+def test_one_process_on_two_gpus_is_one_alert() -> None:
+    world = World(CARD, OTHER, tell_held=("idle",))
+    world.now_s += 1000
+    world.held.found = (holding(), holding(device_uid=OTHER.uid, held_bytes=4 * GIB))
+    (opened,) = world.run(60)
+    assert opened.finding.reason.startswith("16.0 GiB on 2 GPUs")
+    world.held.found = world.held.found[::-1]
+    assert world.run(600) == []
+    assert [alert.subject.device_uid for alert in world.open] == [CARD.uid]
+
+
+def test_only_the_kinds_that_were_asked_for() -> None:
+    world = World(CARD, tell_held=("gone", "ghost"))
+    world.now_s += 1000
+    world.held.found = (holding(), holding(kind="ghost", process=None))
+    (opened,) = world.run(60)
+    assert opened.subject.unattributed
+    assert opened.key == f"held:{CARD.uid}/unattributed"
+    world = World(CARD)
+    world.now_s += 1000
+    world.held.found = (holding(),)
+    assert world.run(60) == []
+
+
+def test_a_process_that_ended_ends_its_alert_soon_and_an_unknown_list_never() -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.now_s += 1000
+    world.set(CARD, "ok", (USE,))
+    world.held.found = (holding(),)
+    world.run(60)
+    world.held.found = ()
+    world.set(CARD, "lost")
+    world.alarms.config = Config(policy=PolicySection(tell_held=("idle",), tell_hardware=False))
+    assert world.run(3600) == []
+    world.set(CARD, "ok", ())
+    (over,) = world.run(GONE_S + 10)
+    assert "ended" in over.ended
+
+
+def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.now_s += 1000
+    world.held.found = (holding(),)
+    (opened,) = world.run(60)
+    again = World(CARD, tell_held=("idle",))
+    again.now_s = world.now_s
+    again.set(CARD, "ok", (USE,))
+    again.alarms.adopt(opened, again.now_s)
+    assert again.run(120) == []
+    again.held.found = (holding(),)
+    assert again.run(600) == []
+    assert [alert.key for alert in again.open] == [opened.key]
