@@ -37,6 +37,7 @@ _DURATION_UNITS: dict[str, float] = {
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]*\.?[0-9]+)\s*(ms|min|s|m|h|d|w)\s*", re.ASCII)
 
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-:=+*#"
 
@@ -279,6 +280,41 @@ def clock(at_s: float, *, now_s: float | None = None, seconds: bool = False) -> 
         if moment.date() == today.date():
             return moment.strftime(time_of_day)
     return moment.strftime(f"%Y-%m-%d {time_of_day}")
+
+
+def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
+    """Return a time of day; with its weekday when not today, with the date beyond six days.
+
+    Parameters
+    ----------
+    at_s, now_s
+        The instant and what "today" is, epoch seconds.
+    zone
+        Whether to name the time zone, for readers elsewhere.
+    """
+    try:
+        when = datetime.fromtimestamp(at_s).astimezone()
+        today = datetime.fromtimestamp(now_s).astimezone().date()
+    except (OverflowError, OSError, ValueError):
+        return "?"
+    days = abs((when.date() - today).days)
+    day = "" if days == 0 else f"{_WEEKDAYS[when.weekday()]} "
+    if days > 6:
+        day += f"{when.date().isoformat()} "
+    return f"{day}{when:%H:%M}" + (f" {when.tzname()}" if zone else "")
+
+
+def zone(at_s: float) -> str:
+    """Return what the local time zone is called at an instant: "CET", or "UTC+03:30"."""
+    try:
+        moment = datetime.fromtimestamp(at_s).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return "local time"
+    name = moment.tzname() or ""
+    if name.isalpha():
+        return name
+    offset = moment.strftime("%z")
+    return f"UTC{offset[:3]}:{offset[3:5]}"
 
 
 def parse_instant(text: str, *, now_s: float) -> float:

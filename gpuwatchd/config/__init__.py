@@ -5,7 +5,7 @@ Layers, lowest first: the defaults below, ``/etc/gpuwatchd/config.toml``, the us
 is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 """
 
-from gpuwatchd.config.layers import Loaded, keys, load, parse
+from gpuwatchd.config.layers import SECRET_VARIABLES, Loaded, keys, load, parse
 from gpuwatchd.config.places import SYSTEM_FILE, runtime_dir, state_dir, user_file
 from gpuwatchd.config.sections import (
     ActSection,
@@ -31,6 +31,7 @@ from gpuwatchd.config.sections import (
 )
 
 __all__ = [
+    "SECRET_VARIABLES",
     "SYSTEM_FILE",
     "ActSection",
     "ChatSection",

@@ -1,40 +1,37 @@
 """The mail channel: SMTP with verified TLS, or not at all.
 
 A connection that cannot be verified is refused, never downgraded. The password is read at each
-send, from ``$CREDENTIALS_DIRECTORY/smtp-password`` or a file of 0600, and is kept nowhere.
+send, from a systemd credential, a file of 0600, the environment or a keyring, and is kept nowhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-import email.policy
-import email.utils
 import ipaddress
-import os
 import re
 import smtplib
 import socket
 import ssl
-from email.message import EmailMessage
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuwatchd import text
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
-from gpuwatchd.notify import render, smtp
-from gpuwatchd.notify.secret import read_secret
+from gpuwatchd.notify import mail, picture, secret, smtp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from email.message import EmailMessage
 
     from gpuwatchd.model import Message
 
 CREDENTIAL = "smtp-password"
+VARIABLE = "GPUWATCHD_SMTP_PASSWORD"
 _DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\\x00-\x1f\x7f]+@[^@\s<>,;:\"()\\\x00-\x1f\x7f]+")
-_NOT_IN_ID = re.compile(r"[^A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+")
-_PRIORITY = {"critical": "1 (Highest)", "warning": "3 (Normal)", "info": "5 (Lowest)"}
+_TOO_BIG = 552
 
 
 class EmailNotifier:
@@ -63,7 +60,12 @@ class EmailNotifier:
     chart
         Whether a picture is put into the mail.
     timeout
-        Seconds for each step of the conversation.
+        Seconds for the whole conversation with the server.
+
+    Attributes
+    ----------
+    timeout_s
+        Seconds for an attempt, its picture and its question to a keyring included.
     """
 
     name = "email"
@@ -93,7 +95,9 @@ class EmailNotifier:
         self._sender = sender or (username if _ADDRESS.fullmatch(username) else "")
         self._to = tuple(to)
         self._chart = chart
-        self.timeout_s = float(timeout)
+        self._timeout_s = float(timeout)
+        self.timeout_s = self._timeout_s + picture.DEADLINE_S * chart
+        self.timeout_s += secret.KEYRING_S * bool(password_keyring)
 
     def __repr__(self) -> str:
         return f"EmailNotifier({self._where}, {self._security}, {len(self._to)} recipients)"
@@ -110,12 +114,16 @@ class EmailNotifier:
             self._context()
         except NotifyError as error:
             return Availability(ok=False, reason=error.message, hint=error.hint)
+        pictures = "" if not self._chart or picture.available() else f"; {picture.MISSING}"
         return Availability(
-            ok=True, reason=f"{self._where} ({self._security}) to {', '.join(self._to)}"
+            ok=True,
+            reason=f"{self._where} ({self._security}) to {', '.join(self._to)}{pictures}",
         )
 
     def send(self, message: Message) -> str:
         """Send the mail and return what the server said about it.
+
+        A server that finds it too large gets it without the picture.
 
         Raises
         ------
@@ -125,33 +133,51 @@ class EmailNotifier:
         """
         self._check()
         password = self._password()
-        mail = compose(message, sender=self._sender, to=self._to, host=socket.gethostname())
-        failure: NotifyError | None = None
-        refused: Mapping[str, tuple[int, bytes]] = {}
-        try:
-            refused = self._deliver(mail, password)
-        except NotifyError:
-            raise
-        except (smtplib.SMTPException, OSError, ValueError) as error:
-            failure = self._translate(error, password)
+        image: bytes | None = None
+        if self._chart and message.chart is not None:
+            image = picture.draw(message.chart)
+        ends_s = time.monotonic() + self._timeout_s
+        failure, refused = self._attempt(message, password, image, ends_s)
+        if image is not None and isinstance(failure, _TooBigError):
+            failure, refused = self._attempt(message, password, None, ends_s)
         # Raised outside the handler: what is chained to an error could hold the password.
         if failure is not None:
             raise failure
         return self._arrived(refused, password)
 
-    def _deliver(self, mail: EmailMessage, password: str | None) -> Mapping[str, tuple[int, bytes]]:
+    def _attempt(
+        self, message: Message, password: str | None, image: bytes | None, ends_s: float
+    ) -> tuple[NotifyError | None, Mapping[str, tuple[int, bytes]]]:
+        try:
+            written = mail.compose(
+                message,
+                sender=_on_the_wire(self._sender),
+                to=[_on_the_wire(one) for one in self._to],
+                host=socket.gethostname(),
+                picture=image,
+            )
+            return None, self._deliver(written, password, ends_s)
+        except NotifyError as error:
+            return error, {}
+        except (smtplib.SMTPException, OSError, ValueError) as error:
+            return self._translate(error, password), {}
+
+    def _deliver(
+        self, written: EmailMessage, password: str | None, ends_s: float
+    ) -> Mapping[str, tuple[int, bytes]]:
         context = self._context()
+        left_s = max(0.1, ends_s - time.monotonic())
         client: smtplib.SMTP
         if self._security == "tls" and context is not None:
-            client = smtp.TlsClient(self._host, self._port, timeout=self.timeout_s, context=context)
+            client = smtp.TlsClient(self._host, self._port, timeout=left_s, context=context)
         else:
-            client = smtp.Client(self._host, self._port, timeout=self.timeout_s)
+            client = smtp.Client(self._host, self._port, timeout=left_s)
         try:
             if self._security == "starttls":
                 client.starttls(context=context)
             if password is not None:
                 client.login(self._username, password)
-            refused = client.send_message(mail)
+            refused = client.send_message(written)
         except BaseException:
             client.close()
             raise
@@ -203,8 +229,6 @@ class EmailNotifier:
     def _password(self) -> str | None:
         """Return the password, or None where no login is wanted.
 
-        Source: ``$CREDENTIALS_DIRECTORY/smtp-password``, else ``password-file``.
-
         Raises
         ------
         NotifyError
@@ -212,17 +236,17 @@ class EmailNotifier:
         """
         if not self._username:
             return None
-        directory = os.environ.get("CREDENTIALS_DIRECTORY")
-        if directory and (Path(directory) / CREDENTIAL).is_file():
-            # The service manager guards this directory; its files may be 0440 with an ACL.
-            return read_secret(Path(directory) / CREDENTIAL, guarded=True)
-        if not self._password_file:
+        keyring = (self._password_keyring, self._username) if self._password_keyring else None
+        found = secret.read(
+            credential=CREDENTIAL, file=self._password_file, variable=VARIABLE, keyring=keyring
+        )
+        if found is None:
             raise NotifyError(
                 "[notify.email] username is set, but no password",
                 permanent=True,
                 hint="set password-file to a file that only you can read (chmod 600)",
             )
-        return read_secret(Path(self._password_file).expanduser(), guarded=False)
+        return found
 
     def _arrived(self, refused: Mapping[str, tuple[int, bytes]], password: str | None) -> str:
         accepted = len(self._to) - len(refused)
@@ -251,8 +275,11 @@ class EmailNotifier:
             what, hint = "sender refused", "check [notify.email] sender"
         else:
             what = "refused"
+        kind: type[NotifyError] = NotifyError
+        if code == _TOO_BIG:
+            kind, what, hint = _TooBigError, "refused", "set [notify.email] chart = false"
         # RFC 5321: 5xx is for good, everything else may pass.
-        return NotifyError(
+        return kind(
             f"{self._where}: {what}: {code} {_safe(error.smtp_error, password)}",
             permanent=500 <= code <= 599,
             hint=hint,
@@ -263,18 +290,33 @@ class EmailNotifier:
         if isinstance(error, ssl.SSLError):
             return _tls_reason(error)
         if isinstance(error, smtplib.SMTPNotSupportedError):
-            if self._security == "starttls" and "STARTTLS" in str(error):
-                return True, "it does not offer STARTTLS", 'try security = "tls" and its port'
-            return True, text.clean(str(error)), "the server lacks what the settings ask for"
+            return self._lacking(str(error))
+        if type(error) is smtplib.SMTPException and "authentication" in str(error):
+            why = "it offers no login that is known here (CRAM-MD5, PLAIN, LOGIN)"
+            return True, why, "where it wants OAuth, use an app password or a local relay"
         # smtplib turns a timeout while it reads an answer into "disconnected".
         if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
-            return False, f"no answer within {self.timeout_s:g} s", ""
+            return False, f"no answer within {self._timeout_s:g} s", ""
         for kind, permanent, why, hint in _REASONS:
             if isinstance(error, kind):
                 return permanent, why, hint
         if isinstance(error, OSError):
             return False, text.clean(error.strerror or type(error).__name__).lower(), ""
         return False, type(error).__name__, ""
+
+    def _lacking(self, said: str) -> tuple[bool, str, str]:
+        """Return (permanent, why, hint) of what the settings ask for and the server has not."""
+        if self._security == "starttls" and "STARTTLS" in said:
+            return True, "it does not offer STARTTLS", 'try security = "tls" and its port'
+        if "AUTH" in said:
+            return True, "it offers no login here", "check port and security, or leave out username"
+        if "SMTPUTF8" in said:
+            return True, "it takes no address with other letters than ASCII", "check sender and to"
+        return True, text.clean(said), "the server lacks what the settings ask for"
+
+
+class _TooBigError(NotifyError):
+    """The server takes no mail of this size."""
 
 
 _REASONS: tuple[tuple[type[Exception], bool, str, str], ...] = (
@@ -297,50 +339,6 @@ def _tls_reason(error: ssl.SSLError) -> tuple[bool, str, str]:
     if reason == "WRONG_VERSION_NUMBER":
         return True, "it does not speak TLS here", hint
     return False, f"TLS failed: {text.clean(reason)}", hint
-
-
-def compose(message: Message, *, sender: str, to: Sequence[str], host: str) -> EmailMessage:
-    """Return the mail: text and HTML, the same Message-ID for the same message.
-
-    A repeat or the recovery refers to the first message of its incident, so that mail programs
-    show them as one conversation.
-
-    Raises
-    ------
-    ValueError
-        When an address holds a line break.
-    """
-    mail = EmailMessage(policy=email.policy.SMTP)
-    domain = sender.rpartition("@")[2]
-    mail["Subject"] = render.subject(message)
-    mail["From"] = email.utils.formataddr((f"gpuwatchd on {text.clean(host, limit=64)}", sender))
-    mail["To"] = ", ".join(to)
-    mail["Date"] = email.utils.localtime()
-    mail["Message-ID"] = message_id(message.id, domain)
-    if message.thread and message.thread != message.id:
-        mail["In-Reply-To"] = message_id(message.thread, domain)
-        mail["References"] = message_id(message.thread, domain)
-    # RFC 3834: no holiday answers to a machine.
-    mail["Auto-Submitted"] = "auto-generated"
-    mail["X-Priority"] = _PRIORITY["info" if message.notice == "resolved" else message.severity]
-    mail.set_content(render.plain(message))
-    mail.add_alternative(render.html(message), subtype="html")
-    return mail
-
-
-def message_id(name: str, domain: str) -> str:
-    """Return a Message-ID header from our own id.
-
-    Examples
-    --------
-    >>> message_id("a1-b2", "example.org"), message_id("<x y>@z", "")
-    ('<a1-b2@example.org>', '<-x-y-z@localhost>')
-    """
-    right = _NOT_IN_ID.sub("-", domain) or "localhost"
-    left, _, given = name.partition("@")
-    if given == right:
-        name = left
-    return f"<{_NOT_IN_ID.sub('-', name)[:200] or 'message'}@{right}>"
 
 
 def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | None) -> NotifyError:
@@ -373,3 +371,13 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _on_the_wire(address: str) -> str:
+    """Return an address as any server takes it, where only its domain has other letters."""
+    local, _, domain = address.rpartition("@")
+    if not local.isascii() or domain.isascii():
+        return address
+    with contextlib.suppress(UnicodeError):
+        return f"{local}@{domain.encode('idna').decode('ascii')}"
+    return address

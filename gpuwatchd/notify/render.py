@@ -1,4 +1,4 @@
-"""A message as text, as HTML and as a pop-up body: pure functions, one per shape.
+"""A message as text and as a pop-up body: pure functions, one per shape (HTML: ``page``).
 
 The wording is made before (subject, body, facts, command); here it is only laid out and escaped
 for its sink. Every line passes through ``text.clean``, so a hostile process name stays text.
@@ -6,21 +6,20 @@ for its sink. Every line passes through ``text.clean``, so a hostile process nam
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from gpuwatchd import text
+from gpuwatchd.notify import curve
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Message, Severity
+    from gpuwatchd.model import Message
 
 LINE_CHARS = 2000
 POPUP_LINES = 12
 POPUP_CHARS = 600
-
-_COLOURS: dict[Severity, str] = {"info": "#2563a8", "warning": "#a05a00", "critical": "#b3261e"}
-_RESOLVED_COLOUR = "#2e7d32"
-_FONT = "font-family:-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
-_MONO = "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+WIDTH_CHARS = 78
+"""Of the text part of a mail."""
 
 
 def lines(body: str) -> list[str]:
@@ -53,15 +52,35 @@ def word(message: Message) -> str:
     return "test" if message.notice == "test" else message.severity
 
 
-def _facts(message: Message) -> list[tuple[str, str]]:
+def facts(message: Message) -> list[tuple[str, str]]:
+    """Return labels and values, each of them safe."""
     return [
         (text.clean(label, limit=60), text.clean(value, limit=LINE_CHARS))
         for label, value in message.facts.items()
     ]
 
 
+def commands(message: Message) -> list[tuple[str, str]]:
+    """Return what the buttons do, as label and command, where no fact or command says it already.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Button, Message
+    >>> press = Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h")
+    >>> commands(Message(id="1", notice="firing", severity="info", subject="s", body="b",
+    ...                  buttons=(press,)))
+    [('Snooze 1 h', 'gpuwatchctl snooze 4711 1h')]
+    """
+    said = {message.command, *message.facts.values()}
+    return [
+        (text.clean(one.label, limit=60), text.clean(one.command, limit=LINE_CHARS))
+        for one in message.buttons
+        if one.command and one.command not in said
+    ]
+
+
 def plain(message: Message) -> str:
-    """Return the text part of a mail: body, facts in columns, what to type next.
+    """Return the text part of a mail: body, curve, facts in columns, what to type next.
 
     Examples
     --------
@@ -80,51 +99,35 @@ def plain(message: Message) -> str:
     --
     gpuwatchd (warning)
     """
-    blocks = ["\n".join(lines(message.body))]
-    facts = _facts(message)
-    if facts:
-        width = max(len(label) for label, _ in facts) + 1
-        blocks.append("\n".join(f"{label + ':':<{width}} {value}" for label, value in facts))
+    blocks = ["\n".join(_wrapped(line) for line in lines(message.body))]
+    if message.chart is not None:
+        blocks.append(curve.sparkline(message.chart))
+    rows = [*facts(message), *commands(message)]
+    if message.cost:
+        rows.insert(0, ("Cost", text.clean(message.cost, limit=LINE_CHARS)))
+    if rows:
+        width = max(len(label) for label, _ in rows) + 1
+        blocks.append("\n".join(_row(label, value, width) for label, value in rows))
     if message.command:
         blocks.append(f"What to do next:\n    {text.clean(message.command, limit=LINE_CHARS)}")
     blocks.append(f"--\ngpuwatchd ({word(message)})")
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def html(message: Message) -> str:
-    """Return the HTML part of a mail: one self-contained page without images, links or scripts."""
-    colour = _RESOLVED_COLOUR if message.notice == "resolved" else _COLOURS[message.severity]
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{text.for_html(subject(message))}</title></head>",
-        f'<body style="{_FONT};font-size:15px;line-height:1.45;margin:0;padding:16px">',
-        f'<div style="max-width:640px;border-left:4px solid {colour};padding-left:14px">',
-        f'<p style="margin:0 0 4px;color:{colour};font-weight:600">{word(message).upper()}</p>',
-        f'<h1 style="font-size:18px;margin:0 0 10px">{text.for_html(subject(message))}</h1>',
-    ]
-    body = [text.for_html(line) for line in lines(message.body)]
-    if any(body):
-        parts.append(f'<p style="margin:0 0 12px">{"<br>".join(body)}</p>')
-    facts = _facts(message)
-    if facts:
-        rows = "\n".join(
-            '<tr><th scope="row" style="text-align:left;font-weight:500;padding:2px 16px 2px 0;'
-            f'vertical-align:top;white-space:nowrap">{text.for_html(label)}</th>'
-            f'<td style="padding:2px 0">{text.for_html(value)}</td></tr>'
-            for label, value in facts
-        )
-        parts.append(f'<table style="border-collapse:collapse;margin:0 0 12px">\n{rows}\n</table>')
-    if message.command:
-        command = text.for_html(text.clean(message.command, limit=LINE_CHARS))
-        parts.append(
-            '<p style="margin:0 0 4px">What to do next:</p>'
-            f'<pre style="{_MONO};margin:0 0 12px;padding:8px 10px;border:1px solid #8888;'
-            f'white-space:pre-wrap">{command}</pre>'
-        )
-    parts.append('<p style="margin:0;opacity:.65;font-size:13px">Sent by gpuwatchd.</p>')
-    parts.append("</div></body></html>\n")
-    return "\n".join(parts)
+def _wrapped(line: str, indent: str = "") -> str:
+    """Return a line in lines of a mail's width; words that are longer stay whole."""
+    return textwrap.fill(
+        line, WIDTH_CHARS, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _row(label: str, value: str, width: int) -> str:
+    row = f"{label + ':':<{width}} {value}"
+    # What is to be typed stays on one line.
+    if value.startswith("gpuwatchctl ") or width > WIDTH_CHARS // 2:
+        return row
+    return _wrapped(row, " " * (width + 1))
 
 
 def popup(message: Message, *, markup: bool) -> str:

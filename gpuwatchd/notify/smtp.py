@@ -1,4 +1,4 @@
-"""SMTP clients that wait for a whole answer, and not only for each line of it, within a time."""
+"""SMTP clients whose whole conversation has one time limit, not each line of an answer its own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ import os
 import smtplib
 import socket
 import threading
+import time
+from typing import Any
 
 
 class Client(smtplib.SMTP):
-    """A client whose ``timeout`` bounds each answer of the server.
+    """A client whose ``timeout`` bounds the conversation with the server.
 
     The time limit of a socket begins anew with every byte: a server that says a line now and then
     and never comes to an end would hold us for ever.
+
+    Parameters
+    ----------
+    host, port
+        The server.
+    timeout
+        Seconds.
+    options
+        As of the standard library.
     """
+
+    def __init__(self, host: str, port: int, *, timeout: float, **options: Any) -> None:
+        self._ends_s = time.monotonic() + timeout
+        super().__init__(host, port, timeout=timeout, **options)
 
     def getreply(self) -> tuple[int, bytes]:
         """Return one answer, code and text.
@@ -37,7 +52,7 @@ class Client(smtplib.SMTP):
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
 
-        timer = threading.Timer(self.timeout, cut)
+        timer = threading.Timer(max(0.0, self._ends_s - time.monotonic()), cut)
         timer.daemon = True
         timer.start()
         try:

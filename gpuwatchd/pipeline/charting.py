@@ -19,6 +19,8 @@ MOST_POINTS = 160
 """Some 4 KiB of JSON: the message that holds them may have 16 KiB in all."""
 _LEAD_SHARE = 0.35
 """Of the time since the onset so much is shown before it: growth is seen against what was flat."""
+_AHEAD_SHARE = 0.15
+"""And at least so much of the time that is left: a day ahead of an hour's past hides the past."""
 _SHORTEST_LEAD_S = 300.0
 _FEWEST = 3
 
@@ -48,7 +50,8 @@ def chart(track: Curve | None, alert: Alert) -> Chart | None:
         return None
     finding = alert.finding
     t_s, used = track.window.window()
-    t_s, used = _since(t_s, used, finding.onset_at_s)
+    left_s = 0.0 if finding.eta is None else finding.eta.mid_s
+    t_s, used = _since(t_s, used, finding.onset_at_s, left_s)
     if t_s.size < _FEWEST or not float(t_s[-1]) > float(t_s[0]):
         return None
     over = alert.state == "resolved"
@@ -91,13 +94,13 @@ def thinned(values: FloatArray, most: int) -> npt.NDArray[np.intp]:
 
 
 def _since(
-    t_s: FloatArray, used: FloatArray, onset_at_s: float | None
+    t_s: FloatArray, used: FloatArray, onset_at_s: float | None, left_s: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return what is worth showing: the growth, and a part of the time before it."""
     if onset_at_s is None or not t_s.size:
         return t_s, used
     grown_s = float(t_s[-1]) - onset_at_s
-    begin_s = onset_at_s - max(_LEAD_SHARE * grown_s, _SHORTEST_LEAD_S)
+    begin_s = onset_at_s - max(_LEAD_SHARE * grown_s, _AHEAD_SHARE * left_s, _SHORTEST_LEAD_S)
     first = int(np.searchsorted(t_s, begin_s))
     if t_s.size - first < _FEWEST:
         return t_s, used

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Message
 from gpuwatchd.notify import smtp
-from gpuwatchd.notify.email import EmailNotifier, compose, message_id
+from gpuwatchd.notify.email import EmailNotifier
+from gpuwatchd.notify.mail import compose, message_id
 from tests.notify.conftest import HOSTILE
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def test_any_message_makes_a_mail(subject: str, body: str, name: str) -> None:
     assert mail["Bcc"] is None
     assert set(mail.keys()) <= {
         "Subject", "From", "To", "Date", "Message-ID", "In-Reply-To", "References",
-        "Auto-Submitted", "X-Priority", "MIME-Version", "Content-Type",
+        "Auto-Submitted", "X-Auto-Response-Suppress", "X-Priority", "MIME-Version", "Content-Type",
     }  # fmt: skip
 
 

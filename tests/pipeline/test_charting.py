@@ -76,7 +76,7 @@ def alert(**changes: Any) -> Alert:
 
 
 def test_a_leak_is_drawn_from_its_onset_with_its_line() -> None:
-    drawn = chart(leak(), alert())
+    drawn = chart(leak(), alert(eta=EtaRange(low_s=9000.0, mid_s=12_000.4, high_s=20_000.0)))
     assert drawn is not None
     assert len(drawn.at_s) == len(drawn.used_bytes) <= MOST_POINTS
     assert list(drawn.at_s) == sorted(set(drawn.at_s))
@@ -85,8 +85,14 @@ def test_a_leak_is_drawn_from_its_onset_with_its_line() -> None:
     assert drawn.at_s[-1] == NOW_S
     assert max(drawn.used_bytes) > 15 * GIB  # the spike
     assert drawn.level_bytes == pytest.approx(12 * GIB + RATE * 6000.0, rel=0.001)
-    assert (drawn.low_s, drawn.mid_s, drawn.high_s) == (40_000.0, 53_000.0, 70_000.0)
+    assert (drawn.low_s, drawn.mid_s, drawn.high_s) == (9000.0, 12_000.0, 20_000.0)
     assert drawn.limit_bytes == 24 * GIB
+
+
+def test_far_ahead_more_of_the_past_is_shown() -> None:
+    drawn = chart(leak(), alert())
+    assert drawn is not None
+    assert drawn.at_s[0] == pytest.approx(NOW_S - 6000.0 - 0.15 * 53_000.0, abs=120.0)
 
 
 def test_it_is_small_enough_to_be_kept_with_its_message() -> None:

@@ -1,0 +1,166 @@
+"""A message as the HTML part of a mail: one self-contained page, nothing in it that is fetched.
+
+Mail programs know little of CSS: what matters is inline and holds without a style sheet; the sheet
+adds what a dark screen and a narrow one need. Every text is escaped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import text
+from gpuwatchd.notify import curve, render
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Message, Severity
+
+_COLOURS: dict[Severity, str] = {"info": "#2563a8", "warning": "#a05a00", "critical": "#b3261e"}
+_DARK: dict[str, str] = {
+    "info": "#8fbcf0", "warning": "#f2b25c", "critical": "#ff9d94", "resolved": "#8fd694"
+}  # fmt: skip
+_RESOLVED_COLOUR = "#2e7d32"
+_FONT = "font-family:-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
+_MONO = "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+_WIDTH_PX = 640
+PICTURE_PX = (640, 380)
+
+_SHEET = (
+    "@media (prefers-color-scheme:dark){"
+    + "".join(
+        f".{name}{{color:{colour} !important;border-color:{colour} !important}}"
+        for name, colour in _DARK.items()
+    )
+    # A white picture in a dark room: turned dark, with its hues kept, where the program can.
+    + ".chart{filter:invert(.9) hue-rotate(180deg)}}"
+    "@media (max-width:480px){.page{padding:10px !important}"
+    ".bar{padding-left:10px !important}"
+    ".facts th,.facts td{display:block !important;padding-right:0 !important}"
+    ".facts th{padding-top:6px !important}}"
+)
+
+
+def html(message: Message, *, picture: str = "") -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    message
+        What is told.
+    picture
+        Content id of its chart, which is a part of the same mail; "" draws a line of text.
+    """
+    kind = "resolved" if message.notice == "resolved" else message.severity
+    colour = _RESOLVED_COLOUR if message.notice == "resolved" else _COLOURS[message.severity]
+    subject = text.for_html(render.subject(message))
+    parts = [
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        '<meta name="supported-color-schemes" content="light dark">',
+        f"<style>{_SHEET}</style>",
+        f"<title>{subject}</title></head>",
+        '<body style="margin:0;padding:0">',
+        f'<div class="page" style="{_FONT};font-size:15px;line-height:1.45;padding:16px">',
+        (
+            f'<div class="bar {kind}" style="max-width:{_WIDTH_PX}px;padding-left:14px;'
+            f'border-left:4px solid {colour}">'
+        ),
+        (
+            f'<p class="{kind}" style="margin:0 0 2px;color:{colour};font-weight:600;'
+            f'font-size:13px;letter-spacing:.06em">{render.word(message).upper()}</p>'
+        ),
+        f'<h1 style="font-size:19px;line-height:1.3;margin:0 0 8px">{subject}</h1>',
+        *_body(message),
+        *_chart(message, picture),
+        *_money(message),
+        *_next(message),
+        *_facts(message),
+        '<p style="margin:0;opacity:.65;font-size:13px">Sent by gpuwatchd.</p>',
+        "</div></div></body></html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _body(message: Message) -> list[str]:
+    body = [text.for_html(line) for line in render.lines(message.body)]
+    return [f'<p style="margin:0 0 12px">{"<br>".join(body)}</p>'] if any(body) else []
+
+
+def _chart(message: Message, picture: str) -> list[str]:
+    if message.chart is None:
+        return []
+    words = text.for_html(curve.words(message.chart))
+    if not picture:
+        marks, _, scale = curve.sparkline(message.chart).partition("\n")
+        return [
+            (
+                f'<p style="{_MONO};margin:0;font-size:17px;line-height:1.1;white-space:pre;'
+                f'overflow:hidden">{text.for_html(marks)}</p>'
+            ),
+            f'<p style="margin:2px 0 12px;font-size:13px;opacity:.8">{text.for_html(scale)}</p>',
+        ]
+    width, height = PICTURE_PX
+    return [
+        (
+            f'<img class="chart" src="cid:{text.for_html(picture)}" alt="{words}" width="{width}" '
+            f'height="{height}" style="display:block;width:100%;max-width:{width}px;height:auto;'
+            'border:0;border-radius:6px">'
+        ),
+        (
+            '<p style="margin:4px 0 12px;font-size:13px;opacity:.8">Solid: memory.'
+            f"{_legend(message)}</p>"
+        ),
+    ]
+
+
+def _legend(message: Message) -> str:
+    chart = message.chart
+    if chart is None or chart.level_bytes is None:
+        return ""
+    if chart.mid_s is None or chart.limit_bytes is None:
+        return " Dashed: the fit."
+    return " Dashed: the fit, and where it leads. Shaded: nine of ten cases."
+
+
+def _money(message: Message) -> list[str]:
+    if not message.cost:
+        return []
+    cost = text.for_html(text.clean(message.cost, limit=render.LINE_CHARS))
+    return [f'<p style="margin:0 0 12px"><strong>{cost}</strong></p>']
+
+
+def _next(message: Message) -> list[str]:
+    if not message.command:
+        return []
+    command = text.for_html(text.clean(message.command, limit=render.LINE_CHARS))
+    return [
+        '<p style="margin:0 0 4px">What to do next:</p>',
+        (
+            f'<pre style="{_MONO};margin:0 0 12px;padding:8px 10px;border:1px solid #8888;'
+            f'border-radius:6px;white-space:pre-wrap">{command}</pre>'
+        ),
+    ]
+
+
+def _facts(message: Message) -> list[str]:
+    facts = [*render.facts(message), *render.commands(message)]
+    if not facts:
+        return []
+    rows = "\n".join(
+        '<tr><th scope="row" style="text-align:left;font-weight:500;padding:2px 16px 2px 0;'
+        f'vertical-align:top;white-space:nowrap;opacity:.75">{text.for_html(label)}</th>'
+        f'<td style="padding:2px 0;{_style(value)}">{text.for_html(value)}</td></tr>'
+        for label, value in facts
+    )
+    return [
+        (
+            '<table class="facts" role="presentation" style="border-collapse:collapse;'
+            f'margin:0 0 12px;font-size:14px">\n{rows}\n</table>'
+        )
+    ]
+
+
+def _style(value: str) -> str:
+    """Return how a value is set: what is to be typed looks like it, and long words may break."""
+    typed = f"{_MONO};font-size:13px;" if value.startswith("gpuwatchctl ") else ""
+    return f"{typed}overflow-wrap:anywhere"

@@ -1,0 +1,117 @@
+"""Having a picture drawn: by a process of its own, within a few seconds, or not at all.
+
+A mail never waits longer for its picture than :data:`DEADLINE_S`, and is never lost for want of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import text
+from gpuwatchd.notify.chart import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.model import Chart
+
+log = logging.getLogger(__name__)
+
+DEADLINE_S = 5.0
+MOST_BYTES = 400_000
+PROGRAM = ("-m", "gpuwatchd.notify.chart")
+MISSING = "no pictures: pip install 'gpuwatchd[charts]'"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_KEPT = frozenset({
+    "HOME", "LANG", "PYTHONPATH", "PYTHONHOME", "TMPDIR", "TZ", "TZDIR", "USER", "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+})  # fmt: skip
+"""Of our environment the child gets no more than this: no secrets, no sockets."""
+_KILL_WAIT_S = 0.5
+
+
+def available() -> bool:
+    """Say whether the library that draws is installed; it is not imported."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
+    """Return a chart as PNG; None where that cannot be had in time.
+
+    Parameters
+    ----------
+    chart
+        At least two points.
+    deadline_s
+        Seconds.
+    """
+    if len(chart.at_s) < 2 or not available():
+        return None
+    order = msgspec.json.encode(Order(chart=chart, now_s=time.time()))
+    try:
+        folder = tempfile.mkdtemp(prefix="gpuwatchd-chart-")
+    except OSError as error:
+        log.debug("no picture: %s", error)
+        return None
+    try:
+        return _run(order, environment(os.environ, folder), deadline_s)
+    except OSError as error:
+        log.debug("no picture: %s", error)
+        return None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment(base: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Return the environment of the child; ``folder`` takes what Matplotlib writes."""
+    kept = {k: v for k, v in base.items() if k in _KEPT or k.startswith("LC_")}
+    return kept | {"MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _run(order: bytes, environ: dict[str, str], deadline_s: float) -> bytes | None:
+    process = subprocess.Popen(
+        [sys.executable, *PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        out, said = process.communicate(order, timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        log.debug("no picture within %g s", deadline_s)
+        out, said = b"", b""
+    finally:
+        _end(process)
+    why = text.clean(said[-400:]).strip()
+    if process.returncode == 0 and out.startswith(_PNG) and len(out) <= MOST_BYTES:
+        return out
+    log.debug("no picture: exit %s, %d bytes %s", process.returncode, len(out), why)
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it where it has not ended; one that cannot be killed is left behind, not waited for."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_WAIT_S)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
