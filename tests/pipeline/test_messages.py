@@ -1,53 +1,75 @@
-"""What people are told, word for word."""
+"""What people are told, word for word; every case is a file of ``snapshots``."""
 
 from __future__ import annotations
 
+import unicodedata
+from typing import Any
+
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.model import EtaRange, Subject
+from gpuwatchd.model import About, Blame, EtaRange, NoticeKind, Subject
+from gpuwatchd.notify import render
 from gpuwatchd.pipeline import messages
-from tests.making import alert, finding
+from tests.making import KEY, alert, finding
+from tests.pipeline import telling
 
 NOW_S = 10_000.0
+NOTICES: tuple[NoticeKind, ...] = ("firing", "escalated", "repeat", "resolved")
+TEXTS = telling.texts()
+HOSTILE = st.one_of(
+    st.text(max_size=300),
+    st.sampled_from([
+        "GPU 0 (a): b", "\x1b[2J\x1b]0;owned\x07", "a\nSubject: b\r\n\r\nc",
+        "<b>&amp;</b>",
+        "[link=x]y[/]", "\u202etxt.exe", "x" * 256, "日本語" * 90, "a\u0300" * 100, "", " ",
+        "\ud800",
+    ]),
+)  # fmt: skip
 
 
-def test_the_first_message_says_who_how_fast_how_sure_and_when() -> None:
-    message = messages.compose(alert(notices=1), "firing", now_s=NOW_S)
-    assert message.subject == "GPU 0 (A100): python[4711] of alice: memory leak, full in 0h 47m"
-    assert message.body == (
-        "GPU 0 (A100): python[4711] of alice grows 12.4 MB/min (gradual, likely, 91%). "
-        "Full in 0h 47m (0h 39m - 1h 02m).\n"
-        "The floor rose in 14 of 16 windows."
-    )
-    assert message.command == "gpuwatchctl explain 4711"
-    assert message.thread is None
-    assert message.facts["R²"] == "0.982"
-    assert message.facts["Full in"] == "0h 47m (0h 39m - 1h 02m)"
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_a_message_reads_as_its_snapshot(name: str) -> None:
+    """After a change that is meant: ``python -m tests.pipeline.telling``, and read the change."""
+    assert TEXTS[name] == (telling.FOLDER / f"{name}.txt").read_text()
 
 
-def test_recovery_says_why_and_answers_the_first_message() -> None:
+def test_there_is_no_snapshot_without_a_case() -> None:
+    assert {file.stem for file in telling.FOLDER.glob("*.txt")} == set(TEXTS)
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_a_message_fits_on_one_screen_and_says_each_thing_once(name: str) -> None:
+    lines = TEXTS[name].splitlines()
+    assert len(lines) <= telling.HEIGHT
+    assert max(map(len, lines[1:])) <= telling.WIDTH
+    assert len(lines[0].partition("] ")[2]) <= messages.SUBJECT_CHARS
+    # The subject stands alone; below it no sentence comes twice.
+    sentences = [line for line in lines[1:] if len(line) > 20 and not name.startswith("digest")]
+    assert len(sentences) == len(set(sentences))
+    for figure in ("MB/min", "so far", "% sure"):
+        assert "\n".join(lines[1:]).count(figure) <= (2 if figure == "so far" else 1)
+    assert "None" not in TEXTS[name]
+    assert "nan" not in TEXTS[name].replace("resonance", "").lower().split()
+
+
+def test_recovery_answers_the_first_message() -> None:
     first = messages.compose(alert(notices=1), "firing", now_s=NOW_S)
     over = alert(notices=2, state="resolved", resolved_at_s=13_500.0, ended="its process has ended")
     message = messages.compose(over, "resolved", now_s=13_500.0)
-    assert message.subject == "Over: GPU 0 (A100): python[4711] of alice: recovered"
-    assert message.body == (
-        "GPU 0 (A100): python[4711] of alice no longer grows: its process has ended "
-        "(alert lasted 1h 00m)."
-    )
-    assert message.severity == "info"
+    assert first.thread is None
     assert message.thread == first.id
-    assert "Full in" not in message.facts
+    assert message.severity == "info"
 
 
-@pytest.mark.parametrize(
-    ("notice", "lead"), [("escalated", "Worse: "), ("repeat", "Still: "), ("firing", "GPU 0")]
-)
-def test_the_subject_says_what_kind_of_notice_it_is(notice: str, lead: str) -> None:
-    message = messages.compose(alert(notices=2), notice, now_s=NOW_S)  # type: ignore[arg-type]
-    assert message.subject.startswith(lead)
+def test_what_probably_ran_out_of_memory_has_not_recovered() -> None:
+    over = telling.over("it ended near the limit: probably out of memory", severity="critical")
+    message = messages.compose(over, "resolved", now_s=telling.NOW_S)
+    assert message.severity == "critical"
+    assert message.subject.startswith("Probably out of memory: ")
+    assert "more until" not in message.cost
 
 
 def test_the_same_notice_has_the_same_id_and_the_next_another() -> None:
@@ -59,42 +81,142 @@ def test_the_same_notice_has_the_same_id_and_the_next_another() -> None:
     assert later.thread == one.id
 
 
-def test_what_is_unknown_is_left_out_or_said() -> None:
-    bare = finding(eta=None, r_squared=None, onset_at_s=None, rate_bytes_per_s=None)
-    message = messages.compose(alert(finding=bare, notices=1), "firing", now_s=NOW_S)
-    assert "Full in unknown." in message.body
-    assert "R²" not in message.facts
-    assert "nan" not in message.body.lower()
-    assert "None" not in message.body
-
-
-def test_what_to_check_is_said_while_it_lasts() -> None:
-    told = finding(advice=("Check this.", "Or that."))
-    firing = messages.compose(alert(finding=told, notices=1), "firing", now_s=NOW_S)
-    assert firing.facts["To check"] == "Check this. Or that."
-    over = alert(finding=told, notices=2, state="resolved", resolved_at_s=NOW_S, ended="it is over")
-    assert "To check" not in messages.compose(over, "resolved", now_s=NOW_S).facts
-    bare = alert(finding=finding(advice=()), notices=1)
-    assert "To check" not in messages.compose(bare, "firing", now_s=NOW_S).facts
+def test_the_time_left_is_that_of_now_not_of_the_judgement() -> None:
+    told = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 600.0)
+    assert "Full in 0h 37m (0h 29m - 0h 52m), at " in told.body
+    late = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 2_900.0)
+    assert late.subject.endswith("no news for 0h 48m")
+    assert "Full at any moment: " in late.body
 
 
 def test_an_open_end_is_said() -> None:
-    assert messages.eta_words(EtaRange(low_s=60, mid_s=3600, high_s=None)) == "1h 00m (60s - open)"
+    open_end = EtaRange(low_s=60, mid_s=3600, high_s=None)
+    assert messages.eta_words(open_end) == "1h 00m (60s - open)"
+    told = alert(finding=finding(eta=open_end))
+    assert "it may level off before" in messages.compose(told, "firing", now_s=NOW_S).body
 
 
-@given(st.text(min_size=1, max_size=300), st.floats(1, 1e6))
-def test_a_subject_never_exceeds_its_width(title: str, mid_s: float) -> None:
-    eta = EtaRange(low_s=mid_s / 2, mid_s=mid_s, high_s=None)
-    rude = alert(title=title, finding=finding(eta=eta), notices=1)
-    for notice in ("firing", "escalated", "resolved"):
-        message = messages.compose(rude, notice, now_s=NOW_S)
-        assert len(message.subject) <= messages.SUBJECT_CHARS
-        msgspec.json.encode(message)
+def test_ranks_are_told_by_their_common_pace() -> None:
+    assert "Grows 49.6 MB/min since" in TEXTS["firing-ranks"]
+    assert "12.4 MB/min" not in TEXTS["firing-ranks"]
 
 
-def test_the_next_command_explains_what_the_message_is_about() -> None:
+def test_a_notice_on_several_names_them_and_the_first_to_be_full() -> None:
+    told = dict(telling.cases())["firing-group"]
+    assert told.also == ("leak:2", "leak:3")
+    assert told.subject.endswith("and 2 more probably leak, first full in 0h 20m")
+
+
+def test_what_is_passed_along_is_in_the_message() -> None:
+    told = messages.compose(alert(notices=1), "firing", now_s=NOW_S, host="lab3.example.org\n")
+    assert told.alert_key == "leak:x"
+    assert told.facts["Host"] == "lab3.example.org"
+    own = messages.compose(alert(notices=1), "firing", now_s=NOW_S)
+    assert own.facts["Host"]
+    assert "\n" not in own.facts["Host"]
+
+
+def test_the_next_command_is_about_what_the_message_is_about() -> None:
+    def next_of(one: Any, notice: NoticeKind = "firing") -> str:
+        return messages.compose(one, notice, now_s=NOW_S).command
+
     whole = Subject(device_uid="GPU-1")
-    told = alert(notices=1, finding=finding(subject=whole), subject=whole)
-    assert messages.compose(told, "firing", now_s=NOW_S).command == "gpuwatchctl explain GPU-1"
+    device = alert(notices=1, finding=finding(subject=whole), subject=whole)
+    assert next_of(device) == f"gpuwatchctl explain {device.code}"
+    assert next_of(alert(notices=1)) == "gpuwatchctl explain 4711"
     over = alert(notices=2, state="resolved", resolved_at_s=NOW_S)
-    assert messages.compose(over, "resolved", now_s=NOW_S).command == "gpuwatchctl alerts --all"
+    assert next_of(over, "resolved") == f"gpuwatchctl alerts show {over.code}"
+
+
+def test_a_code_is_short_stable_and_no_pid() -> None:
+    codes = [alert(key=f"leak:GPU-1/{n}@1.0").code for n in range(2000)]
+    assert alert(key="leak:x", opened_at_s=1.0).code == alert(key="leak:x").code
+    assert all(len(code) == 6 and code[0] in "abcdef" for code in codes)
+    assert len(set(codes)) > 1990
+
+
+_ANY_TEXT = st.fixed_dictionaries({
+    "title": HOSTILE, "reason": HOSTILE, "framework": HOSTILE, "ended": HOSTILE,
+    "advice": HOSTILE, "blame": HOSTILE, "host": HOSTILE, "job": HOSTILE, "key": HOSTILE,
+})  # fmt: skip
+_ANY_ETA = st.one_of(
+    st.none(),
+    st.tuples(st.floats(0, 1e7), st.floats(0, 1e7), st.none() | st.floats(0, 1e9)).map(
+        lambda found: EtaRange(low_s=found[0], mid_s=found[1], high_s=found[2])
+    ),
+)
+
+
+def rude(words: dict[str, str], kind: str, state: Any, flaps: int, eta: EtaRange | None) -> Any:
+    judged = finding(
+        reason=words["reason"],
+        framework=words["framework"],
+        advice=(words["advice"], words["advice"]),
+        blame=(
+            Blame(process=KEY, name=words["blame"], share=0.5, rate_bytes_per_s=1.0),
+            Blame(process=None, name=words["blame"], share=0.5, rate_bytes_per_s=1.0),
+        ),
+        eta=eta,
+    )
+    about = About(framework=words["framework"], job=words["job"], container=words["job"],
+                  unit=words["job"], model=words["job"])  # fmt: skip
+    return alert(key=words["key"], kind=kind, state=state, flaps=flaps, about=about, finding=judged,
+                 title=words["title"], ended=words["ended"], notices=2)  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(
+    _ANY_TEXT,
+    st.sampled_from(["leak", "gpu", "held"]),
+    st.sampled_from(["firing", "resolved"]),
+    st.sampled_from(NOTICES),
+    st.integers(0, 9),
+    _ANY_ETA,
+    st.floats(-1e6, 1e9),
+)
+def test_no_text_changes_the_lines_of_a_message(
+    words: dict[str, str],
+    kind: str,
+    state: str,
+    notice: NoticeKind,
+    flaps: int,
+    eta: EtaRange | None,
+    later_s: float,
+) -> None:
+    one = rude(words, kind, state, flaps, eta)
+    told = messages.compose(one, notice, now_s=NOW_S + later_s, also=(one,), host=words["host"])
+    assert len(told.subject) <= messages.SUBJECT_CHARS
+    assert told.body.count("\n") <= 4
+    for line in (told.subject, *told.body.split("\n"), *told.facts, *told.facts.values()):
+        # Categories: control, format (bidi), surrogate, line and paragraph separators.
+        assert not {unicodedata.category(c) for c in line} & {"Cc", "Cs", "Zl", "Zp"}
+        assert not any(c in line for c in "\u202e\u2066\u200f")
+        assert len(line) <= 600
+    assert len(telling.shown(told).splitlines()) <= telling.HEIGHT + 4
+    assert len(render.plain(told).splitlines()) >= 3
+    # The judgement and the key are handed on as they are: their text was cleaned at its source.
+    msgspec.json.encode(msgspec.structs.replace(told, finding=None, alert_key="", also=()))
+
+
+@given(HOSTILE, HOSTILE)
+def test_no_text_changes_the_lines_of_a_digest(title: str, ended: str) -> None:
+    some = [
+        alert(key=f"leak:{n}", title=title, ended=ended, state="resolved" if n % 2 else "firing")
+        for n in range(12)
+    ]
+    told = messages.digest(some, number=title, why=ended, from_s=0.0, now_s=NOW_S)
+    assert len(told.subject) <= messages.SUBJECT_CHARS
+    assert len(told.facts) == 9
+    assert told.facts["..."].startswith("4 more")
+    assert len(telling.shown(told).splitlines()) <= telling.HEIGHT + 4
+    msgspec.json.encode(told)
+
+
+def test_a_digest_names_an_alert_that_came_again_once() -> None:
+    twice = [alert(opened_at_s=1.0, state="resolved", ended="x"), alert(opened_at_s=2.0)]
+    told = messages.digest(twice, number="1", why="of the day", from_s=0.0, now_s=NOW_S)
+    (entry,) = told.facts.values()
+    assert entry.endswith("(2 times)")
+    assert told.subject.startswith("1 alert since ")
+    assert told.alert_key == "leak:x"
+    assert told.also == ()

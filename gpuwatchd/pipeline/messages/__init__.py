@@ -1,29 +1,32 @@
 """What people are told: every wording of an alert, in one place.
 
 Facts first, then the judgement with its strength, then what to do, then the command. Plain text;
-each channel escapes for its own sink.
+each channel escapes for its own sink. The subject is enough on a lock screen, the body on a
+pop-up; the facts say the rest, each thing once. All of it fits on a screen of 24 lines of 80.
 """
 
 from __future__ import annotations
 
+import functools
+import platform
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text, units
+import msgspec
+
+from gpuwatchd import cost, text, units
 from gpuwatchd.model import Message
+from gpuwatchd.pipeline.messages import facts, wording
+from gpuwatchd.pipeline.messages.digest import digest
+from gpuwatchd.pipeline.messages.wording import SUBJECT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.model import Alert, Button, Chart, EtaRange, Finding, NoticeKind
 
-SUBJECT_CHARS = 78
-_LEADS: dict[NoticeKind, str] = {
-    "firing": "",
-    "escalated": "Worse: ",
-    "repeat": "Still: ",
-    "resolved": "Over: ",
-    "test": "Test: ",
-}
+__all__ = ["SUBJECT_CHARS", "compose", "digest", "eta_words", "growth_line", "message_id"]
+
+_HOST_CHARS = 40
 
 
 def eta_words(eta: EtaRange | None) -> str:
@@ -52,7 +55,12 @@ def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
     import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon that has no alert
 
     seed = f"{alert.key}|{alert.opened_at_s:.3f}|{notice}|{number}"
-    return f"{hashlib.sha256(seed.encode()).hexdigest()[:24]}@gpuwatchd"
+    return f"{hashlib.sha256(seed.encode('utf-8', 'replace')).hexdigest()[:24]}@gpuwatchd"
+
+
+@functools.cache
+def _own_name() -> str:
+    return text.clean(platform.node().partition(".")[0], limit=_HOST_CHARS)
 
 
 def compose(
@@ -63,7 +71,7 @@ def compose(
     also: Sequence[Alert] = (),
     chart: Chart | None = None,
     buttons: Sequence[Button] = (),
-    host: str | None = None,  # noqa: ARG001
+    host: str | None = None,
 ) -> Message:
     """Return the message of one notice.
 
@@ -80,85 +88,34 @@ def compose(
     host
         Name of this machine; by default as it calls itself.
     """
-    finding = alert.finding
-    what = _recovered(alert) if notice == "resolved" else growth_line(finding)
-    target = finding.subject.process
-    about = target.pid if target else finding.subject.device_uid
-    command = f"gpuwatchctl explain {about}"
-    if notice == "resolved":
-        command = "gpuwatchctl alerts --all"
-    full_in = "Host out of memory in" if finding.subject.host else "Full in"
-    full_in = "" if notice == "resolved" else f"{full_in} {eta_words(finding.eta)}."
-    body = f"{alert.title} {what}. {full_in}".strip()
-    if finding.reason and notice != "resolved":
-        body = f"{body}\n{finding.reason[:1].upper()}{finding.reason[1:]}."
     first = message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
+    crashed = wording.crashed(alert)
+    name = _own_name() if host is None else text.clean(host, limit=_HOST_CHARS)
     return Message(
         id=own,
         notice=notice,
-        severity="info" if notice == "resolved" else alert.severity,
-        subject=_subject(alert, notice),
-        body=body.replace("..", "."),
-        facts=_facts(alert, now_s),
-        command=command,
+        # What probably ran out of memory has not recovered.
+        severity="info" if notice == "resolved" and not crashed else alert.severity,
+        subject=wording.subject(alert, notice, now_s=now_s, also=also),
+        body="\n".join(wording.body(alert, now_s=now_s)),
+        facts=facts.facts(alert, notice, now_s=now_s, also=also, host=name),
+        command=facts.command(alert, notice),
         thread=first if own != first else None,
-        finding=finding,
+        finding=alert.finding,
         alert_key=alert.key,
         also=tuple(one.key for one in also),
+        cost=_money(alert),
         buttons=tuple(buttons),
         chart=chart,
     )
 
 
-def _recovered(alert: Alert) -> str:
-    lasted = units.duration(
-        (alert.resolved_at_s or alert.changed_at_s) - (alert.firing_at_s or alert.opened_at_s)
-    )
-    return f"no longer grows: {alert.ended or 'it is over'} (alert lasted {lasted})"
-
-
-def _subject(alert: Alert, notice: NoticeKind) -> str:
-    finding = alert.finding
-    if notice == "resolved":
-        tail = "recovered"
-    else:
-        # Of the host's memory the title says whose it is.
-        what = "leak" if finding.subject.host else "memory leak"
-        left = finding.eta and units.duration(finding.eta.mid_s)
-        full = "out of memory" if finding.subject.host else "full"
-        tail = f"{what}, {full} in {left}" if left else f"{what}, "
-        tail += "" if left else units.rate(finding.rate_bytes_per_s)
-    room = SUBJECT_CHARS - len(tail) - len(_LEADS[notice]) - 2
-    return f"{_LEADS[notice]}{text.cut(alert.title, room)}: {tail}"
-
-
-def _facts(alert: Alert, now_s: float) -> dict[str, str]:
-    finding = alert.finding
-    facts = {
-        "Who": alert.title,
-        "Pattern": finding.pattern,
-        "Growth": units.rate(finding.rate_bytes_per_s),
-        "Confidence": f"{units.percent(finding.confidence)} ({units.strength(finding.confidence)})",
-    }
-    if finding.r_squared is not None:
-        facts["R²"] = f"{finding.r_squared:.3f}"
-    if finding.onset_at_s is not None:
-        facts["Since"] = units.clock(finding.onset_at_s, now_s=now_s)
-    if finding.growth_bytes is not None:
-        facts["Grown by"] = units.size(finding.growth_bytes)
-    if finding.eta is not None and alert.state != "resolved":
-        full = "Host out of memory" if finding.subject.host else "Full"
-        facts[f"{full} in"] = eta_words(finding.eta)
-        facts[f"{full} at"] = units.clock(finding.judged_at_s + finding.eta.mid_s, now_s=now_s)
-    if finding.framework:
-        facts["Framework"] = finding.framework
-    if finding.blame and alert.state != "resolved":
-        facts["Who grew"] = ", ".join(
-            f"{one.name} {units.percent(one.share)}" for one in finding.blame[:3]
-        )
-    if finding.advice and alert.state != "resolved":
-        facts["To check"] = " ".join(finding.advice)
-    if alert.state == "resolved":
-        facts["Over"] = alert.ended or "it is over"
-    return facts
+def _money(alert: Alert) -> str:
+    """Return the line on money; of what is over only what a crash has cost."""
+    if alert.cost is None or (alert.state == "resolved" and not wording.crashed(alert)):
+        return ""
+    if alert.state != "resolved":
+        return cost.line(alert.cost)
+    spent = msgspec.structs.replace(alert.cost, at_risk_usd=None, at_risk_gpu_hours=None)
+    return cost.line(spent)
