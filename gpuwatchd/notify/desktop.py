@@ -8,28 +8,27 @@ library object is thrown away, built anew, and the send repeated once.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import os
-import stat
-import sys
 import threading
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd import text
+from gpuwatchd import config, text
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
-from gpuwatchd.notify import render
+from gpuwatchd.notify import bus, render
+from gpuwatchd.notify.link import Link
 from gpuwatchd.notify.loop import LoopThread
+from gpuwatchd.notify.shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from desktop_notifier import DesktopNotifier as Library
+    from desktop_notifier import Notification
 
-    from gpuwatchd.model import ButtonName, Message
+    from gpuwatchd.model import Button, ButtonName, Message
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +38,7 @@ _CLEAR_S = 2.0
 _LEAVE_S = 1.0
 _MAX_LOST = 2
 _ICONS = {"info": "dialog-information", "warning": "dialog-warning", "critical": "dialog-error"}
-_LIBRARY_LOG = "desktop_notifier"
-_NO_BUS_HINT = "needs a graphical session; on a machine without one use [notify.email]"
+_BUTTONS: frozenset[ButtonName] = frozenset({"snooze", "show", "checkpoint"})
 
 
 class DesktopNotifier:
@@ -54,11 +52,6 @@ class DesktopNotifier:
         Whether the buttons of a message are shown where the server has them.
     terminal
         For whoever answers the button "Show"; not used here.
-
-    Attributes
-    ----------
-    pressed
-        Called in the thread of the bus when a button is pressed.
 
     Notes
     -----
@@ -77,12 +70,41 @@ class DesktopNotifier:
         terminal: Sequence[str] = (),  # noqa: ARG002 (the whole section is this call)
     ) -> None:
         self.timeout_s = float(timeout)
-        self.pressed: Callable[[ButtonName, Message], None] | None = None
+        self._pressed: Callable[[ButtonName, Message], None] | None = None
         self._buttons = buttons
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None
         self._lost: list[LoopThread] = []
-        self._link: _Link | None = None
+        self._link: Link | None = None
+        self._shown = Shown(None)
+
+    @property
+    def pressed(self) -> Callable[[ButtonName, Message], None] | None:
+        """Who is told, in the thread of the bus, that a button was pressed."""
+        return self._pressed
+
+    @pressed.setter
+    def pressed(self, hearer: Callable[[ButtonName, Message], None] | None) -> None:
+        # Only who hears of buttons has pop-ups that are worth knowing again. Those that an earlier
+        # run left on the screen have buttons, too, where the server tells everybody of a press.
+        path = config.runtime_dir() / "popups.json"
+        self._pressed, self._shown = hearer, Shown(path if hearer is not None else None)
+        if hearer is not None and path.exists():
+            threading.Thread(target=self._listen, name="desktop start", daemon=True).start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(NotifyError):
+            self._run(self._hear)
+
+    async def _connect(self) -> Link:
+        if self._link is None:
+            link = Link(_Library(), self._shown, self._press)
+            await link.open()
+            self._link = link
+        return self._link
+
+    async def _hear(self) -> str:
+        return (await self._connect()).server
 
     def probe(self) -> Availability:
         """Ask the notification server for its capabilities, over a connection of its own."""
@@ -148,7 +170,7 @@ class DesktopNotifier:
             self._loop = None
 
     async def _ask(self) -> str:
-        link = _Link()
+        link = Link(_Library())
         try:
             await link.open()
             return link.server
@@ -166,15 +188,20 @@ class DesktopNotifier:
 
     async def _attempt(self, message: Message) -> str:
         try:
-            if self._link is not None and self._link.sends >= REBUILD_AFTER:
+            if self._link is not None and (
+                self._link.sends >= REBUILD_AFTER or not await self._link.same()
+            ):
                 await self._drop()
-            if self._link is None:
-                self._link = _Link()
-                await self._link.open()
-            return await self._link.show(message)
+            link = await self._connect()
+            return await link.show(message, buttons=self._buttons, within_s=self.timeout_s / 2)
         except NotifyError:
             await self._drop()
             raise
+
+    def _press(self, name: str, message: Message) -> None:
+        known = next((button for button in _BUTTONS if button == name), None)
+        if known is not None and self._pressed is not None:
+            self._pressed(known, message)
 
     async def _drop(self) -> None:
         link, self._link = self._link, None
@@ -182,184 +209,58 @@ class DesktopNotifier:
             await link.close()
 
 
-class _Link:
-    """One object of the library, and what is known about the server behind it."""
+class _Library:
+    """What is wanted of the library; the one place that names it."""
 
-    def __init__(self) -> None:
-        self.sends = 0
-        self.server = "the desktop"
-        self._markup = sys.platform == "linux"
-        self._shown: dict[str, str] = {}
-        self._library: Library | None = None
+    @staticmethod
+    def build() -> Library:
+        """Return a new object."""
+        return _build()
 
-    async def open(self) -> None:
-        """Connect and see whether anybody is there.
+    @staticmethod
+    def notification(
+        message: Message,
+        *,
+        body: str,
+        buttons: Sequence[Button],
+        pressed: Callable[[str], None] | None,
+        dispatched: Callable[[], None],
+    ) -> Notification:
+        """Return a message as the library wants it."""
+        from desktop_notifier import Button, Icon, Notification, Urgency  # noqa: PLC0415 (55 ms)
 
-        Raises
-        ------
-        NotifyError
-            In the words of :func:`_explain`; permanent for the library's dummy.
-        """
-        _find_bus()
-        try:
-            self._library = _build()
-            capabilities = await self._library.get_capabilities()
-        except ImportError:
-            raise NotifyError(
-                "the desktop-notifier library is missing",
-                permanent=True,
-                hint="pip install desktop-notifier",
-            ) from None
-        except Exception as error:
-            raise _explain(error) from error
-        if not capabilities:
-            # The library's dummy backend: it would report success and show nothing.
-            raise NotifyError(
-                "pop-ups are not available here",
-                permanent=True,
-                hint="on macOS they need a signed app bundle; use [notify.email] or a command",
-            )
-        await self._ask_server()
-
-    async def _ask_server(self) -> None:
-        """Learn the server's name and whether it reads markup; both are optional."""
-        interface = getattr(getattr(self._library, "_backend", None), "interface", None)
-        information = getattr(interface, "call_get_server_information", None)
-        capabilities = getattr(interface, "call_get_capabilities", None)
-        with contextlib.suppress(Exception):
-            if information is not None and capabilities is not None:
-                name, _, version, *_ = await information()
-                number = str(version).split(" ", 1)[0]
-                self.server = text.clean(f"{name} {number}", limit=80).strip() or self.server
-                self._markup = "body-markup" in await capabilities()
-
-    async def show(self, message: Message) -> str:
-        """Show the message, then remove the earlier one of its incident.
-
-        Raises
-        ------
-        NotifyError
-            Transient, when the library has not dispatched it or has complained.
-        """
-        from desktop_notifier import Icon, Notification, Urgency  # noqa: PLC0415 (55 ms)
-
-        library = self._library
-        if library is None:
-            raise NotifyError("not connected", permanent=False)
-        urgencies = {
-            "info": Urgency.Low,
-            "warning": Urgency.Normal,
-            "critical": Urgency.Critical,
-        }
-        # Good news must not stay on the screen until it is clicked away.
-        urgent = "warning" if message.notice == "resolved" else message.severity
-        icon = "info" if message.notice == "resolved" else message.severity
-        incident = message.thread or message.id
-        dispatched = threading.Event()
-        notification = Notification(
+        urgencies = {"info": Urgency.Low, "warning": Urgency.Normal, "critical": Urgency.Critical}
+        # Good news must not stay on the screen until it is clicked away; what somebody has just
+        # asked for (a test, an answer) must be seen, and some desktops hide what is of low urgency.
+        urgent = "warning" if message.notice in {"resolved", "test"} else message.severity
+        icon = "info" if message.notice in {"resolved", "test"} else message.severity
+        return Notification(
             title=render.subject(message),
-            message=render.popup(message, markup=self._markup),
+            message=body,
             urgency=urgencies[urgent],
             icon=Icon(name=_ICONS[icon]),
-            thread=incident,
-            on_dispatched=dispatched.set,
+            buttons=tuple(
+                Button(
+                    title=text.clean(one.label, limit=40),
+                    identifier=one.name,
+                    on_pressed=partial(pressed, one.name) if pressed is not None else None,
+                )
+                for one in buttons
+            ),
+            on_clicked=partial(pressed, "show") if pressed is not None else None,
+            thread=message.thread or message.id,
+            on_dispatched=dispatched,
         )
-        self.sends += 1
-        with _complaints() as heard:
-            identifier = await library.send_notification(notification)
-            current = await library.get_current_notifications()
-        if heard or not (dispatched.is_set() or identifier in current):
-            raise _explain(heard[0] if heard else None)
-        await self._remove(self._shown.get(incident))
-        self._shown[incident] = identifier
-        return f"accepted by {self.server}"
-
-    async def _remove(self, identifier: str | None) -> None:
-        if identifier is None or self._library is None:
-            return
-        # Gone already is as good; the new one is on the screen in any case.
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._library.clear(identifier), _CLEAR_S)
-
-    async def close(self) -> str:
-        """Disconnect; never raises."""
-        library, self._library = self._library, None
-        bus = getattr(getattr(library, "_backend", None), "bus", None)
-        if bus is not None:
-            with contextlib.suppress(Exception):
-                bus.disconnect()
-                await asyncio.wait_for(bus.wait_for_disconnect(), _CLEAR_S)
-        return ""
-
-
-class _Ear(logging.Handler):
-    """Hears what the library complains about in this thread, instead of raising it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.heard: list[BaseException | str] = []
-        self._thread = threading.get_ident()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread:
-            error = record.exc_info[1] if record.exc_info else None
-            self.heard.append(error if error is not None else record.getMessage())
-
-
-@contextlib.contextmanager
-def _complaints() -> Iterator[list[BaseException | str]]:
-    ear = _Ear()
-    logger = logging.getLogger(_LIBRARY_LOG)
-    logger.addHandler(ear)
-    try:
-        yield ear.heard
-    finally:
-        logger.removeHandler(ear)
 
 
 def _build() -> Library:
     """Return a new library object, its log kept out of ours: it prints tracebacks."""
     from desktop_notifier import DesktopNotifier as Library  # noqa: PLC0415 (55 ms)
 
-    for name in (_LIBRARY_LOG, "dbus_fast"):
+    for name in (bus.LIBRARY_LOG, "dbus_fast"):
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.setLevel(logging.WARNING)
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
     return Library(app_name="gpuwatchd", app_icon=None)
-
-
-def _explain(cause: BaseException | str | None) -> NotifyError:
-    """Return a failure in our words: what is missing, and how to get it. Always transient."""
-    if cause is None:
-        return NotifyError("the notification was not dispatched", permanent=False)
-    if isinstance(cause, str):
-        return NotifyError(text.clean(cause), permanent=False)
-    kind = str(getattr(cause, "type", "")).rpartition(".")[2]
-    if kind in {"ServiceUnknown", "NameHasNoOwner"} or "Spawn" in str(getattr(cause, "type", "")):
-        return NotifyError(
-            "no notification server on the session bus",
-            permanent=False,
-            hint="start one, for example dunst or mako, or log in to a desktop",
-        )
-    if type(cause).__name__ in {"InvalidAddressError", "AuthError"} or isinstance(
-        cause, (FileNotFoundError, ConnectionError, PermissionError, EOFError)
-    ):
-        return NotifyError("no session bus", permanent=False, hint=_NO_BUS_HINT)
-    said = text.clean(str(cause), limit=160) or type(cause).__name__
-    return NotifyError(f"the pop-up failed: {said}", permanent=False)
-
-
-def _find_bus() -> None:
-    """Use the session bus's usual place where no variable names it, as other programs do.
-
-    A shell of cron, ssh or su has no ``DBUS_SESSION_BUS_ADDRESS`` although the bus is there.
-    """
-    if sys.platform != "linux" or os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
-        return
-    path = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "bus"
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.getuid():
-            os.environ["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={path}"
