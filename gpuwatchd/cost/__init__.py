@@ -5,6 +5,7 @@ from gpuwatchd.cost.held import GIB, gib_hours, usd
 from gpuwatchd.cost.hours import Held, Taken, taken
 from gpuwatchd.cost.lines import in_currency, line
 from gpuwatchd.cost.price import OLD_DAYS, Price, Prices
+from gpuwatchd.cost.stints import begun, cost_of
 
 __all__ = [
     "GIB",
@@ -15,7 +16,9 @@ __all__ = [
     "Prices",
     "Since",
     "Taken",
+    "begun",
     "charge",
+    "cost_of",
     "gib_hours",
     "in_currency",
     "line",

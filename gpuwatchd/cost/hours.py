@@ -30,6 +30,8 @@ class Taken(NamedTuple):
     """Start of the first bucket that it was seen in, or of the span."""
     last_at_s: float
     """End of the last one, or of the span."""
+    last_share: float | None
+    """Its share in that one, 0-1."""
 
 
 def taken(
@@ -56,7 +58,7 @@ def taken(
         if row.at_s + width_s > since_s and row.at_s < until_s:
             buckets.setdefault(row.at_s, []).append(row)
     found: dict[Hashable, Taken] = {}
-    for at_s, held in buckets.items():
+    for at_s, held in sorted(buckets.items()):
         begin_s, end_s = max(at_s, since_s), min(at_s + width_s, until_s)
         hours = (end_s - begin_s) / 3600.0
         known = [max(0.0, row.held_bytes) for row in held if row.held_bytes is not None]
@@ -70,13 +72,14 @@ def taken(
             mine = None if share is None else hours * share
             before = found.get(row.who)
             if before is None:
-                found[row.who] = Taken(mine, hours, begin_s, end_s)
+                found[row.who] = Taken(mine, hours, begin_s, end_s, share)
                 continue
             known_so_far = mine is not None and before.hours is not None
             found[row.who] = Taken(
                 (before.hours or 0.0) + (mine or 0.0) if known_so_far else None,
                 before.whole_hours + hours,
-                min(before.first_at_s, begin_s),
-                max(before.last_at_s, end_s),
+                before.first_at_s,
+                end_s,
+                share,
             )
     return found

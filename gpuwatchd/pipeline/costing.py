@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd import cost
+from gpuwatchd.config import prices as table
+from gpuwatchd.pipeline.saves import Saves
+from gpuwatchd.store import checkpoints
+from gpuwatchd.store.occupied import WIDTH_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuwatchd.config import Config
-    from gpuwatchd.model import Alert, Cost
+    from gpuwatchd.cost import Held, Price, Prices
+    from gpuwatchd.model import Alert, Cost, Holding, ProcessInfo, ProcessKey
     from gpuwatchd.pipeline.intake import Intake
+    from gpuwatchd.pipeline.seen import Seen
+    from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.writer import History
+
+_OPEN: Final = frozenset({"watch", "firing"})
+_RECORDED: Final = frozenset({"replay", "simulate"})
+"""Sources whose pids are not those of this machine."""
+_KEPT: Final = 1000
+"""Checkpoints remembered where there is no history."""
 
 
 class Costing:
@@ -22,16 +40,210 @@ class Costing:
         Who holds what.
     history
         Where checkpoints are kept; None keeps none.
+    saves
+        Looks for files; by default in a thread of its own.
     """
 
-    def __init__(self, config: Config, intake: Intake, history: History | None) -> None:
+    def __init__(
+        self, config: Config, intake: Intake, history: History | None, saves: Saves | None = None
+    ) -> None:
         self.config = config
         self._intake = intake
-        self._history = history
+        self._shelf = None if history is None else history.shelf
+        self._saves = Saves() if saves is None else saves
+        self._prices: Prices | None = None
+        self._checkpoints: list[Checkpoint] = []
+        self._outside = -1
+        self._looked_s: float | None = None
+        self._power: dict[str, tuple[float, float]] = {}
+        """UUID -> watts times seconds, and seconds, since the daemon runs."""
+        self._stepped_s: float | None = None
+
+    @property
+    def prices(self) -> Prices:
+        """What devices cost, by the configuration in force."""
+        if self._prices is None or self._prices.section is not self.config.cost:
+            self._prices = cost.Prices(self.config.cost, table.builtin())
+        return self._prices
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong now, one sentence each."""
+        return (self._saves.problem,) if self._saves.problem else ()
+
+    # ---- checkpoints ----------------------------------------------------------------------------
 
     def step(self, now_s: float) -> None:
-        """Look for checkpoints, where that is due."""
+        """Look for checkpoints, where that is due; some microseconds where it is not."""
+        shelf = self._shelf
+        if shelf is not None and shelf.outside != self._outside:
+            found = shelf.checkpoints()
+            if found is not None:
+                self._checkpoints, self._outside = found, shelf.outside
+        for one in self._saves.collect():
+            self._note(one)
+        self._feel(now_s)
+        section = self.config.checkpoints
+        if not section.paths or self._saves.busy:
+            return
+        last_s = self._looked_s
+        if last_s is not None and 0.0 <= now_s - last_s < float(section.every):
+            return
+        self._looked_s = now_s
+        self._saves.ask(section.paths, tuple(self._wanted()), now_s)
 
-    def of(self, alert: Alert, now_s: float) -> Cost | None:  # noqa: ARG002
-        """Return what an alert costs so far and until memory is full; None where that is off."""
-        return None
+    def saved(self, process: ProcessKey) -> Checkpoint | None:
+        """Return the newest checkpoint of a process; None where none is known."""
+        found = [one for one in self._checkpoints if checkpoints.same(one.process, process)]
+        return max(found, key=lambda one: one.saved_at_s, default=None)
+
+    def _note(self, one: Checkpoint) -> None:
+        known = self.saved(one.process)
+        if known is not None and known.saved_at_s >= one.saved_at_s:
+            return
+        self._checkpoints.append(one)
+        del self._checkpoints[:-_KEPT]
+        if self._shelf is not None:
+            self._shelf.keep_checkpoint(one)
+
+    def _wanted(self) -> Iterator[ProcessInfo]:
+        """Yield the processes of this machine that an open alert is about, ranks included."""
+        told: set[ProcessKey] = set()
+        for track in list(self._intake.watcher.tracks.values()):
+            alert = track.alert
+            if alert is None or alert.state not in _OPEN or track.device.source in _RECORDED:
+                continue
+            for _, key in self._members(alert):
+                info = None if key is None else self._intake.infos.get(key)
+                if info is not None and info.key not in told:
+                    told.add(info.key)
+                    yield info
+
+    # ---- money ----------------------------------------------------------------------------------
+
+    def of(self, alert: Alert, now_s: float) -> Cost | None:
+        """Return what an alert costs so far and until memory is full; None where that is off.
+
+        Looks into the history: for when an alert changes, not for every tick.
+        """
+        members = self._members(alert)
+        keys = [key for _, key in members if key is not None]
+        started = [key.started_at_s for key in keys]
+        known = [at_s for at_s in started if at_s is not None]
+        saved = [one.saved_at_s for key in keys if (one := self.saved(key)) is not None]
+        finding = alert.finding
+        left_s = None
+        if finding.eta is not None and alert.state != "resolved":
+            left_s = max(0.0, finding.judged_at_s + finding.eta.mid_s - now_s)
+        begun_s = min(known) if keys and len(known) == len(keys) else None
+        if not keys:
+            begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
+        return cost.cost_of(
+            members,
+            self._rows if keys else self._watched,
+            lambda uid, _since_s, _until_s: self.price(uid, now_s),
+            self.prices,
+            started_at_s=begun_s,
+            saved_at_s=max(saved) if saved else None,
+            until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
+            left_s=left_s,
+            lasts=alert.resolved_at_s is None,
+        )
+
+    def price(self, uid: str, now_s: float) -> Price | None:
+        """Return what a device costs; None where that is unknown."""
+        devices = {key: seen.device for key, seen in self._intake.devices.items()}
+        device = devices.get(uid)
+        if device is None:
+            return None
+        energy, watched_s = self._power.get(device.parent_uid or uid, (0.0, 0.0))
+        power_w = energy / watched_s if watched_s > 0.0 else None
+        return self.prices.of(device, devices, now_s=now_s, power_w=power_w)
+
+    def of_holding(self, holding: Holding, held_s: float | None, now_s: float) -> float | None:
+        """Return what memory that is held without work costs: its share of the device's price."""
+        price = self.price(holding.device_uid, now_s)
+        seen = self._intake.devices.get(holding.device_uid)
+        total = None
+        if seen is not None:
+            total = seen.room.total_bytes or seen.device.memory_total_bytes
+        return cost.usd(
+            holding.held_bytes,
+            held_s,
+            total_bytes=total,
+            usd_per_gpu_hour=None if price is None else price.running_usd_per_hour,
+        )
+
+    def _members(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
+        """Return every device that an alert's subject is on; of a job, those of all its ranks."""
+        subject = alert.subject
+        if subject.process is None:
+            return [(subject.device_uid, None)]
+        infos = self._intake.infos
+        info = infos.get(subject.process)
+        track = self._intake.watcher.tracks.get(subject.id)
+        team = info.team if info is not None and track is not None and track.leads else None
+        found: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
+        for uid, seen in self._intake.devices.items():
+            for key in seen.processes:
+                other = infos.get(key)
+                mine = key == subject.process or (
+                    team is not None and other is not None and other.team == team
+                )
+                if mine and (uid, key) not in found:
+                    found.append((uid, key))
+        return found
+
+    def _rows(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+        """Return who held what on a device: as written down, and since then as remembered."""
+        kept = None if self._shelf is None else self._shelf.occupied(uid, since_s, until_s)
+        rows = list(kept or ())
+        end_s = max((row.at_s for row in rows), default=float("-inf"))
+        seen = self._intake.devices.get(uid)
+        if seen is None:
+            return rows
+        rows += [row for row in _remembered(seen, since_s, until_s) if row.at_s > end_s]
+        return rows
+
+    def _watched(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+        """Return the minutes in which a device was watched, as those of one that is alone."""
+        shelf = self._shelf
+        kept = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
+        minutes = {end_s - WIDTH_S for end_s, _ in kept}
+        seen = self._intake.devices.get(uid)
+        if seen is not None and seen.others:
+            minutes |= _minutes(seen.others[0], since_s, until_s).keys()
+        return [cost.Held(at_s, None, None) for at_s in minutes]
+
+    def _feel(self, now_s: float) -> None:
+        """Add up what devices take, where electricity is paid for."""
+        section = self.config.cost
+        if section.mode != "owned" or section.electricity_per_kwh is None:
+            return
+        before_s, self._stepped_s = self._stepped_s, now_s
+        step_s = 0.0 if before_s is None else now_s - before_s
+        if not 0.0 < step_s < WIDTH_S:
+            return
+        for uid, seen in self._intake.devices.items():
+            power_w = None if seen.reading is None else seen.reading.power_w
+            if power_w is not None:
+                energy, watched_s = self._power.get(uid, (0.0, 0.0))
+                self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
+
+
+def _remembered(seen: Seen, since_s: float, until_s: float) -> Iterator[Held]:
+    """Yield what the windows of a device's processes say, minute by minute."""
+    for key, track in seen.processes.items():
+        for at_s, held_bytes in _minutes(track, since_s, until_s).items():
+            yield cost.Held(at_s, key, held_bytes)
+
+
+def _minutes(track: Track, since_s: float, until_s: float) -> dict[float, float]:
+    """Return the most that a track held in each minute of a span, by the minute's start."""
+    found: dict[float, float] = {}
+    t_s, values = track.window.window()
+    for at_s, held_bytes in zip(t_s.tolist(), values.tolist(), strict=True):
+        if since_s - WIDTH_S < at_s < until_s + 1.0:
+            minute = at_s // WIDTH_S * WIDTH_S
+            found[minute] = max(held_bytes, found.get(minute, 0.0))
+    return found

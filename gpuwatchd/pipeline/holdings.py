@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from gpuwatchd import cost
+from gpuwatchd.config import prices as table
 from gpuwatchd.frameworks.serving import idle_kv
 from gpuwatchd.host.glance import absent, glance
 from gpuwatchd.zombies import DAEMONS, STOPPED, Board, Held, Limits, Server, Vigil
@@ -83,6 +84,8 @@ class Holdings:
     ) -> None:
         self.config = config
         self.found: tuple[Holding, ...] = ()
+        self.price: Callable[[str, float], cost.Price | None] | None = None
+        """What a device costs (its uid, now); by default what the table and the user say."""
         self._intake = intake
         self._serving = serving
         self._host = host
@@ -155,10 +158,22 @@ class Holdings:
         }
         found = self._vigil.look(boards, self._servers(), now_s, limits)
         totals = {board.uid: board.total_bytes for board in boards}
-        self.found = tuple(self._priced(one, totals.get(one.device_uid), now_s) for one in found)
+        book = cost.Prices(self.config.cost, table.builtin()) if found else None
+        self.found = tuple(
+            self._priced(one, totals.get(one.device_uid), now_s, book) for one in found
+        )
 
-    def _priced(self, holding: Holding, total_bytes: int | None, now_s: float) -> Holding:
+    def _priced(
+        self, holding: Holding, total_bytes: int | None, now_s: float, book: cost.Prices | None
+    ) -> Holding:
         held_s = None if holding.since_s is None else now_s - holding.since_s
+        devices = {uid: seen.device for uid, seen in self._intake.devices.items()}
+        device = devices.get(holding.device_uid)
+        price = None
+        if self.price is not None:
+            price = self.price(holding.device_uid, now_s)
+        elif book is not None and device is not None:
+            price = book.of(device, devices, now_s=now_s)
         return structs.replace(
             holding,
             gib_hours=cost.gib_hours(holding.held_bytes, held_s),
@@ -166,7 +181,7 @@ class Holdings:
                 holding.held_bytes,
                 held_s,
                 total_bytes=total_bytes,
-                usd_per_gpu_hour=self.config.cost.usd_per_gpu_hour,
+                usd_per_gpu_hour=None if price is None else price.running_usd_per_hour,
             ),
         )
 

@@ -140,6 +140,7 @@ class Pipeline:
         )
         self.alarms = Alarms(config, self.intake, self.holdings)
         self.costing = Costing(config, self.intake, history)
+        self.holdings.price = self.costing.price
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -322,7 +323,7 @@ class Pipeline:
         found += [*self.watcher.unjudged.values(), *self.herald.failing.values()]
         if self.history is not None:
             found += self.history.problems
-        found += [*self.serving.problems, *self.post.problems()]
+        found += [*self.serving.problems, *self.costing.problems, *self.post.problems()]
         return (*found, *self.extra_problems)
 
     def _open_alerts(self) -> list[Alert]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from gpuwatchd.store import checkpoints
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.reader import Reader
 from tests.store.world import T0, Time, opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 JOB = ProcessKey(pid=4711, started_at_s=T0 - 100.0)
 
@@ -84,7 +87,7 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     history.shelf.keep_checkpoint(saved(T0))
     history.shelf.keep_checkpoint(saved(T0 + 100.0))
     history.flush(T0 + 1.0)
-    connection = history._connection  # noqa: SLF001
+    connection = history._connection
     assert connection is not None
     checkpoints.expire(connection, round((T0 + 50.0) * 1000))
     assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0 + 100.0]
