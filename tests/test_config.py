@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatchd import config
+from gpuwatchd.config import presets
 from gpuwatchd.errors import ConfigError
 
 GPULSE = """
@@ -103,6 +104,7 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
         "policy.quiet-hours": '{ all = ["22:00-07:00"] }', "cost.prices": '{ "A100*" = 1.8 }',
         "cost.purchase": "9000", "cost.electricity-per-kwh": "0.3", "act.signal": "USR2",
         "cost.engineer-per-hour": "80", "act.checkpoint": "command",
+        "policy.digest-at": "07:30", "cost.currency": "EUR",
     }  # fmt: skip
     for key, default in list(config.keys()):  # a function, not a dict
         name = "GPUWATCHD_" + key.upper().replace(".", "_").replace("-", "_")
@@ -213,3 +215,81 @@ def test_directories_on_macos_are_those_of_the_library_folder(
     assert config.user_file({}) == support / "config.toml"
     assert config.state_dir({}) == support
     assert config.runtime_dir({}) == home / "Library/Caches/TemporaryItems/gpuwatchd"
+
+
+def test_a_preset_lies_below_the_files(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path, '[policy]\npreset = "shared"\nrepeat = ["2h"]\nseverity = { chat = "critical" }'
+    )
+    policy = loaded.config.policy
+    assert (policy.channels, policy.digest) == (("email",), "daily")
+    assert policy.repeat == (7200.0,)
+    assert policy.severity == {"email": "warning", "chat": "critical"}
+    assert loaded.origin["policy.channels"] == "preset shared"
+    assert loaded.origin["policy.repeat"] == str(tmp_path / "config.toml")
+    assert loaded.origin["policy.confirm"] == "default"
+
+
+def test_the_highest_layer_names_the_preset(tmp_path: Path) -> None:
+    loaded = load(tmp_path, '[policy]\npreset = "shared"', GPUWATCHD_POLICY_PRESET="ci")
+    assert loaded.config.policy.channels == ()
+    assert loaded.config.policy.digest == "off"
+    assert loaded.origin["policy.repeat"] == "preset ci"
+
+
+@pytest.mark.parametrize("name", list(presets.PRESETS))
+def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, name: str) -> None:
+    loaded = load(tmp_path, f'[policy]\npreset = "{name}"')
+    before = config.Config()
+    changed = {key for key, source in loaded.origin.items() if source == f"preset {name}"}
+    assert bool(changed) == (name != "workstation")
+    assert all(key.startswith("policy.") for key in changed)
+    assert not changed & {"policy.confirm", "policy.clear-after"}
+    assert loaded.config.detection == before.detection
+    presets.layer(name).clear()
+    assert config.load(tmp_path / "config.toml", environ={}).config == loaded.config
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('[policy]\nquiet-hours = { all = ["22-7"] }', "quiet-hours: all: '22-7' is not like"),
+        ('[policy]\nquiet-hours = { email = ["xyz 01:00-02:00"] }', "'xyz' is no day"),
+        ('[policy]\ndigest-at = "25:00"', "no time of day"),
+        ('[cost]\ncurrency = "euro"', "three capital letters"),
+        ('[policy]\npreset = "lab"', '"lab" is not one of'),
+        ("[override]\nmute = true", "expected tables: [[override]]"),
+        ("[[override]]\nusr = 'x'", "[override 1] usr: unknown key; did you mean user?"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, written: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, written)
+    assert said.replace("'lab'", "lab") in caught.value.message.replace("'lab'", '"lab"')
+
+
+def test_tables_from_the_environment(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        "",
+        GPUWATCHD_POLICY_SEVERITY="email=critical; desktop = warning",
+        GPUWATCHD_POLICY_QUIET_HOURS="all=22:00-07:00, sun 00:00-24:00; chat=12:00-13:00",
+        GPUWATCHD_COST_PRICES="NVIDIA A100*=1.8",
+    )
+    assert loaded.config.policy.severity == {"email": "critical", "desktop": "warning"}
+    assert loaded.config.policy.quiet_hours == {
+        "all": ("22:00-07:00", "sun 00:00-24:00"),
+        "chat": ("12:00-13:00",),
+    }
+    assert loaded.config.cost.prices == {"NVIDIA A100*": 1.8}
+    with pytest.raises(ConfigError, match="environment"):
+        load(tmp_path, "", GPUWATCHD_COST_PRICES="A100=cheap")
+
+
+def test_overrides_of_a_higher_layer_replace_those_below(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path, '[[override]]\nuser = "a*"\ngrows-to = "24GiB"\n[[override]]\nmute = true'
+    )
+    first, second = loaded.config.override
+    assert (first.user, first.grows_to, second.mute) == ("a*", 24 * 2**30, True)
+    assert loaded.origin["override"] == str(tmp_path / "config.toml")

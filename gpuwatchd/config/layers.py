@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import msgspec
 
 from gpuwatchd import units
+from gpuwatchd.config import checks, presets
 from gpuwatchd.config.places import SYSTEM_FILE, user_file
 from gpuwatchd.config.sections import Config, Seconds, Section, Size
 from gpuwatchd.errors import ConfigError
@@ -23,15 +24,6 @@ MAX_BYTES = 1 << 20
 """No configuration is larger."""
 LONGEST_S = 1e9
 """Thirty years: what waits for longer waits for ever, and clocks overflow on it."""
-SHORTEST_S = 0.01
-LONGEST_QUESTION_S = 60.0
-"""One thread asks all servers: one that is silent keeps the others waiting for so long."""
-_AT_LEAST = (
-    ("daemon", "interval"), ("daemon", "source-deadline"), ("notify.desktop", "timeout"),
-    ("notify.email", "timeout"), ("notify.command", "timeout"), ("notify.chat", "timeout"),
-    ("checkpoints", "every"),
-    ("endpoints", "every"), ("endpoints", "timeout"),
-)  # fmt: skip
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
 SECRET_VARIABLES = frozenset({"GPUWATCHD_SMTP_PASSWORD", "GPUWATCHD_CHAT_URLS"})
 """No settings: read by their channel alone, never shown, not passed on to other programs."""
@@ -165,15 +157,7 @@ def _convert(raw: dict[str, Any], file: str) -> Config:
             _plainly(text, section, key),
             hint="gpuwatchctl config init prints every key with its default",
         ) from None
-    for section, key in _AT_LEAST:
-        value: Any = config
-        for part in (*section.split("."), key):
-            value = getattr(value, part.replace("-", "_"))
-        if value < SHORTEST_S:
-            raise ConfigError(file, f"[{section}] {key}", f"shorter than {SHORTEST_S:g} s")
-    if config.endpoints.timeout > LONGEST_QUESTION_S:
-        why = f"longer than {LONGEST_QUESTION_S:g} s"
-        raise ConfigError(file, "[endpoints] timeout", why)
+    checks.check(config, file)
     return config
 
 
@@ -203,6 +187,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
         ENV_PREFIX + name.upper().replace(".", "_").replace("-", "_"): (name, default)
         for name, default in keys()
     }
+    kinds = dict(_kinds())
     table: dict[str, Any] = {}
     warnings: list[str] = []
     for variable, text in environ.items():
@@ -216,7 +201,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
             warnings.append(f"unknown environment variable {variable}{hint}")
             continue
         name, default = names[variable]
-        value = _typed(text, default)
+        value = _typed(text, default, kinds[name])
         node = table
         *parents, leaf = name.split(".")
         for parent in parents:
@@ -225,11 +210,38 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
     return table, warnings
 
 
-def _typed(text: str, default: object) -> object:
+def _kinds(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the type of every key."""
+    for field in msgspec.structs.fields(kind):
+        nested = _section(field.type)
+        name = f"{prefix}{field.encode_name}"
+        if nested is None:
+            yield name, field.type
+        else:
+            yield from _kinds(nested, f"{name}.")
+
+
+def _typed(text: str, default: object, kind: Any) -> object:
     if isinstance(default, tuple):
-        return [word.strip() for word in text.split(",") if word.strip()]
+        return _words(text)
+    if isinstance(default, dict) and not text.lstrip().startswith("{"):
+        # "email=critical; desktop=warning", and lists as they are elsewhere: "all=a, b".
+        listed = get_origin(get_args(kind)[1]) is tuple
+        pairs = [part.partition("=") for part in text.split(";") if part.strip()]
+        return {
+            name.strip(): _words(value) if listed else _value(value.strip())
+            for name, _, value in pairs
+        }
     if isinstance(default, (str, Seconds, Size)):
         return text
+    return _value(text)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _value(text: str) -> object:
     import tomllib  # noqa: PLC0415
 
     try:
@@ -243,7 +255,10 @@ class Loaded(msgspec.Struct, kw_only=True):
 
     config: Config
     origin: dict[str, str]
-    """Dotted key -> "default", a file, or an environment variable."""
+    """Dotted key -> "default", "preset shared", a file, "environment" or "command line".
+
+    "override" is there where some layer has overrides; the last such layer has them all.
+    """
     files: list[Path]
     warnings: list[str]
 
@@ -275,26 +290,28 @@ def load(
         Path(environ["GPUWATCHD_CONFIG"]) if environ.get("GPUWATCHD_CONFIG") else None
     )
     candidates = [chosen] if chosen is not None else [SYSTEM_FILE, user_file(environ)]
-    merged: dict[str, Any] = {}
-    origin = {name: "default" for name, _ in keys()}
+    layers: list[tuple[dict[str, Any], str]] = []
     read: list[Path] = []
     for path in candidates:
         text = _read(path, must_exist=chosen is not None)
         if text is None:
             continue
-        table = parse(text, file=str(path))
+        layers.append((parse(text, file=str(path)), str(path)))
         read.append(path)
-        _merge(merged, table)
-        origin.update(dict.fromkeys(_leaves(table), str(path)))
     table, warnings = _from_environment(environ)
     _convert(table, "environment")
-    _merge(merged, table)
-    origin.update(dict.fromkeys(_leaves(table), "environment"))
+    layers.append((table, "environment"))
     if overrides:
         normal = _normalise(overrides, Config, "", "command line")
         _convert(normal, "command line")
-        _merge(merged, normal)
-        origin.update(dict.fromkeys(_leaves(normal), "command line"))
+        layers.append((normal, "command line"))
+    named = [found for table, _ in layers if (found := table.get("policy", {}).get("preset"))]
+    preset = named[-1] if named else Config().policy.preset
+    merged: dict[str, Any] = {}
+    origin = {name: "default" for name, _ in keys()}
+    for table, source in ((presets.layer(preset), f"preset {preset}"), *layers):
+        _merge(merged, table)
+        origin.update(dict.fromkeys(_leaves(table), source))
     return Loaded(
         config=_convert(merged, str(read[-1]) if read else "configuration"),
         origin=origin,

@@ -65,6 +65,15 @@ def show(origin: bool) -> int:  # noqa: FBT001
             }
             for key, value, default, source in rows
         ]
+        if loaded.config.override:
+            data.append(
+                {
+                    "key": "override",
+                    "value": [settings.plain(settings.masked(o)) for o in loaded.config.override],
+                    "default": [],
+                    "origin": loaded.origin["override"],
+                }
+            )
         output.emit_json(envelope.answer("config", data, source="files", warnings=warnings))
         return 0
     out = output.Out(flags)
@@ -76,6 +85,12 @@ def show(origin: bool) -> int:  # noqa: FBT001
             section = table
         line = f"{name} = {settings.toml(value)}" if value is not None else f"# {name} is not set"
         out.line(line, (f"  # {_origin(source)}", "dim") if origin else "")
+    for one in loaded.config.override:
+        source = f"  # {_origin(loaded.origin['override'])}" if origin else ""
+        out.line("")
+        out.line("[[override]]", (source, "dim"))
+        for line in settings.toml(settings.masked(one)).splitlines():
+            out.line(line)
     _warn(loaded.warnings)
     return 0
 

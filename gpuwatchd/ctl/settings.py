@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd import text, units
-from gpuwatchd.config import Config, Seconds, Section, Size
+from gpuwatchd.config import Config, OverrideSection, Seconds, Section, Size
 from gpuwatchd.config import sections as config_sections
 
 if TYPE_CHECKING:
@@ -22,6 +22,16 @@ HEAD = """\
 # gpuwatchd configuration. Every key is here with its default, switched off by the "#" before it;
 # remove that "#" to set a key. Durations: 90s 15m 2h 7d. Sizes: 512MiB 24GiB.
 # See what is in force: gpuwatchctl config print --origin
+"""
+EXAMPLES = """\
+# [[override]]
+# process = "vllm*"
+# grows-to = "60GiB"
+# why = "its cache fills up to there"
+
+# [[override]]
+# user = "alice"
+# channels = ["chat"]
 """
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
@@ -41,11 +51,23 @@ def toml(value: object) -> str:
     if isinstance(value, dict):
         inside = ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items())
         return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, Section):
+        set_keys = {
+            field.encode_name: one
+            for field in msgspec.structs.fields(value)
+            if (one := getattr(value, field.name)) != field.default
+        }
+        return "\n".join(f"{key} = {toml(one)}" for key, one in set_keys.items())
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    return str(int(value)) if isinstance(value, Size) else str(value)
+    if isinstance(value, Size):
+        for unit, bytes_each in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+            if value and value % bytes_each == 0:
+                return f'"{value // bytes_each}{unit}"'
+        return str(int(value))
+    return str(value)
 
 
 def masked(value: object) -> object:
@@ -56,6 +78,8 @@ def masked(value: object) -> object:
     >>> masked(("curl", "https://me:pw@host/x"))
     ('curl', 'https://****@host/x')
     """
+    if isinstance(value, OverrideSection):
+        return msgspec.structs.replace(value, command=text.mask_argv([value.command])[0])
     if isinstance(value, tuple) and all(isinstance(word, str) for word in value):
         return text.mask_argv(value, limit=64)
     return text.mask_argv([value])[0] if isinstance(value, str) and value else value
@@ -71,6 +95,11 @@ def plain(value: object) -> object:
     """
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
+    if isinstance(value, Section):
+        return {
+            field.encode_name: plain(getattr(value, field.name))
+            for field in msgspec.structs.fields(value)
+        }
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, Seconds):
@@ -133,7 +162,18 @@ def default_file() -> str:
             shown = "" if default is None else f" {toml(default)}"
             lines.append(f"#{field.encode_name} ={shown}")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_example(docs)])
+
+
+def _example(docs: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Yield what an override looks like: every key of it, and two that people need."""
+    about = docs["OverrideSection"][""].partition(": ")[2].rstrip(".")
+    yield f"# [[override]]: {about}"
+    for field in msgspec.structs.fields(OverrideSection):
+        words = " ".join(docs["OverrideSection"][field.name].split())
+        yield f"#   {field.encode_name:<10} {words}"
+    yield ""
+    yield from EXAMPLES.splitlines()
 
 
 def consequences(settings: Config) -> list[str]:

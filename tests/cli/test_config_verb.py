@@ -226,3 +226,52 @@ def test_path_names_the_files_in_use(
     assert main(["config", "path", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["data"]["files"]
     assert files == [{"path": "/somewhere/else.toml", "exists": False}]
+
+
+OVERRIDES = """
+[[override]]
+user = "ali*"
+grows-to = "24GiB"
+why = "it is \\"ok\\""
+[[override]]
+command = "x --token s3cret-value-of-mine"
+mute = true
+repeat = ["2h"]
+"""
+
+
+def test_print_shows_overrides_as_a_file_that_means_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(OVERRIDES.replace("--token s3cret-value-of-mine", "--fast"), encoding="utf-8")
+    assert main(["config", "print", "--origin", "--config", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert f'[[override]]  # {file}\nuser = "ali*"\ngrows-to = "24GiB"\n' in shown
+    copy = tmp_path / "copy.toml"
+    copy.write_text(shown, encoding="utf-8")
+    assert config.load(copy, environ={}).config.override == config.load(file).config.override
+
+
+def test_print_masks_the_secret_in_an_override(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(OVERRIDES, encoding="utf-8")
+    for arguments in (["config", "print"], ["config", "print", "--json"]):
+        assert main([*arguments, "--config", str(file)]) == 0
+        shown = capsys.readouterr().out
+        assert "s3cret" not in shown
+        assert "****" in shown
+    found = [one for one in json.loads(shown)["data"] if one["key"] == "override"]
+    assert found[0]["value"][0]["user"] == "ali*"
+    assert found[0]["origin"] == str(file)
+
+
+def test_the_example_of_init_is_valid(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    example = "\n".join(line.removeprefix("# ") for line in settings.EXAMPLES.splitlines())
+    file.write_text(example, encoding="utf-8")
+    first, second = config.load(file, environ={}).config.override
+    assert (first.process, second.channels) == ("vllm*", ("chat",))
+    assert example.splitlines()[0] in settings.default_file().replace("# ", "")
