@@ -49,8 +49,9 @@ def html(message: Message, *, picture: str = "") -> str:
     picture
         Content id of its chart, which is a part of the same mail; "" draws a line of text.
     """
-    kind = "resolved" if message.notice == "resolved" else message.severity
-    colour = _RESOLVED_COLOUR if message.notice == "resolved" else _COLOURS[message.severity]
+    well = render.word(message) == "recovered"
+    kind = "resolved" if well else message.severity
+    colour = _RESOLVED_COLOUR if well else _COLOURS[message.severity]
     subject = text.for_html(render.subject(message))
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',

@@ -44,11 +44,12 @@ def word(message: Message) -> str:
     Examples
     --------
     >>> from gpuwatchd.model import Message
-    >>> word(Message(id="1", notice="resolved", severity="critical", subject="s", body="b"))
+    >>> word(Message(id="1", notice="resolved", severity="info", subject="s", body="b"))
     'recovered'
     """
     if message.notice == "resolved":
-        return "recovered"
+        # What probably ran out of memory is over and keeps its severity: it has not recovered.
+        return "recovered" if message.severity == "info" else "over"
     return "test" if message.notice == "test" else message.severity
 
 

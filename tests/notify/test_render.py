@@ -91,7 +91,8 @@ def test_the_html_holds_everything_and_loads_nothing(message: Message) -> None:
     [
         ("firing", "critical", "CRITICAL", "#b3261e"),
         ("repeat", "info", "INFO", "#2563a8"),
-        ("resolved", "critical", "RECOVERED", "#2e7d32"),
+        ("resolved", "info", "RECOVERED", "#2e7d32"),
+        ("resolved", "critical", "OVER", "#b3261e"),
     ],
 )
 def test_colour_is_never_the_only_carrier(
