@@ -2,27 +2,30 @@
 
 from gpuwatchd.cost.charge import Part, Since, charge, total
 from gpuwatchd.cost.held import GIB, gib_hours, usd
-from gpuwatchd.cost.hours import Held, Taken, taken
+from gpuwatchd.cost.hours import Held, Taken, taken, with_rest
 from gpuwatchd.cost.lines import in_currency, line
 from gpuwatchd.cost.price import OLD_DAYS, Price, Prices
-from gpuwatchd.cost.stints import begun, cost_of
+from gpuwatchd.cost.stints import Ask, Stint, begun, stint
 
 __all__ = [
     "GIB",
     "OLD_DAYS",
+    "Ask",
     "Held",
     "Part",
     "Price",
     "Prices",
     "Since",
+    "Stint",
     "Taken",
     "begun",
     "charge",
-    "cost_of",
     "gib_hours",
     "in_currency",
     "line",
+    "stint",
     "taken",
     "total",
     "usd",
+    "with_rest",
 ]

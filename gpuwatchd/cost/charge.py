@@ -32,7 +32,7 @@ def charge(
     since: Since,
     left_s: float | None,
 ) -> Cost | None:
-    """Return what an alert costs; None where money is switched off or nothing is known.
+    """Return what an alert costs; None where money is switched off or it was never seen.
 
     Hours are always counted, with or without a price; a sum of which one part is unknown is
     unknown, never less than it is.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-K = TypeVar("K", bound="Hashable")
+REST: Final = "rest"
+"""Who holds what nobody holds."""
 
 
 class Held(NamedTuple):
@@ -82,4 +83,27 @@ def taken(
                 end_s,
                 share,
             )
+    return found
+
+
+def with_rest(rows: Iterable[Held], total_bytes: float | None) -> list[Held]:
+    """Return rows with what nobody holds as one more holder, so that shares are of the device.
+
+    For memory that is held without work: the rest of its device can still be used.
+
+    Parameters
+    ----------
+    total_bytes
+        Memory of the device; None makes every share unknown.
+    """
+    found = list(rows)
+    held: dict[float, float | None] = {}
+    for row in found:
+        before = held.get(row.at_s, 0.0)
+        known = before is not None and row.held_bytes is not None
+        held[row.at_s] = (before or 0.0) + (row.held_bytes or 0.0) if known else None
+    for at_s, amount in held.items():
+        known = amount is not None and total_bytes is not None
+        rest = max(0.0, (total_bytes or 0.0) - (amount or 0.0)) if known else None
+        found.append(Held(at_s, REST, rest))
     return found

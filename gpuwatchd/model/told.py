@@ -103,6 +103,8 @@ class Cost(Value, frozen=True, kw_only=True):
     currency: str = "USD"
     per_usd: float = 1.0
     """Units of ``currency`` for one US dollar, by the user's word; for display alone."""
+    members: tuple[Subject, ...] = ()
+    """Who was counted on which device: of a job, all of its ranks."""
 
 
 class Alert(Value, frozen=True, kw_only=True):
@@ -148,6 +150,8 @@ class Alert(Value, frozen=True, kw_only=True):
     """How often the same key was open and over within the hour before it opened."""
     inhibited_by: str = ""
     """Key of the alert that makes this one no news."""
+    milder_since_s: float | None = None
+    """Since when its evidence has supported less than its severity."""
     told_severity: Severity | None = None
     """What people were last told that it is worth; None: nothing yet."""
     told_on: tuple[str, ...] = ()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from gpuwatchd import cost
 from gpuwatchd.config import prices as table
+from gpuwatchd.model import Subject
 from gpuwatchd.pipeline.saves import Saves
 from gpuwatchd.store import checkpoints
 from gpuwatchd.store.occupied import WIDTH_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpuwatchd.config import Config
     from gpuwatchd.cost import Held, Price, Prices
-    from gpuwatchd.model import Alert, Cost, Holding, ProcessInfo, ProcessKey
+    from gpuwatchd.model import Alert, Cost, ProcessInfo, ProcessKey
     from gpuwatchd.pipeline.intake import Intake
     from gpuwatchd.pipeline.seen import Seen
     from gpuwatchd.pipeline.track import Track
@@ -126,6 +129,10 @@ class Costing:
 
         Looks into the history: for when an alert changes, not for every tick.
         """
+        if alert.kind == "gpu":
+            return None  # What a broken device costs depends on what would have run there.
+        if alert.kind == "held":
+            return self._of_held(alert, now_s)
         members = self._members(alert)
         keys = [key for _, key in members if key is not None]
         started = [key.started_at_s for key in keys]
@@ -138,17 +145,66 @@ class Costing:
         begun_s = min(known) if keys and len(known) == len(keys) else None
         if not keys:
             begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
-        return cost.cost_of(
-            members,
-            self._rows if keys else self._watched,
-            lambda uid, _since_s, _until_s: self.price(uid, now_s),
-            self.prices,
-            started_at_s=begun_s,
-            saved_at_s=max(saved) if saved else None,
-            until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
+        ask = _Ask(self._rows if keys else self._watched, self._priced(now_s))
+        return self._charged(
+            alert,
+            cost.stint(
+                members,
+                ask,
+                started_at_s=begun_s,
+                saved_at_s=max(saved) if saved else None,
+                until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
+                lasts=alert.resolved_at_s is None,
+            ),
             left_s=left_s,
+            members=members,
+        )
+
+    def _charged(
+        self,
+        alert: Alert,
+        had: cost.Stint,
+        *,
+        left_s: float | None,
+        members: list[tuple[str, ProcessKey | None]],
+    ) -> Cost | None:
+        found = cost.charge(
+            [part for _, part in had.parts],
+            self.prices,
+            since_at_s=had.since_at_s,
+            # What nobody owns, and what is held, has no start.
+            since=had.since if alert.subject.process and alert.kind == "leak" else "first-seen",
+            left_s=left_s,
+        )
+        if found is None:
+            return None
+        told = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
+        return msgspec.structs.replace(found, members=told)
+
+    def _priced(self, now_s: float) -> Callable[[str, float, float], Price | None]:
+        return lambda uid, _since_s, _until_s: self.price(uid, now_s)
+
+    def _of_held(self, alert: Alert, now_s: float) -> Cost | None:
+        """Return what memory that is held without work has cost: its share of the device's."""
+        subject = alert.subject
+        if subject.process is None:
+            return None
+        seen = self._intake.devices.get(subject.device_uid)
+        total = None if seen is None else seen.room.total_bytes
+        members: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
+
+        def rows(uid: str, since_s: float, until_s: float) -> list[Held]:
+            return cost.with_rest(self._rows(uid, since_s, until_s), total)
+
+        had = cost.stint(
+            members,
+            _Ask(rows, self._priced(now_s)),
+            started_at_s=alert.opened_at_s,
+            saved_at_s=None,
+            until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
             lasts=alert.resolved_at_s is None,
         )
+        return self._charged(alert, had, left_s=None, members=members)
 
     def price(self, uid: str, now_s: float) -> Price | None:
         """Return what a device costs; None where that is unknown."""
@@ -159,20 +215,6 @@ class Costing:
         energy, watched_s = self._power.get(device.parent_uid or uid, (0.0, 0.0))
         power_w = energy / watched_s if watched_s > 0.0 else None
         return self.prices.of(device, devices, now_s=now_s, power_w=power_w)
-
-    def of_holding(self, holding: Holding, held_s: float | None, now_s: float) -> float | None:
-        """Return what memory that is held without work costs: its share of the device's price."""
-        price = self.price(holding.device_uid, now_s)
-        seen = self._intake.devices.get(holding.device_uid)
-        total = None
-        if seen is not None:
-            total = seen.room.total_bytes or seen.device.memory_total_bytes
-        return cost.usd(
-            holding.held_bytes,
-            held_s,
-            total_bytes=total,
-            usd_per_gpu_hour=None if price is None else price.running_usd_per_hour,
-        )
 
     def _members(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         """Return every device that an alert's subject is on; of a job, those of all its ranks."""
@@ -229,6 +271,13 @@ class Costing:
             if power_w is not None:
                 energy, watched_s = self._power.get(uid, (0.0, 0.0))
                 self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
+
+
+class _Ask(NamedTuple):
+    """Who held what, and what devices cost."""
+
+    rows: Callable[[str, float, float], list[Held]]
+    price: Callable[[str, float, float], Price | None]
 
 
 def _remembered(seen: Seen, since_s: float, until_s: float) -> Iterator[Held]:
