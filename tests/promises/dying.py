@@ -167,7 +167,7 @@ def _life(folder: Path, case: str, points: Points | None, report: Path | None = 
             points.stop()
             report.write_text("\n".join(points.passed))
         code = 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - told, and a fork must end here
         sys.stderr.write(f"{case}: {error!r}\n")
     finally:
         os._exit(code)
