@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gpuwatchd import config
-from gpuwatchd.ctl import envelope, options, output, settings
+from gpuwatchd.ctl import envelope, options, output, ruleset, settings
 from gpuwatchd.errors import ConfigError, GpuwatchdError
 
 
@@ -132,11 +132,15 @@ def init(force: bool) -> int:  # noqa: FBT001
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def validate(file: Path | None) -> int:
-    """Check a file (or the files in force), and say what its settings hide or delay."""
+    """Check a file (or the files in force), and say what its settings mean.
+
+    Who is told what, by what and when; then what the settings hide, delay or can never tell.
+    """
     flags = options.current()
     loaded = config.load(file or flags.config)
     problems = settings.problems(loaded.config)
     notes = settings.consequences(loaded.config)
+    rules = ruleset.explain(loaded.config) if not problems else []
     if problems and not flags.json:
         first, *others = problems
         for words in others:
@@ -146,11 +150,15 @@ def validate(file: Path | None) -> int:
     if flags.json:
         data: dict[str, Any] = {
             "files": files, "valid": not problems, "problems": problems, "consequences": notes,
+            "rules": rules,
         }  # fmt: skip
         warnings = [("environment", words) for words in loaded.warnings]
         output.emit_json(envelope.answer("config", data, source="files", warnings=warnings))
         return 5 if problems else 0
     out = output.Out(flags)
+    if not flags.quiet:
+        for sentence in rules:
+            out.flow([sentence], whole=True)
     for note in notes:
         out.flow([(f"note: {note}", "yellow")])
     _warn(loaded.warnings)

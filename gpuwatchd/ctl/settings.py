@@ -14,6 +14,8 @@ import msgspec
 from gpuwatchd import text, units
 from gpuwatchd.config import Config, OverrideSection, Seconds, Section, Size
 from gpuwatchd.config import sections as config_sections
+from gpuwatchd.ctl import ruleset
+from gpuwatchd.errors import NotifyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,12 +64,14 @@ def toml(value: object) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Size):
-        for unit, bytes_each in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-            if value and value % bytes_each == 0:
-                return f'"{value // bytes_each}{unit}"'
-        return str(int(value))
-    return str(value)
+    return _size(value) if isinstance(value, Size) else str(value)
+
+
+def _size(value: Size) -> str:
+    for unit, bytes_each in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if value and value % bytes_each == 0:
+            return f'"{value // bytes_each}{unit}"'
+    return str(int(value))
 
 
 def masked(value: object) -> object:
@@ -178,7 +182,12 @@ def _example(docs: dict[str, dict[str, str]]) -> Iterator[str]:
 
 def consequences(settings: Config) -> list[str]:
     """Return what these settings hide, delay or silence, one sentence each."""
-    return [*_thresholds(settings), *_windows(settings), *_policy(settings)]
+    return [
+        *_thresholds(settings),
+        *_windows(settings),
+        *_policy(settings),
+        *ruleset.notes(settings),
+    ]
 
 
 def _thresholds(settings: Config) -> Iterator[str]:
@@ -231,25 +240,35 @@ def _policy(settings: Config) -> Iterator[str]:
 def problems(settings: Config) -> list[str]:
     """Return what cannot work, one sentence each: unknown names, incomplete or unsafe channels."""
     from gpuwatchd.frameworks import addresses  # noqa: PLC0415
-    from gpuwatchd.notify import NOTIFIERS  # noqa: PLC0415
     from gpuwatchd.sources import SOURCES, chosen  # noqa: PLC0415
 
     found = [
-        f'[{section}] {key}: no {what} is called "{name}"; known: {", ".join(table)}'
-        for section, key, what, names, table in (
-            ("sources", "enabled", "source", settings.sources.enabled, SOURCES),
-            ("policy", "channels", "channel", settings.policy.channels, NOTIFIERS),
-        )
-        for name in names
-        if name not in table and not (what == "source" and chosen.is_known(name))
+        f'[sources] enabled: no source is called "{name}"; known: {", ".join(SOURCES)}'
+        for name in settings.sources.enabled
+        if name not in SOURCES and not chosen.is_known(name)
     ]
     if "replay" in settings.sources.enabled and not settings.sources.replay.file:
         found.append("[sources.replay] file: not set, and the source replay is enabled")
-    if "email" in settings.policy.channels:
+    found += ruleset.problems(settings)
+    used = ruleset.used_channels(settings)
+    if "email" in used:
         found += _email(settings)
-    if "command" in settings.policy.channels and not settings.notify.command.argv:
+    if "command" in used and not settings.notify.command.argv:
         found.append("[notify.command] argv: empty, and the channel command is in use")
+    if "chat" in used and settings.notify.chat.urls_file:
+        found += _chat(settings)
+    if settings.act.checkpoint == "command" and not settings.act.argv:
+        found.append('[act] argv: empty, and checkpoint is "command"')
     return [*found, *addresses.misread(settings.endpoints.urls)]
+
+
+def _chat(settings: Config) -> Iterator[str]:
+    from gpuwatchd.notify import addresses  # noqa: PLC0415
+
+    try:
+        addresses.load(settings.notify.chat.urls_file)
+    except NotifyError as error:
+        yield f"[notify.chat] {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 
 def _email(settings: Config) -> Iterator[str]:

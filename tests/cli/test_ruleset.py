@@ -1,0 +1,174 @@
+"""A rule set in plain sentences, and what in it cannot be meant."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd import config
+from gpuwatchd.config import hours
+from gpuwatchd.ctl import main, ruleset, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def of(tmp_path: Path, written: str) -> config.Config:
+    file = tmp_path / "config.toml"
+    file.write_text(written, encoding="utf-8")
+    return config.load(file, environ={}).config
+
+
+def test_the_defaults_in_plain_sentences() -> None:
+    told = ruleset.explain(config.Config())
+    assert told[0] == (
+        "An alert is told by desktop 30s after it fires, again after 1h, 2h, 4h, 8h, then every 1d,"
+        " and when it is over."
+    )
+    assert "Memory held without work is only shown (zombies)." in told
+
+
+def test_who_is_told_by_what_and_when(tmp_path: Path) -> None:
+    told = "\n".join(
+        ruleset.explain(
+            of(
+                tmp_path,
+                """
+[policy]
+channels = ["desktop", "email"]
+fallback = ["command"]
+severity = { email = "warning" }
+quiet-hours = { all = ["22:00-07:00"] }
+digest = "weekly"
+recovered = false
+repeat = []
+tell-held = ["ghost", "idle"]
+[[override]]
+user = "ali*"
+mute = true
+why = "asked for it"
+[[override]]
+framework = "vLLM"
+grows-to = "24GiB"
+channels = ["command"]
+""",
+            )
+        )
+    )
+    for sentence in (
+        "told by desktop and email 30s after it fires, never again; not when it is over.",
+        "email is only for warning and critical; quiet 22:00-07:00: what is not critical waits",
+        "desktop is quiet 22:00-07:00",
+        "If none of them could deliver within 2m: command.",
+        "A summary leaves weekly at 08:00 (Mondays) by email.",
+        "is told where it is ghost or idle.",
+        "Override 1 (user ali*): nobody is told (asked for it).",
+        (
+            "Override 2 (framework vLLM): it may grow to 24.0 GiB, nobody is told below that;"
+            " told by command."
+        ),
+    ):
+        assert sentence in told, told
+
+
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        ('[policy]\nseverity = { desktop = "critical" }', "only critical alerts are told"),
+        ('[policy]\nseverity = { chat = "critical" }', "chat is not in use, so its limit"),
+        ('[policy]\nquiet-hours = { all = ["00:00-24:00"] }', "desktop is always quiet"),
+        ('[policy]\nquiet-hours = { all = ["07:00-22:00"], desktop = ["22:00-07:00"] }', "always"),
+        ('[policy]\nquiet-hours = { chat = ["22:00-07:00"] }', "chat is not in use, so its hours"),
+        ('[policy]\nfallback = ["desktop"]', "desktop is one of the channels already"),
+        ('[policy]\nchannels = []\nfallback = ["desktop"]', "there is none"),
+        ('[policy]\ndigest = "daily"\ndigest-channels = []', "reaches nobody"),
+        ('[policy]\nchannels = ["chat"]', "chat needs the credential chat-urls"),
+        ("[[override]]\nmute = true", "nobody is told of anything"),
+        ('[[override]]\nseverity = "info"', "[policy] is the place"),
+        ('[[override]]\nuser = "x"', "override 1: sets nothing"),
+        ('[[override]]\nkind = "gpu"\nuser = "x"\nmute = true', "so it fits nothing"),
+        ('[[override]]\nuser = "x"\ngrows = true\ngrows-to = 5', "grows adds nothing"),
+        (
+            (
+                '[[override]]\nuser = "x"\nmute = true\n[[override]]\nmute = false\nuser = "x"\n'
+                '[[override]]\nuser = "x"\nmute = true'
+            ),
+            "override 1: override 3 fits all of the same",
+        ),
+        ('[cost]\nmode = "owned"', "an owned device costs is unknown"),
+        ('[cost]\ncurrency = "EUR"', "unknown in EUR"),
+    ],
+)
+def test_what_is_never_told_is_said(tmp_path: Path, written: str, note: str) -> None:
+    assert note in "\n".join(settings.consequences(of(tmp_path, written)))
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ('[policy]\nseverity = { pigeon = "info" }', '[policy] severity: no channel is called "pi'),
+        ('[policy]\nquiet-hours = { pigeon = ["1:00-2:00"] }', "[policy] quiet-hours: no channel"),
+        ('[policy]\nfallback = ["pigeon"]', "[policy] fallback: no channel"),
+        ('[[override]]\nuser = "x"\nchannels = ["pigeon"]', "[[override]] 1 channels: no channel"),
+        ('[[override]]\nkind = "leek"\nmute = true', '[[override]] 1 kind: nothing is "leek"'),
+        ('[[override]]\npattern = "plateau"\nmute = true', "[[override]] 1 pattern: nothing is"),
+        ('[policy]\ndigest = "daily"', "[notify.email] host: empty"),
+        ('[policy]\nfallback = ["command"]', "[notify.command] argv: empty"),
+        ('[act]\ncheckpoint = "command"', "[act] argv: empty"),
+        ('[policy]\nchannels = ["chat"]\n[notify.chat]\nurls-file = "/no/such"', "[notify.chat]"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    tmp_path: Path, written: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problem in "\n".join(settings.problems(of(tmp_path, written)))
+    assert main(["config", "validate", str(tmp_path / "config.toml")]) == 5
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '[[override]]\nkind = "*"\npattern = "GRAD*"\nmute = true\nuser = "a"',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "b"\nmute = true',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "a"\nseverity = "info"',
+        '[[override]]\nuser = "a"\nmute = true\n[[override]]\nuser = "a"\ngpu = "0"\nmute = true',
+        '[policy]\nquiet-hours = { all = ["22:00-21:59"] }',
+        '[policy]\npreset = "ci"',
+    ],
+)
+def test_what_is_fine_is_not_blamed(tmp_path: Path, written: str) -> None:
+    found = of(tmp_path, written)
+    assert settings.problems(found) == []
+    assert [note for note in ruleset.notes(found) if "quiet" in note or "override" in note] == []
+
+
+def test_secrets_of_a_command_stay_masked(tmp_path: Path) -> None:
+    found = of(tmp_path, '[[override]]\ncommand = "x --token s3cret-of-mine-1234"\nmute = true')
+    assert "s3cret" not in "\n".join([*ruleset.explain(found), *ruleset.notes(found)])
+
+
+def test_validate_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of(tmp_path, '[policy]\npreset = "ci"')
+    file = str(tmp_path / "config.toml")
+    assert main(["config", "validate", file]) == 0
+    assert "Nobody is told of alerts" in capsys.readouterr().out
+    assert main(["config", "validate", "--json", file]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["rules"][0].startswith("Nobody")
+
+
+@given(st.sets(st.sampled_from(hours.DAYS), min_size=1), st.integers(0, 1439), st.integers(0, 1439))
+def test_minutes_of_the_week_are_those_of_the_hours(days: set[str], begin: int, end: int) -> None:
+    if begin == end:
+        return
+    words = f"{','.join(days)} {begin // 60:02d}:{begin % 60:02d}-{end // 60:02d}:{end % 60:02d}"
+    length = (end - begin) % 1440
+    found = ruleset._minutes([words])
+    assert len(found) == length * len(days)
+    day = hours.DAYS.index(next(iter(days)))
+    assert (1440 * day + begin) in found
+    assert (1440 * day + begin + length - 1) % (7 * 1440) in found
