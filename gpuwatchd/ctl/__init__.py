@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "zombies": "gpuwatchd.ctl.zombies:command",
     "history": "gpuwatchd.ctl.history:command",
     "alerts": "gpuwatchd.ctl.alerts:command",
+    "snooze": "gpuwatchd.ctl.snooze:command",
     "feedback": "gpuwatchd.ctl.feedback:command",
     "analyze": "gpuwatchd.ctl.analyze:command",
     "backtest": "gpuwatchd.ctl.backtest:command",

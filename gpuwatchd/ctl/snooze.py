@@ -1,0 +1,453 @@
+"""``snooze``: nobody is told of an alert, or of whatever fits a rule, for a while.
+
+A silence is one row that this program writes into the history itself (see :mod:`store.silences`); a
+running daemon notices it within a tick, one that is stopped when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import config, text, units
+from gpuwatchd.ctl import envelope, incidents, look, options, output
+from gpuwatchd.errors import GpuwatchdError, StoreError
+from gpuwatchd.model import Matcher, Silence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from click.shell_completion import CompletionItem
+
+    from gpuwatchd.ctl.incidents import Found
+    from gpuwatchd.model import Alert
+
+UNTIL_RESOLVED = "until-resolved"
+_TERMS = ("1h", "8h", "2d", UNTIL_RESOLVED)
+_TITLES_S = 31 * 86_400.0
+"""How far back alerts are looked up for their titles."""
+_WHY_CHARS = 200
+_VALUE_CHARS = 200
+_CONDITIONS = ("gpu", "user", "process", "framework", "job", "kind")
+_PLAIN = frozenset({"--json", "--ascii", "--debug", "-q", "--quiet", "-v", "--verbose"})
+_VALUED = frozenset({"--config", "--color"})
+
+
+class _Setting(click.Group):
+    """A group whose verb "set" may be left out: ``snooze latest 1h``, ``snooze --user bob 8h``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = iter(enumerate(args))
+        for at, word in words:
+            if word in _VALUED:
+                next(words, None)
+            elif word not in _PLAIN:
+                if word not in self.commands and word not in {"-h", "--help"}:
+                    args = [*args[:at], "set", *args[at:]]
+                break
+        return super().parse_args(ctx, args)
+
+
+def _complete_term(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB
+
+    return [CompletionItem(one) for one in _TERMS if one.startswith(incomplete)]
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer alerts first, then for how long."""
+    given = ctx.params.get("words") or ()
+    ruled = any(ctx.params.get(name) for name in _CONDITIONS)
+    if given or ruled:
+        return _complete_term(ctx, param, incomplete)
+    return options.complete_key(ctx, param, incomplete)
+
+
+@click.group(
+    "snooze",
+    cls=_Setting,
+    invoke_without_command=True,
+    subcommand_metavar="ALERT|RULE DURATION | VERB ...",
+    epilog=options.examples(
+        "snooze latest 1h",
+        'snooze 4711 until-resolved --why "known, runs out tonight"',
+        "snooze --user bob --gpu 0 8h",
+        "snooze list",
+        "snooze clear --all",
+    ),
+)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Tell nobody of an alert, or of what fits a rule, for a while.
+
+    DURATION is 1h, 8h, 2d (at most 30d) or until-resolved. ALERT is as `alerts` prints it: its
+    key, a part of it, a pid, or "latest". A rule is any of --gpu, --user, --process, --framework,
+    --job and --kind. What is snoozed is still watched and shown. It is told all the same when it
+    becomes critical, unless it is so already or --even-critical is given.
+    """
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError("of which alert, and for how long? snooze latest 1h")
+
+
+def _conditions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that a rule is made of."""
+    for name, words in (
+        ("job", "Of this job, such as 'slurm 42*'."),
+        ("framework", "Of this framework, such as PyTorch or vLLM."),
+        ("process", "Of processes of this name, without arguments."),
+        ("user", "Of processes of this user."),
+    ):
+        function = click.option(f"--{name}", metavar="GLOB", help=words)(function)
+    function = click.option(
+        "--gpu",
+        metavar="GLOB",
+        shell_complete=options.complete_gpu,
+        help="On this GPU: index, name or UUID, as a glob like all of these.",
+    )(function)
+    kinds = click.Choice(["leak", "gpu", "held"])
+    return click.option("--kind", type=kinds, help="Alerts of this kind.")(function)
+
+
+@command.command(
+    "set",
+    epilog=options.examples("snooze latest 1h", "snooze --framework vLLM --kind leak 2d"),
+)
+@click.argument("words", nargs=-1, metavar="[ALERT] DURATION", shell_complete=_complete)
+@_conditions
+@click.option("--even-critical", is_flag=True, help="Also keep still when it is critical.")
+@click.option("--why", metavar="TEXT", help="Why, for those who ask later.")
+def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: str | None) -> int:  # noqa: FBT001
+    """Set it; `snooze ALERT DURATION` is the same. One on the same alerts replaces an older one."""
+    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+
+    flags = options.current()
+    now_s = time.time()
+    matcher = _matcher(rule, flags.gpu)
+    named, term = _read(words, ruled=matcher != Matcher())
+    for_s = _seconds(term, named=named)
+    found = _gather()
+    meant = None if named is None else incidents.pick(found.alerts, named)
+    because = text.clean(why, limit=_WHY_CHARS).strip() if why else ""
+    if meant is not None:
+        until_resolved = term == UNTIL_RESOLVED
+        if until_resolved and meant.state not in incidents.OPEN:
+            raise GpuwatchdError(
+                "it is over already", hint=f"give a duration: gpuwatchctl snooze {named} 8h"
+            )
+        silence = store.of_alert(
+            meant,
+            now_s=now_s,
+            for_s=for_s,
+            until_resolved=until_resolved,
+            even_critical=even_critical,
+            who=_user(),
+            why=because,
+        )
+    else:
+        silence = Silence(
+            matcher=matcher,
+            from_at_s=now_s,
+            until_at_s=now_s + for_s,
+            even_critical=even_critical,
+            who=_user(),
+            why=because,
+        )
+    kept = store.add(config.state_dir(), silence)
+    fits = _fitting(kept, found.alerts)
+    running = look.running()
+    if flags.json:
+        entry = _entry(kept, fits, now_s) | {"daemon_running": running}
+        output.emit_json(envelope.answer("snooze", [entry], source="database"))
+        return 0
+    out = output.Out(flags)
+    out.flow([(meant.title or meant.key if meant else _rule(matcher), "bold")], rest="  ")
+    for line in _follows(kept, meant, fits, running=running, now_s=now_s):
+        out.flow(line.split(" "), first="  ", rest="  ", gap=" ")
+    return 0
+
+
+def _follows(
+    silence: Silence, meant: Alert | None, fits: Sequence[Alert], *, running: bool, now_s: float
+) -> list[str]:
+    """Return what a silence that was just set does, one sentence a line."""
+    end = _until(silence, now_s)
+    lines = [f"nobody is told of it {end}; it is still watched, and shown by status and alerts"]
+    if meant is None:
+        count = len(fits)
+        now = "nothing that is open" if not count else "1 open alert" if count == 1 else ""
+        verb = "fits" if count < 2 else "fit"
+        lines.append(f"{now or f'{count} open alerts'} {verb} it now")
+    elif meant.state not in incidents.OPEN:
+        lines.append("it is over already: this holds should it come back")
+    if not silence.even_critical:
+        lines.append("what is critical is told all the same (not so with --even-critical)")
+    elif meant is not None and meant.severity == "critical":
+        lines.append("also of what is critical, as it is now")
+    else:
+        lines.append("also of what is critical")
+    if not running:
+        lines.append("no daemon runs: it holds from when one does")
+    lines.append(f"gpuwatchctl snooze clear {silence.row} takes it back")
+    return lines
+
+
+def _until(silence: Silence, now_s: float) -> str:
+    at = units.moment(silence.until_at_s, now_s=now_s, zone=True)
+    left = units.duration(max(0.0, silence.until_at_s - now_s))
+    if silence.until_resolved:
+        return f"until it is over, at the latest until {at}"
+    return f"until {at} (for {left})"
+
+
+def _matcher(rule: dict[str, str | None], before: Sequence[str]) -> Matcher:
+    """Return what the options name; ``--gpu`` may stand before the verb, too."""
+    values = {name: text.clean(rule.get(name) or "", limit=_VALUE_CHARS) for name in _CONDITIONS}
+    gpus = [*before, *([values["gpu"]] if values["gpu"] else [])]
+    if len(gpus) > 1:
+        raise click.UsageError("one --gpu only; a glob may name several: --gpu '[01]'")
+    values["gpu"] = gpus[0].removeprefix("GPU ") if gpus else ""
+    return Matcher(**values)
+
+
+def _read(words: Sequence[str], *, ruled: bool) -> tuple[str | None, str]:
+    """Return which alert and for how long.
+
+    Raises
+    ------
+    UsageError
+        When something is missing or too much.
+    """
+    if ruled and len(words) == 1:
+        return None, words[0]
+    if not ruled and len(words) == 2:
+        return words[0], words[1]
+    if ruled and len(words) == 2:
+        raise click.UsageError("an ALERT or a rule, not both")
+    if not words:
+        raise click.UsageError("of which alert, and for how long? snooze latest 1h")
+    if len(words) == 1 and _is_term(words[0]):
+        raise click.UsageError(f"of which alert? snooze latest {words[0]}")
+    if len(words) == 1:
+        raise click.UsageError(f"for how long? snooze {words[0]} 1h (or 8h, 2d, until-resolved)")
+    raise click.UsageError("one ALERT and one DURATION: snooze latest 1h")
+
+
+def _is_term(word: str) -> bool:
+    try:
+        return word == UNTIL_RESOLVED or bool(units.parse_duration(word))
+    except ValueError:
+        return False
+
+
+def _seconds(term: str, *, named: str | None) -> float:
+    from gpuwatchd.store.silences import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
+
+    if term == UNTIL_RESOLVED:
+        if named is None:
+            raise click.UsageError("until-resolved needs an ALERT; a rule needs a duration: 8h, 2d")
+        return LONGEST_S
+    try:
+        seconds = units.parse_duration(term)
+    except ValueError as error:
+        raise click.UsageError(f"{error}, or until-resolved") from error
+    if term.strip().replace(".", "").isdecimal():
+        raise click.UsageError(f"{term} of what? {term}m or {term}h")
+    if seconds <= 0:
+        raise click.UsageError("the duration must be more than zero")
+    if seconds > LONGEST_S:
+        raise click.UsageError("at most 30d: what is forgotten must be heard of again")
+    return seconds
+
+
+# ---- list and clear -----------------------------------------------------------------------------
+
+
+@command.command("list", epilog=options.examples("snooze list", "snooze list --all --json"))
+@click.option("--all", "everything", is_flag=True, help="Also what has ended or was taken back.")
+def list_(everything: bool) -> int:  # noqa: FBT001
+    """List what is snoozed, the newest first."""
+    from gpuwatchd.ctl import past  # noqa: PLC0415
+
+    flags = options.current()
+    now_s = time.time()
+    with past.reader() as history:
+        known = history.silences(all_of_them=everything)[::-1]
+        alerts = history.alerts(now_s - _TITLES_S)
+    shown = [one for one in known if everything or _state(one, now_s) == "in-force"]
+    if flags.json:
+        data = [_entry(one, _fitting(one, alerts), now_s) for one in shown]
+        output.emit_json(envelope.answer("snooze", data, source="database"))
+        return 0
+    out = output.Out(flags)
+    if not shown:
+        out.line("nothing is snoozed")
+    titles = {alert.key: alert.title for alert in alerts}
+    for one in shown:
+        _show(out, one, titles, _fitting(one, alerts), now_s)
+    return 0
+
+
+def _show(
+    out: output.Out, one: Silence, titles: dict[str, str], fits: Sequence[Alert], now_s: float
+) -> None:
+    state = _state(one, now_s)
+    ended = one.until_at_s if one.cleared_at_s is None else one.cleared_at_s
+    when = (
+        _until(one, now_s)
+        if state == "in-force"
+        else f"{'taken back' if state == 'cleared' else 'over'} {units.moment(ended, now_s=now_s)}"
+    )
+    parts: list[output.Part] = [
+        f"{one.row}",
+        (titles.get(one.matcher.key) or _rule(one.matcher), "bold"),
+        (when, "" if state == "in-force" else "dim"),
+        "also of what is critical" if one.even_critical else "",
+        f"by {one.who}" if one.who else "",
+        one.why,
+    ]
+    out.flow([part for part in parts if part], rest="  ")
+    if state == "in-force" and not one.matcher.key:
+        count = len(fits)
+        out.flow([(f"fits {count} open alert{'' if count == 1 else 's'}", "dim")], first="  ")
+
+
+@command.command(
+    "clear", epilog=options.examples("snooze clear 3", "snooze clear latest", "snooze clear --all")
+)
+@click.argument("which", required=False, metavar="[ID|ALERT]", shell_complete=options.complete_key)
+@click.option("--all", "everything", is_flag=True, help="Everything that is snoozed.")
+def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
+    """Take it back: by its number in `snooze list`, by its ALERT, or --all."""
+    from gpuwatchd.ctl import past  # noqa: PLC0415
+    from gpuwatchd.store import silences as store  # noqa: PLC0415
+
+    if (which is None) != everything:
+        raise click.UsageError("which one? its number in `snooze list`, its ALERT, or --all")
+    flags = options.current()
+    now_s = time.time()
+    with past.reader() as history:
+        standing = [one for one in history.silences() if _state(one, now_s) == "in-force"]
+    chosen = standing if which is None else _chosen(standing, which)
+    rows = tuple(one.row for one in chosen if one.row is not None)
+    done = store.clear(config.state_dir(), rows, now_s) if rows else 0
+    running = look.running()
+    if flags.json:
+        data = [
+            _entry(one, (), now_s) | {"state": "cleared", "cleared_at": units.instant(now_s)}
+            for one in chosen
+        ]
+        output.emit_json(envelope.answer("snooze", data, source="database"))
+        return 0
+    out = output.Out(flags)
+    for one in chosen:
+        out.flow([f"{one.row}", (_rule(one.matcher), "bold"), "taken back"], rest="  ")
+    if not done:
+        out.line("nothing is snoozed")
+    elif not running:
+        out.line("no daemon runs: people are told again when one does")
+    return 0
+
+
+def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
+    """Return the silences that a number or an alert names.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is none.
+    """
+    numbered = [one for one in standing if which.isdecimal() and one.row == int(which)]
+    exact = numbered or [one for one in standing if one.matcher.key == which]
+    if exact:
+        return exact
+    try:
+        key = incidents.pick(_gather().alerts, which).key
+    except StoreError:
+        raise
+    except GpuwatchdError as error:
+        words = f"nothing is snoozed that {text.clean(which, limit=_VALUE_CHARS)!r} names"
+        raise GpuwatchdError(words, hint="gpuwatchctl snooze list") from error
+    of_it = [one for one in standing if one.matcher.key == key]
+    if not of_it:
+        raise GpuwatchdError(f"{key} is not snoozed", hint="gpuwatchctl snooze list")
+    return of_it
+
+
+# ---- shared -------------------------------------------------------------------------------------
+
+
+def _gather() -> Found:
+    """Return all alerts; they must be in the history, where a silence goes.
+
+    Raises
+    ------
+    StoreError
+        When there is no usable history.
+    """
+    found = incidents.gather(0.0, only_open=False)
+    if found.trouble is not None:
+        raise StoreError(
+            f"nothing can be snoozed without the history: {found.trouble.message}",
+            hint=found.trouble.hint,
+        ) from found.trouble
+    return found
+
+
+def _fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:
+    """Return the open alerts that a silence is about."""
+    from gpuwatchd import policy  # noqa: PLC0415 - only these verbs judge a rule
+
+    found = {
+        alert.key: alert
+        for alert in alerts
+        if alert.state in incidents.OPEN and policy.matches(silence.matcher, alert)
+    }
+    return list(found.values())
+
+
+def _state(silence: Silence, now_s: float) -> str:
+    ended = silence.cleared_at_s
+    if ended is not None:
+        # The daemon strikes those whose time is over, too.
+        return "over" if silence.until_resolved or ended >= silence.until_at_s else "cleared"
+    return "in-force" if now_s < silence.until_at_s else "over"
+
+
+def _rule(matcher: Matcher) -> str:
+    """Return a rule as it was typed."""
+    if matcher.key:
+        return matcher.key
+    given = ((name, getattr(matcher, name)) for name in _CONDITIONS)
+    return " ".join(f"--{name} {value}" for name, value in given if value) or "every alert"
+
+
+def _entry(silence: Silence, fits: Sequence[Alert], now_s: float) -> dict[str, Any]:
+    matcher = {
+        name: text.clean(value)
+        for name in ("key", *_CONDITIONS)
+        if (value := getattr(silence.matcher, name))
+    }
+    return {
+        "id": silence.row,
+        "matcher": matcher,
+        "state": _state(silence, now_s),
+        "from_at": units.instant(silence.from_at_s),
+        "until_at": units.instant(silence.until_at_s),
+        "until_resolved": silence.until_resolved,
+        "even_critical": silence.even_critical,
+        "who": envelope.maybe(silence.who or None),
+        "why": envelope.maybe(silence.why or None),
+        "cleared_at": units.instant(silence.cleared_at_s),
+        "fits": [text.clean(alert.key) for alert in fits],
+    }
+
+
+def _user() -> str:
+    try:
+        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return str(os.getuid())
