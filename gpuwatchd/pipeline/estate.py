@@ -16,6 +16,28 @@ if TYPE_CHECKING:
     from gpuwatchd.policy import Rules
 
 Past = tuple[Subject, Sequence[tuple[float, float]]]
+EARLIER = "an earlier run"
+"""Under what alerts are announced whose subject has not appeared."""
+UNSEEN_S = 600.0
+"""So long they wait for it: until then nobody knows whether they are still true."""
+
+
+class Unseen:
+    """The alert of a subject that has not appeared, as the herald wants it."""
+
+    def __init__(self, alerts: dict[str, Alert], key: str) -> None:
+        self._alerts = alerts
+        self._key = key
+
+    @property
+    def alert(self) -> Alert | None:
+        """The alert as it stands."""
+        return self._alerts.get(self._key)
+
+    @alert.setter
+    def alert(self, alert: Alert | None) -> None:
+        if alert is not None:
+            self._alerts[self._key] = alert
 
 
 class Estate:
@@ -41,6 +63,14 @@ class Estate:
     def alert(self, subject: Subject) -> Alert | None:
         """Hand out the open alert of a subject."""
         return self.alerts.pop(subject.id, None) if self.alerts else None
+
+    def unseen(self, now_s: float) -> list[Unseen]:
+        """Return the alerts of whose subject nothing has been heard for some time."""
+        return [
+            Unseen(self.alerts, key)
+            for key, alert in self.alerts.items()
+            if now_s - alert.finding.judged_at_s >= UNSEEN_S
+        ]
 
     def gone(self, uid: str, present: Container[ProcessKey]) -> Iterator[tuple[Subject, Ring]]:
         """Hand out what is left of a device's processes: they ended while nobody watched.

@@ -4,38 +4,61 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from gpuwatchd import policy
 from gpuwatchd.model import Alert, Decision, Delivery
-from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.clock import moved_alert
+from gpuwatchd.pipeline.bygone import Bygone
+from gpuwatchd.pipeline.ruling import local
+from gpuwatchd.pipeline.track import Track
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gpuwatchd.pipeline.dressing import Dresser
     from gpuwatchd.pipeline.post import Post
-    from gpuwatchd.pipeline.tracks import Track, Watcher
+    from gpuwatchd.pipeline.silencing import Silencing
+    from gpuwatchd.pipeline.tracks import Watcher
+    from gpuwatchd.policy import Announced, Notice
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
 
 STALE_S = 600.0
 """Nobody is reminded of an alert whose subject has not been seen for this long."""
-STALE = "nothing has been heard of it for 10 minutes"
+STALE = policy.STALE
 _HOUR_S = 3600.0
 
+Opening = tuple[str, float]
+"""Key of an alert, and when it opened."""
 
-def _aged(track: Track, now_s: float) -> Alert | None:
-    """Mark a track's alert as stale, or take that back; return it when that is news."""
-    alert, newest = track.alert, track.window.last
-    fresh = newest is not None and now_s - newest[0] <= STALE_S
-    if alert is None or fresh == (alert.held_back != STALE):
+
+class Bearer(Protocol):
+    """What an alert is kept with: a track, or an alarm."""
+
+    alert: Alert | None
+
+
+def _heard_at_s(bearer: Bearer) -> float | None:
+    """Return when something was last known of a subject."""
+    if isinstance(bearer, Track):
+        newest = bearer.window.last
+        return None if newest is None else newest[0]
+    at_s: float | None = getattr(bearer, "heard_at_s", None)
+    return at_s
+
+
+def _aged(bearer: Bearer, now_s: float) -> Alert | None:
+    """Mark an alert as stale, or take that back; return it when that is news."""
+    alert, heard_s = bearer.alert, _heard_at_s(bearer)
+    fresh = heard_s is not None and now_s - heard_s <= STALE_S
+    # One that is held back for another reason says that.
+    if alert is None or alert.held_back != (STALE if fresh else ""):
         return None
-    track.alert = msgspec.structs.replace(alert, held_back="" if fresh else STALE)
-    return track.alert
+    bearer.alert = msgspec.structs.replace(alert, held_back="" if fresh else STALE)
+    return bearer.alert
 
 
 class Herald:
@@ -49,6 +72,10 @@ class Herald:
         Takes the messages.
     history
         Where alerts and deliveries are written, in one transaction; None writes nothing.
+    dresser
+        Makes the messages.
+    silencing
+        Knows what nobody wants to hear of.
     wall, mono
         Clocks of the people who are told: the clock of a source may be a recorded one.
     """
@@ -59,73 +86,145 @@ class Herald:
         post: Post,
         history: History | None,
         *,
+        dresser: Dresser,
+        silencing: Silencing,
         wall: Callable[[], float],
         mono: Callable[[], float],
     ) -> None:
         self._watcher = watcher
         self._post = post
         self._history = history
+        self._dresser = dresser
+        self._silencing = silencing
         self._wall = wall
         self._mono = mono
         self._sent_mono_s: deque[float] = deque(maxlen=1000)
-        self._owing: dict[tuple[str, str], Alert] = {}
+        self._bygone = Bygone()
+        self._open: dict[str, tuple[Alert, ...]] = {}
+        """Source -> its alerts that are open."""
         self.failing: dict[str, str] = {}
         """Alert key -> why no message could be made of it."""
 
+    def resume(self, over: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
+        """Take up what an earlier run left.
+
+        Parameters
+        ----------
+        over
+            Alerts that ended lately, and older ones of which that is still to be told.
+        sent_at_s
+            When messages went out within the last hour.
+        """
+        self._bygone.recall(over, now_s)
+        mono_s = self._mono()
+        # What was sent "in the future" of a clock that was set back counts as sent now.
+        self._sent_mono_s.extend(mono_s - max(0.0, now_s - at_s) for at_s in sorted(sent_at_s))
+
     def move(self, source: str, alerts: list[Alert], by_s: float) -> None:
         """Take over alerts whose times were moved by a step of the wall clock."""
-        for owing in [key for key in self._owing if key[0] == source]:
-            self._owing[owing] = moved_alert(self._owing[owing], by_s)
+        alerts = alerts + self._bygone.move(source, by_s)
         if self._history is not None and alerts:
             self._history.apply(alerts, [])
 
     def announce(
-        self, source: str, tracks: Iterable[Track], changes: list[Alert], now_s: float
+        self, source: str, bearers: Iterable[Bearer], changes: list[Alert], now_s: float
     ) -> list[Decision]:
         """Book the notices that are due for one source's alerts, and send them.
 
         Parameters
         ----------
-        tracks
+        bearers
             Those of the source that have an alert; others among them change nothing.
         changes
             Alerts whose state has just changed.
         now_s
             The time on the source's clock.
         """
+        told = {
+            one.alert.key: one
+            for one in bearers
+            if one.alert is not None and one.alert.state != "pending"
+        }
+        news = self._news(source, told, changes, now_s)
+        owed = self._bygone.owed(source)
+        if not told and not news and not owed:
+            self._open.pop(source, None)
+            return []
+        for one in told.values():
+            aged = _aged(one, now_s)
+            if aged is not None:
+                news[aged.key, aged.opened_at_s] = aged
+        found = self._announced(source, told, owed, now_s)
+        deliveries, unmade, priced = self._messages(found, told, now_s)
+        decisions = [one for one in found.decisions if one.alert_key not in unmade]
+        for alert in found.alerts:
+            if alert.key not in unmade:
+                alert = priced.get(alert.key, alert)  # noqa: PLW2901
+                self._book(source, alert, told, now_s)
+                news[alert.key, alert.opened_at_s] = alert
+        self._open[source] = _alerts(told)
+        if self._history is not None and (news or deliveries or decisions):
+            self._history.decide(decisions)
+            deliveries = self._history.apply(list(news.values()), deliveries)
+        self._post.send(deliveries)
+        return decisions
+
+    def _news(
+        self, source: str, told: dict[str, Bearer], changes: list[Alert], now_s: float
+    ) -> dict[Opening, Alert]:
+        """Take in alerts whose state changed; return them as they stand now."""
+        rules, news = self._watcher.rules, {}
         for alert in changes:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
+            now = alert
+            bearer = told.get(alert.key)
             if alert.state == "resolved":
-                self._owing[source, alert.key] = alert
-        told = {
-            track.alert.key: track
-            for track in tracks
-            if track.alert is not None and track.alert.state != "pending"
-        }
-        aged = [marked for track in told.values() if (marked := _aged(track, now_s)) is not None]
-        candidates = [
-            track.alert
-            for track in told.values()
-            if track.alert is not None
-            and (track.alert.held_back != STALE or track.alert.notices == 0)
+                self._bygone.over(source, alert, rules, now_s)
+            elif bearer is not None and bearer.alert is not None:
+                now = self._dresser.introduced(bearer.alert)
+                now = msgspec.structs.replace(now, group=now.group or policy.group_of(now))
+                if now.state == "firing" and now.firing_at_s == now.changed_at_s:
+                    now, not_over = self._bygone.reopened(source, now, rules, now_s)
+                    if not_over is not None:
+                        news[not_over.key, not_over.opened_at_s] = not_over
+                bearer.alert = now
+            news[now.key, now.opened_at_s] = now
+        return news
+
+    def _announced(
+        self, source: str, told: dict[str, Bearer], owed: list[Alert], now_s: float
+    ) -> Announced:
+        """Ask policy what is to be told."""
+        rules = self._watcher.rules
+        alerts = [
+            alert for alert in _alerts(told) if alert.held_back != STALE or alert.notices == 0
         ]
-        # One that is open again is not over.
-        candidates += [
-            alert
-            for (name, key), alert in self._owing.items()
-            if name == source and key not in told
+        # One that has fired again is not over.
+        alerts += [
+            one
+            for one in owed
+            if (same := told.get(one.key)) is None
+            or same.alert is None
+            or same.alert.state != "firing"
         ]
-        booked, decisions = policy.announce(
-            candidates, self._watcher.rules, now_s=now_s, sent_at_s=self._sent_at_s(now_s)
+        levels = {}
+        if rules.overrides:
+            for key, one in told.items():
+                newest = one.window.last if isinstance(one, Track) else None
+                if newest is not None:
+                    levels[key] = newest[1]
+        silences = self._silencing.active
+        around = policy.Around(
+            local=local(self._wall()) if silences or rules.quiet else None,
+            silences=tuple(silences),
+            others=tuple(
+                alert for name, some in self._open.items() if name != source for alert in some
+            ),
+            past=self._bygone.lately(),
+            levels=levels,
         )
-        deliveries, unmade = self._messages(booked, decisions, now_s)
-        booked = [alert for alert in booked if alert.key not in unmade]
-        self._book(source, booked, told)
-        newest_of = {(a.key, a.opened_at_s): a for a in (*aged, *changes, *booked)}
-        if self._history is not None and (newest_of or deliveries):
-            deliveries = self._history.apply(list(newest_of.values()), deliveries)
-        self._post.send(deliveries)
-        return [decision for decision in decisions if decision.alert_key not in unmade]
+        sent_s = self._sent_at_s(now_s)
+        return policy.announce(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
 
     def _sent_at_s(self, now_s: float) -> list[float]:
         """Return when messages went out, on the clock of ``now_s``: an hour is one of people's."""
@@ -134,49 +233,74 @@ class Herald:
             self._sent_mono_s.popleft()
         return [now_s - (mono_s - at_s) for at_s in self._sent_mono_s]
 
-    def _book(self, source: str, booked: Iterable[Alert], told: dict[str, Track]) -> None:
-        for alert in booked:
-            if alert.state == "resolved":
-                self._owing[source, alert.key] = alert
-            else:
-                told[alert.key].alert = alert
-        self._owing = {k: a for k, a in self._owing.items() if a.next_notice_at_s is not None}
+    def _book(self, source: str, alert: Alert, told: dict[str, Bearer], now_s: float) -> None:
+        """Keep an alert as policy left it, where it is kept."""
+        if alert.state == "resolved":
+            self._bygone.over(source, alert, self._watcher.rules, now_s)
+        else:
+            told[alert.key].alert = alert
 
     def _messages(
-        self, booked: Iterable[Alert], decisions: Iterable[Decision], now_s: float
-    ) -> tuple[list[Delivery], set[str]]:
-        """Return the messages, and the alerts of which none could be made: they stay due."""
-        by_key = {alert.key: alert for alert in booked}
+        self, found: Announced, told: dict[str, Bearer], now_s: float
+    ) -> tuple[list[Delivery], set[str], dict[str, Alert]]:
+        """Return the messages; the alerts of which none could be made; and what the others cost.
+
+        Those of which none could be made stay due.
+        """
+        for one in found.decisions:
+            if one.kind == "hold":
+                log.info("held back key=%s reason=%r", one.alert_key, one.reason)
+        booked = {alert.key: alert for alert in found.alerts}
         out: list[Delivery] = []
         unmade: set[str] = set()
-        counted: set[str] = set()
-        for decision in decisions:
-            key = decision.alert_key
-            if decision.kind != "notify":
-                log.info("held back key=%s reason=%r", key, decision.reason)
-                continue
+        priced: dict[str, Alert] = {}
+        for notice in found.notices:
+            keys = [notice.alert.key, *(one.key for one in notice.also)]
             try:
-                message = messages.compose(by_key[key], decision.notice, now_s=now_s)
+                costs = {key: self._dresser.priced(booked[key], now_s) for key in keys}
+                out += self._deliveries(_with_costs(notice, costs), told, now_s)
             except Exception as error:
-                if key not in self.failing:
-                    log.exception("failed part=message key=%s", key)
-                self.failing[key] = f"no message could be made of {key}: {error!r}"
-                unmade.add(key)
-                continue
-            self.failing.pop(key, None)
-            if key not in counted:
-                counted.add(key)
-                self._sent_mono_s.append(self._mono())
-            at_s = self._wall()
-            out.append(
-                Delivery(
-                    alert_key=key,
-                    channel=decision.target,
-                    message=message,
-                    state="pending",
-                    attempts=0,
-                    created_at_s=at_s,
-                    next_try_at_s=at_s,
+                if not unmade.union(self.failing).issuperset(keys):
+                    log.exception("failed part=message key=%s", keys[0])
+                self.failing.update(
+                    {key: f"no message could be made of {key}: {error!r}" for key in keys}
                 )
+                unmade.update(keys)
+                continue
+            priced.update(costs)
+            for key in keys:
+                self.failing.pop(key, None)
+            self._sent_mono_s.append(self._mono())
+        return out, unmade, priced
+
+    def _deliveries(self, notice: Notice, told: dict[str, Bearer], now_s: float) -> list[Delivery]:
+        bearer = told.get(notice.alert.key)
+        curve = bearer if isinstance(bearer, Track) else None
+        message = self._dresser.message(notice, curve, now_s)
+        at_s = self._wall()
+        return [
+            Delivery(
+                alert_key=notice.alert.key,
+                channel=route.channel,
+                message=message,
+                state="pending",
+                attempts=0,
+                created_at_s=at_s,
+                next_try_at_s=at_s if route.kind == "send" else route.until_at_s,
+                held="" if route.kind == "send" else route.reason,
             )
-        return out, unmade
+            for route in notice.routes
+        ]
+
+
+def _alerts(told: dict[str, Bearer]) -> tuple[Alert, ...]:
+    return tuple(one.alert for one in told.values() if one.alert is not None)
+
+
+def _with_costs(notice: Notice, costs: dict[str, Alert]) -> Notice:
+    def with_cost(alert: Alert) -> Alert:
+        return msgspec.structs.replace(alert, cost=costs[alert.key].cost)
+
+    return msgspec.structs.replace(
+        notice, alert=with_cost(notice.alert), also=tuple(map(with_cost, notice.also))
+    )

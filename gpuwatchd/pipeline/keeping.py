@@ -14,9 +14,12 @@ from gpuwatchd.store.norms import Norm
 if TYPE_CHECKING:
     from gpuwatchd.model import Device, Sample
     from gpuwatchd.pipeline.alarms import Alarms
+    from gpuwatchd.pipeline.herald import Herald
     from gpuwatchd.pipeline.intake import Intake
     from gpuwatchd.pipeline.post import Post
     from gpuwatchd.store.writer import History
+
+_HOUR_S = 3600.0
 
 
 class Keeping:
@@ -34,8 +37,8 @@ class Keeping:
         self._history = history
         self._intake = intake
 
-    def resume(self, post: Post, alarms: Alarms, now_s: float) -> None:
-        """Take up what the history knows: points, open alerts, baselines, unsent messages."""
+    def resume(self, post: Post, alarms: Alarms, herald: Herald, now_s: float) -> None:
+        """Take up what the history knows: points, alerts, baselines, unsent messages."""
         intake = self._intake
         span_s = intake.watcher.config.detection.analysis_window_hours * 3600.0
         intake.refill(self._history.recent_series(now_s - span_s))
@@ -47,6 +50,13 @@ class Keeping:
                 intake.adopt(known)
         for uid, norm in self._history.shelf.norms().items():
             intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
+        rules = intake.watcher.rules
+        since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
+        herald.resume(
+            [resumed(over, rules, now_s) for over in self._history.over_since(since_s)],
+            [notice.at_s for notice in self._history.recent_notices(now_s - _HOUR_S)],
+            now_s,
+        )
         post.resume(now_s)
 
     def record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:

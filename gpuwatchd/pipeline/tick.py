@@ -13,9 +13,12 @@ import msgspec
 from gpuwatchd import __version__
 from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
 from gpuwatchd.pipeline import blaming, handover, peaks
+from gpuwatchd.pipeline.alarms import SOURCE as ALARMS
 from gpuwatchd.pipeline.alarms import Alarms
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.costing import Costing
+from gpuwatchd.pipeline.dressing import Dresser
+from gpuwatchd.pipeline.estate import EARLIER
 from gpuwatchd.pipeline.guard import Guard
 from gpuwatchd.pipeline.happenings import Happenings
 from gpuwatchd.pipeline.herald import Herald
@@ -29,7 +32,7 @@ from gpuwatchd.pipeline.serving import Serving
 from gpuwatchd.pipeline.silencing import Silencing
 from gpuwatchd.pipeline.state import Scene, Sparks
 from gpuwatchd.pipeline.tracks import Watcher, rules_of
-from gpuwatchd.pipeline.workers import SourceWorker
+from gpuwatchd.pipeline.workers import SourceWorker, labelled
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveState
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config
     from gpuwatchd.host import Host
+    from gpuwatchd.pipeline.herald import Bearer
     from gpuwatchd.ports import Source
     from gpuwatchd.store.writer import History
 
@@ -119,7 +123,7 @@ class Pipeline:
                 deadline_s=config.daemon.source_deadline,
                 fresh=partial(fresh, position) if fresh is not None else None,
             )
-            for position, (label, source) in enumerate(_labelled(sources))
+            for position, (label, source) in enumerate(labelled(sources))
         }
         self.history = history
         self.runtime_dir = runtime_dir
@@ -127,7 +131,6 @@ class Pipeline:
             self.watcher, self.intake, None if history is None else history.shelf
         )
         self.post = Post(courier, history, policy=config.policy, wall=wall, mono=mono)
-        self.herald = Herald(self.watcher, self.post, history, wall=wall, mono=mono)
         self.happenings = Happenings(history)
         self.serving = Serving(config, host)
         self.holdings = Holdings(config, self.intake, self.serving, host)
@@ -141,6 +144,12 @@ class Pipeline:
         self.alarms = Alarms(config, self.intake, self.holdings)
         self.costing = Costing(config, self.intake, history)
         self.holdings.price = self.costing.price
+        booted_at_s = None if host is None else host.booted_at_s
+        self.dresser = Dresser(config, self.intake, self.costing, booted_at_s=booted_at_s)
+        self.herald = Herald(
+            self.watcher, self.post, history,
+            dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
+        )  # fmt: skip
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -163,6 +172,7 @@ class Pipeline:
         self.config = config
         self.watcher.config = self.serving.config = self.holdings.config = config
         self.alarms.config = self.costing.config = self.pressed.config = config
+        self.dresser.config = config
         self.watcher.rules = rules_of(config)
         self.post.policy = config.policy
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
@@ -173,7 +183,10 @@ class Pipeline:
         """Take up what the history knows: recent points, open alerts, undelivered messages."""
         if self._keeping is not None:
             keeping = self._keeping
-            self._guard("history", lambda: keeping.resume(self.post, self.alarms, self._wall()))
+            self._guard(
+                "history",
+                lambda: keeping.resume(self.post, self.alarms, self.herald, self._wall()),
+            )
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             before = self._guard("live state", lambda: live.read(directory))
@@ -205,12 +218,13 @@ class Pipeline:
                 if silent_s is None:
                     continue
                 now_s = silent_s
-            decisions += self._announce(label, changed, now_s)
+            decisions += self._tell(label, self.intake.alerted(label), changed, now_s)
             changes += changed
         self.answered = len(samples)
         self._faults = (*faults, *(f for sample in samples for f in sample.faults))
         shown_s = self._wall() if taken_at_s is None else taken_at_s
-        changes += self._beside(shown_s)
+        beside, held = self._beside(shown_s)
+        changes, decisions = changes + beside, decisions + held
         self._guard("silences", lambda: self.silencing.ended(changes, self._wall()))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
@@ -222,21 +236,19 @@ class Pipeline:
         # Now that everybody knows: this may take some milliseconds.
         self._guard("knowledge", self.knowledge.step)
         return Tick(
-            samples=tuple(samples),
-            findings=self._findings(),
-            alerts=state.alerts,
-            changes=tuple(changes),
-            decisions=tuple(decisions),
-            state=state,
-        )
+            samples=tuple(samples), findings=self._findings(), alerts=state.alerts,
+            changes=tuple(changes), decisions=tuple(decisions), state=state,
+        )  # fmt: skip
 
-    def _beside(self, now_s: float) -> list[Alert]:
-        """Look at what no curve tells; return the alerts that this opened or ended."""
+    def _beside(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
+        """Look at what no curve tells; return the alerts that changed, and who is told."""
         present = self.intake.people.present(self.intake.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present, now_s))
         self._guard("holdings", lambda: self.holdings.look(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
-        return self._guard("alarms", lambda: self.alarms.step(now_s)) or []
+        changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []
+        told = self._tell(ALARMS, list(self.alarms.alarms.values()), changed, now_s)
+        return changed, told + self._tell(EARLIER, self.intake.estate.unseen(now_s), [], now_s)
 
     def _findings(self) -> dict[str, Finding]:
         """Return every newest judgement; the same dictionary until there is a newer one."""
@@ -305,11 +317,13 @@ class Pipeline:
         told = blaming.blamed(alert, seen, self.intake.infos, self.watcher.tracks)
         return self.happenings.advised(told, seen.device, self.watcher.tracks)
 
-    def _announce(self, label: str, changed: list[Alert], now_s: float) -> list[Decision]:
-        tracks = self.intake.alerted(label)
-        return (
-            self._guard("policy", lambda: self.herald.announce(label, tracks, changed, now_s)) or []
-        )
+    def _tell(
+        self, label: str, bearers: Sequence[Bearer], changed: list[Alert], now_s: float
+    ) -> list[Decision]:
+        def work() -> list[Decision]:
+            return self.herald.announce(label, bearers, changed, now_s)
+
+        return self._guard("policy", work) or []
 
     def _flush(self) -> None:
         if self.history is not None:
@@ -381,13 +395,3 @@ class Pipeline:
             self._guard("history", self.history.close)
         for worker in self.workers.values():
             self._guard("close", worker.close)
-
-
-def _labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
-    """Return sources with a name that is each one's own: two logs may be replayed at once."""
-    names: dict[str, int] = {}
-    out = []
-    for source in sources:
-        number = names[source.name] = names.get(source.name, 0) + 1
-        out.append((source.name if number == 1 else f"{source.name} {number}", source))
-    return out

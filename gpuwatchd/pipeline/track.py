@@ -144,7 +144,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """Why a rank ended that led before."""
     finding: Finding | None = None
     alert: Alert | None = None
-    told_at_s: float | None = None
     most_bytes: float | None = None
     """What it held at most, as somebody else counted it; known once it has ended."""
     due_s: float = 0.0
@@ -209,8 +208,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
         self.due_s += by_s
         self.judged_s += by_s
-        if self.told_at_s is not None:
-            self.told_at_s += by_s
         if self.finding is not None:
             self.finding = moved_finding(self.finding, by_s)
         if self.alert is not None:

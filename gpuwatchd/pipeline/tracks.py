@@ -217,7 +217,6 @@ class Watcher:
             self.rules,
             now_s=now_s,
             title=track.leads or track.title,
-            told_at_s=track.told_at_s,
         )
         track.finding = finding
         self.looks += 1
@@ -267,7 +266,6 @@ class Watcher:
         alert = outcome.alert
         track.alert = alert
         if alert is not None and alert.state == "resolved":
-            track.told_at_s = alert.last_notice_at_s
             track.alert, track.leads = None, ""
             if alert.ended == policy.STOPPED:
                 alert = msgspec.structs.replace(alert, ended=endings.of_calm(track, alert))

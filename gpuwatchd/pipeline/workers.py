@@ -10,7 +10,7 @@ from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.model import Fault, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gpuwatchd.ports import Source
 
@@ -164,3 +164,13 @@ def _serve(
             answers.put(source.read())
         except Exception as error:  # noqa: BLE001 - whatever a driver throws is this tick's fault row
             answers.put(error)
+
+
+def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
+    """Return sources with a name that is each one's own: two logs may be replayed at once."""
+    names: dict[str, int] = {}
+    out = []
+    for source in sources:
+        number = names[source.name] = names.get(source.name, 0) + 1
+        out.append((source.name if number == 1 else f"{source.name} {number}", source))
+    return out

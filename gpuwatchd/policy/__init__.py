@@ -4,6 +4,7 @@ Pure: the state comes in as an :class:`~gpuwatchd.model.Alert` and goes out as a
 keeps it, so that a restart, a crash or a reboot changes nothing.
 """
 
+from gpuwatchd.policy.grades import grade
 from gpuwatchd.policy.hours import Until, quiet_until
 from gpuwatchd.policy.inhibition import inhibitor
 from gpuwatchd.policy.life import (
@@ -11,27 +12,40 @@ from gpuwatchd.policy.life import (
     SLOW_S,
     STOPPED,
     alert_hold_s,
-    announce,
     clear_hold_s,
     ended,
     evaluate,
     inherited,
-    notice_due,
     pause_s,
     watch_hold_s,
 )
 from gpuwatchd.policy.matching import fits, matches, rules_for
+from gpuwatchd.policy.past import Past, matters, recalled, remembered, reopened
 from gpuwatchd.policy.routing import may_grow, routes, silenced, told_as
 from gpuwatchd.policy.rules import Effective, Local, Outcome, Override, Route, Rules
+from gpuwatchd.policy.telling import (
+    STALE,
+    Announced,
+    Around,
+    Notice,
+    announce,
+    group_of,
+    notice_due,
+)
 
 __all__ = [
     "FAST_S",
     "SLOW_S",
+    "STALE",
     "STOPPED",
+    "Announced",
+    "Around",
     "Effective",
     "Local",
+    "Notice",
     "Outcome",
     "Override",
+    "Past",
     "Route",
     "Rules",
     "Until",
@@ -41,13 +55,19 @@ __all__ = [
     "ended",
     "evaluate",
     "fits",
+    "grade",
+    "group_of",
     "inherited",
     "inhibitor",
     "matches",
+    "matters",
     "may_grow",
     "notice_due",
     "pause_s",
     "quiet_until",
+    "recalled",
+    "remembered",
+    "reopened",
     "routes",
     "rules_for",
     "silenced",

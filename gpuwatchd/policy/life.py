@@ -1,7 +1,6 @@
-r"""Findings + rules + past alerts -> decisions: when people are told, and why not.
+r"""The life of an alert: it opens, fires, gets worse or milder, and is over.
 
-Pure: the state comes in as an :class:`~gpuwatchd.model.Alert` and goes out as a new one; the store
-keeps it, so that a restart, a crash or a reboot changes nothing. The life of an alert::
+::
 
     pending -> watch -> firing -> resolved
           \------------/   \-> resolved
@@ -13,15 +12,12 @@ A finding opens as a *watch* (shown, not sent) when several evaluations in a row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from gpuwatchd.model import Alert, Decision, Finding, NoticeKind
+from gpuwatchd.model import Alert, Finding
+from gpuwatchd.policy.grades import MILDER_HOLD_S, grade
+from gpuwatchd.policy.past import first_notice_s, passes
 from gpuwatchd.policy.rules import HOUR_S, RANK, Outcome, Rules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0
@@ -101,7 +97,6 @@ def evaluate(
     *,
     now_s: float,
     title: str,
-    told_at_s: float | None = None,
 ) -> Outcome:
     """Return the alert after one evaluation of its subject.
 
@@ -115,19 +110,17 @@ def evaluate(
         Time on the clock that the finding was judged on.
     title
         Who it is about.
-    told_at_s
-        When an earlier alert of the same subject was last told, for the cool-down.
     """
     if finding.tier == "none":
         return _without_evidence(finding, alert, rules, now_s)
     if alert is None:
-        alert = _begun(finding, now_s, title, told_at_s)
+        alert = _begun(finding, now_s, title)
     strong = finding.tier == "alert"
     grown = msgspec.structs.replace(
         alert,
         finding=finding,
         # Nobody was told of a watch: what it is worth now counts, up or down.
-        severity=alert.severity if alert.state == "firing" else finding.severity,
+        severity=alert.severity if alert.state == "firing" else grade(finding),
         confirmations=alert.confirmations + 1,
         held_since_s=now_s if alert.held_since_s is None else alert.held_since_s,
         alert_confirmations=alert.alert_confirmations + 1 if strong else 0,
@@ -140,17 +133,16 @@ def evaluate(
     return _promote(grown, rules, now_s)
 
 
-def _begun(finding: Finding, now_s: float, title: str, told_at_s: float | None) -> Alert:
+def _begun(finding: Finding, now_s: float, title: str) -> Alert:
     return Alert(
         key=f"leak:{finding.subject.id}",
         kind="leak",
         subject=finding.subject,
         state="pending",
-        severity=finding.severity,
+        severity=grade(finding),
         finding=finding,
         opened_at_s=now_s,
         changed_at_s=now_s,
-        last_notice_at_s=told_at_s,
         title=title,
     )
 
@@ -167,12 +159,13 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
         fired = msgspec.structs.replace(
             alert,
             state="firing",
-            severity=finding.severity,
+            severity=grade(finding),
             watch_at_s=now_s if alert.watch_at_s is None else alert.watch_at_s,
             firing_at_s=now_s,
             changed_at_s=now_s,
-            next_notice_at_s=_first_notice_s(alert, rules, now_s),
         )
+        first_s = first_notice_s(fired, rules)
+        fired = msgspec.structs.replace(fired, next_notice_at_s=first_s)
         return Outcome(alert=fired, changed=True)
     if (
         alert.state == "pending"
@@ -180,28 +173,53 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
         and held >= watch_hold_s(finding)
     ):
         watched = msgspec.structs.replace(
-            alert, state="watch", severity=finding.severity, watch_at_s=now_s, changed_at_s=now_s
+            alert, state="watch", severity=grade(finding), watch_at_s=now_s, changed_at_s=now_s
         )
         return Outcome(alert=watched, changed=True)
-    if alert.state == "firing" and RANK[finding.severity] > RANK[alert.severity]:
-        # An escalation is news: it passes the cool-down.
-        told = alert.notices > 0
-        worse = msgspec.structs.replace(
-            alert,
-            severity=finding.severity,
-            changed_at_s=now_s,
-            next_notice_at_s=now_s if told else alert.next_notice_at_s,
-        )
-        return Outcome(alert=worse, changed=True)
+    return _regraded(alert, rules, now_s) if alert.state == "firing" else _same(alert)
+
+
+def _same(alert: Alert) -> Outcome:
     return Outcome(alert=alert, changed=False)
 
 
-def _first_notice_s(alert: Alert, rules: Rules, now_s: float) -> float:
-    held = now_s + rules.flap_hold_s
-    if alert.last_notice_at_s is None:
-        return held
-    # A subject that comes back within the cool-down was told about a moment ago.
-    return max(held, alert.last_notice_at_s + rules.cooldown_s)
+def _regraded(alert: Alert, rules: Rules, now_s: float) -> Outcome:
+    """Return a firing alert with the severity that its newest evidence has held.
+
+    Worse counts at once, and is news; milder only when it has lasted, and is shown in silence.
+    """
+    worth, is_now = grade(alert.finding, alert.severity), RANK[alert.severity]
+    if worth == "info" and is_now > 0:
+        worth = "warning"  # What has been an alert for people stays one until it is over.
+    if RANK[worth] == is_now:
+        calm = alert.milder_since_s is None
+        return _same(alert if calm else msgspec.structs.replace(alert, milder_since_s=None))
+    if RANK[worth] < is_now:
+        since_s = now_s if alert.milder_since_s is None else alert.milder_since_s
+        if now_s - since_s < MILDER_HOLD_S:
+            return _same(msgspec.structs.replace(alert, milder_since_s=since_s))
+    told = alert.told_severity
+    if told is None and alert.notices > 0:
+        told = alert.severity
+    graded = msgspec.structs.replace(
+        alert, severity=worth, told_severity=told, changed_at_s=now_s, milder_since_s=None
+    )
+    if RANK[worth] > is_now:
+        graded = msgspec.structs.replace(graded, next_notice_at_s=_sooner_s(graded, rules, now_s))
+    return Outcome(alert=graded, changed=True)
+
+
+def _sooner_s(alert: Alert, rules: Rules, now_s: float) -> float | None:
+    """Return when people are told of an alert that has become worse."""
+    planned_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
+    if alert.notices == 0:
+        due_s = first_notice_s(alert, rules)
+    elif passes(alert) or last_s is None:
+        due_s = now_s
+    else:
+        # They know it as bad as that, from before it was milder: the cool-down holds.
+        due_s = max(now_s, last_s + rules.cooldown_s)
+    return due_s if planned_s is None else min(planned_s, due_s)
 
 
 def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s: float) -> Outcome:
@@ -252,102 +270,24 @@ def inherited(alert: Alert, before: Alert, *, now_s: float) -> Alert:
         notices=before.notices,
         last_notice_at_s=before.last_notice_at_s,
         next_notice_at_s=now_s if worse else before.next_notice_at_s,
+        told_severity=before.told_severity or before.severity,
+        told_on=before.told_on,
+        told_flapping=before.told_flapping,
+        flaps=max(alert.flaps, before.flaps),
     )
 
 
 def _resolve(alert: Alert, why: str, rules: Rules, now_s: float) -> Alert:
     tell = rules.recovered and alert.notices > 0
+    # Of one that comes and goes people hear when it has been calm for an hour.
+    tell_s = now_s + HOUR_S if alert.told_flapping else now_s
     return msgspec.structs.replace(
         alert,
         state="resolved",
         resolved_at_s=now_s,
         changed_at_s=now_s,
         ended=why,
-        next_notice_at_s=now_s if tell else None,
-    )
-
-
-def notice_due(alert: Alert, now_s: float) -> NoticeKind | None:
-    """Return which notice this alert owes now, None when none."""
-    if alert.next_notice_at_s is None or now_s < alert.next_notice_at_s:
-        return None
-    if alert.state == "resolved":
-        return "resolved"
-    if alert.state != "firing":
-        return None
-    if alert.notices == 0:
-        return "firing"
-    return "escalated" if alert.next_notice_at_s == alert.changed_at_s else "repeat"
-
-
-def announce(
-    alerts: Iterable[Alert], rules: Rules, *, now_s: float, sent_at_s: Sequence[float]
-) -> tuple[list[Alert], list[Decision]]:
-    """Return the alerts with their notices booked, and what is to be sent or held.
-
-    Parameters
-    ----------
-    alerts
-        Open alerts and those just resolved.
-    sent_at_s
-        When messages went out lately, for the limit per hour.
-
-    Returns
-    -------
-    alerts, decisions
-        Only the alerts that changed; one decision per channel, or one hold with its reason.
-    """
-    changed: list[Alert] = []
-    decisions: list[Decision] = []
-    recent = sum(1 for at in sent_at_s if now_s - at < HOUR_S)
-    for alert in alerts:
-        notice = notice_due(alert, now_s)
-        if notice is None:
-            continue
-        if recent >= rules.max_per_hour:
-            why = f"{rules.max_per_hour} messages went out within the hour"
-            if alert.held_back != why:
-                decisions.append(_decision(alert, notice, now_s, kind="hold", reason=why))
-                changed.append(msgspec.structs.replace(alert, held_back=why))
-            continue
-        recent += 1
-        changed.append(_booked(alert, rules, now_s))
-        decisions += [
-            _decision(alert, notice, now_s, kind="notify", target=channel, reason=notice)
-            for channel in rules.channels
-        ]
-    return changed, decisions
-
-
-def _booked(alert: Alert, rules: Rules, now_s: float) -> Alert:
-    following: float | None = None
-    if alert.state == "firing" and rules.repeat_s:
-        step = rules.repeat_s[min(alert.notices, len(rules.repeat_s) - 1)]
-        following = now_s + max(step, rules.cooldown_s)
-    return msgspec.structs.replace(
-        alert,
-        notices=alert.notices + 1,
-        last_notice_at_s=now_s,
-        next_notice_at_s=following,
+        next_notice_at_s=tell_s if tell else None,
+        inhibited_by="",
         held_back="",
-    )
-
-
-def _decision(
-    alert: Alert,
-    notice: NoticeKind,
-    now_s: float,
-    *,
-    kind: str,
-    reason: str,
-    target: str = "",
-) -> Decision:
-    return Decision(
-        finding_id=alert.finding.id,
-        alert_key=alert.key,
-        kind="hold" if kind == "hold" else "notify",
-        target=target,
-        notice=notice,
-        reason=reason,
-        at_s=now_s,
     )

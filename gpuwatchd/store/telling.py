@@ -124,6 +124,18 @@ class Telling(ABC):
             )
         ]
 
+    def over_since(self, since_s: float) -> list[Alert]:
+        """Return the alerts that ended since then, and those of which that is still to be told."""
+        self._own()
+        if self._connection is None:
+            return []
+        where = "resolved_ts_ms >= ? OR (resolved_ts_ms IS NOT NULL AND next_notice_ts_ms >= 0)"
+        try:
+            return rows.load_alerts(self._connection, where, (round(since_s * 1000),))[0]
+        except sqlite3.Error as error:
+            self._health.failed(error)
+            return []
+
     def last_delivered(self) -> dict[str, float]:
         """Return channel -> when it last delivered, epoch seconds."""
         return {
