@@ -6,15 +6,13 @@ running daemon notices it within a tick, one that is stopped when it starts.
 
 from __future__ import annotations
 
-import os
-import pwd
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuwatchd import config, text, units
-from gpuwatchd.ctl import envelope, incidents, look, options, output
+from gpuwatchd.ctl import envelope, incidents, look, options, output, silenced
 from gpuwatchd.errors import GpuwatchdError, StoreError
 from gpuwatchd.model import Matcher, Silence
 
@@ -32,7 +30,6 @@ _TITLES_S = 31 * 86_400.0
 """How far back alerts are looked up for their titles."""
 _WHY_CHARS = 200
 _VALUE_CHARS = 200
-_CONDITIONS = ("gpu", "user", "process", "framework", "job", "kind")
 _PLAIN = frozenset({"--json", "--ascii", "--debug", "-q", "--quiet", "-v", "--verbose"})
 _VALUED = frozenset({"--config", "--color"})
 
@@ -61,7 +58,7 @@ def _complete_term(_: click.Context, __: click.Parameter, incomplete: str) -> li
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer alerts first, then for how long."""
     given = ctx.params.get("words") or ()
-    ruled = any(ctx.params.get(name) for name in _CONDITIONS)
+    ruled = any(ctx.params.get(name) for name in silenced.CONDITIONS)
     if given or ruled:
         return _complete_term(ctx, param, incomplete)
     return options.complete_key(ctx, param, incomplete)
@@ -144,7 +141,7 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             for_s=for_s,
             until_resolved=until_resolved,
             even_critical=even_critical,
-            who=_user(),
+            who=silenced.user(),
             why=because,
         )
     else:
@@ -153,18 +150,20 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             from_at_s=now_s,
             until_at_s=now_s + for_s,
             even_critical=even_critical,
-            who=_user(),
+            who=silenced.user(),
             why=because,
         )
     kept = store.add(config.state_dir(), silence)
-    fits = _fitting(kept, found.alerts)
+    fits = silenced.fitting(kept, found.alerts)
     running = look.running()
     if flags.json:
-        entry = _entry(kept, fits, now_s) | {"daemon_running": running}
+        entry = silenced.entry(kept, fits, now_s) | {"daemon_running": running}
         output.emit_json(envelope.answer("snooze", [entry], source="database"))
         return 0
     out = output.Out(flags)
-    out.flow([(meant.title or meant.key if meant else _rule(matcher), "bold")], rest="  ")
+    out.flow(
+        [(meant.title or meant.key if meant else silenced.rule_of(matcher), "bold")], rest="  "
+    )
     for line in _follows(kept, meant, fits, running=running, now_s=now_s):
         out.flow(line.split(" "), first="  ", rest="  ", gap=" ")
     return 0
@@ -174,7 +173,7 @@ def _follows(
     silence: Silence, meant: Alert | None, fits: Sequence[Alert], *, running: bool, now_s: float
 ) -> list[str]:
     """Return what a silence that was just set does, one sentence a line."""
-    end = _until(silence, now_s)
+    end = silenced.until(silence, now_s)
     lines = [f"nobody is told of it {end}; it is still watched, and shown by status and alerts"]
     if meant is None:
         count = len(fits)
@@ -195,17 +194,11 @@ def _follows(
     return lines
 
 
-def _until(silence: Silence, now_s: float) -> str:
-    at = units.moment(silence.until_at_s, now_s=now_s, zone=True)
-    left = units.duration(max(0.0, silence.until_at_s - now_s))
-    if silence.until_resolved:
-        return f"until it is over, at the latest until {at}"
-    return f"until {at} (for {left})"
-
-
 def _matcher(rule: dict[str, str | None], before: Sequence[str]) -> Matcher:
     """Return what the options name; ``--gpu`` may stand before the verb, too."""
-    values = {name: text.clean(rule.get(name) or "", limit=_VALUE_CHARS) for name in _CONDITIONS}
+    values = {
+        name: text.clean(rule.get(name) or "", limit=_VALUE_CHARS) for name in silenced.CONDITIONS
+    }
     gpus = [*before, *([values["gpu"]] if values["gpu"] else [])]
     if len(gpus) > 1:
         raise click.UsageError("one --gpu only; a glob may name several: --gpu '[01]'")
@@ -277,9 +270,9 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     with past.reader() as history:
         known = history.silences(all_of_them=everything)[::-1]
         alerts = history.alerts(now_s - _TITLES_S)
-    shown = [one for one in known if everything or _state(one, now_s) == "in-force"]
+    shown = [one for one in known if everything or silenced.state_of(one, now_s) == "in-force"]
     if flags.json:
-        data = [_entry(one, _fitting(one, alerts), now_s) for one in shown]
+        data = [silenced.entry(one, silenced.fitting(one, alerts), now_s) for one in shown]
         output.emit_json(envelope.answer("snooze", data, source="database"))
         return 0
     out = output.Out(flags)
@@ -287,32 +280,8 @@ def list_(everything: bool) -> int:  # noqa: FBT001
         out.line("nothing is snoozed")
     titles = {alert.key: alert.title for alert in alerts}
     for one in shown:
-        _show(out, one, titles, _fitting(one, alerts), now_s)
+        silenced.show(out, one, titles, silenced.fitting(one, alerts), now_s)
     return 0
-
-
-def _show(
-    out: output.Out, one: Silence, titles: dict[str, str], fits: Sequence[Alert], now_s: float
-) -> None:
-    state = _state(one, now_s)
-    ended = one.until_at_s if one.cleared_at_s is None else one.cleared_at_s
-    when = (
-        _until(one, now_s)
-        if state == "in-force"
-        else f"{'taken back' if state == 'cleared' else 'over'} {units.moment(ended, now_s=now_s)}"
-    )
-    parts: list[output.Part] = [
-        f"{one.row}",
-        (titles.get(one.matcher.key) or _rule(one.matcher), "bold"),
-        (when, "" if state == "in-force" else "dim"),
-        "also of what is critical" if one.even_critical else "",
-        f"by {one.who}" if one.who else "",
-        one.why,
-    ]
-    out.flow([part for part in parts if part], rest="  ")
-    if state == "in-force" and not one.matcher.key:
-        count = len(fits)
-        out.flow([(f"fits {count} open alert{'' if count == 1 else 's'}", "dim")], first="  ")
 
 
 @command.command(
@@ -330,21 +299,24 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     flags = options.current()
     now_s = time.time()
     with past.reader() as history:
-        standing = [one for one in history.silences() if _state(one, now_s) == "in-force"]
+        standing = [
+            one for one in history.silences() if silenced.state_of(one, now_s) == "in-force"
+        ]
     chosen = standing if which is None else _chosen(standing, which)
     rows = tuple(one.row for one in chosen if one.row is not None)
     done = store.clear(config.state_dir(), rows, now_s) if rows else 0
     running = look.running()
     if flags.json:
         data = [
-            _entry(one, (), now_s) | {"state": "cleared", "cleared_at": units.instant(now_s)}
+            silenced.entry(one, (), now_s)
+            | {"state": "cleared", "cleared_at": units.instant(now_s)}
             for one in chosen
         ]
         output.emit_json(envelope.answer("snooze", data, source="database"))
         return 0
     out = output.Out(flags)
     for one in chosen:
-        out.flow([f"{one.row}", (_rule(one.matcher), "bold"), "taken back"], rest="  ")
+        out.flow([f"{one.row}", (silenced.rule_of(one.matcher), "bold"), "taken back"], rest="  ")
     if not done:
         out.line("nothing is snoozed")
     elif not running:
@@ -377,7 +349,7 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
     return of_it
 
 
-# ---- shared -------------------------------------------------------------------------------------
+# ---- shared -----------------------------------------------------------------------------------
 
 
 def _gather() -> Found:
@@ -395,59 +367,3 @@ def _gather() -> Found:
             hint=found.trouble.hint,
         ) from found.trouble
     return found
-
-
-def _fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:
-    """Return the open alerts that a silence is about."""
-    from gpuwatchd import policy  # noqa: PLC0415 - only these verbs judge a rule
-
-    found = {
-        alert.key: alert
-        for alert in alerts
-        if alert.state in incidents.OPEN and policy.matches(silence.matcher, alert)
-    }
-    return list(found.values())
-
-
-def _state(silence: Silence, now_s: float) -> str:
-    ended = silence.cleared_at_s
-    if ended is not None:
-        # The daemon strikes those whose time is over, too.
-        return "over" if silence.until_resolved or ended >= silence.until_at_s else "cleared"
-    return "in-force" if now_s < silence.until_at_s else "over"
-
-
-def _rule(matcher: Matcher) -> str:
-    """Return a rule as it was typed."""
-    if matcher.key:
-        return matcher.key
-    given = ((name, getattr(matcher, name)) for name in _CONDITIONS)
-    return " ".join(f"--{name} {value}" for name, value in given if value) or "every alert"
-
-
-def _entry(silence: Silence, fits: Sequence[Alert], now_s: float) -> dict[str, Any]:
-    matcher = {
-        name: text.clean(value)
-        for name in ("key", *_CONDITIONS)
-        if (value := getattr(silence.matcher, name))
-    }
-    return {
-        "id": silence.row,
-        "matcher": matcher,
-        "state": _state(silence, now_s),
-        "from_at": units.instant(silence.from_at_s),
-        "until_at": units.instant(silence.until_at_s),
-        "until_resolved": silence.until_resolved,
-        "even_critical": silence.even_critical,
-        "who": envelope.maybe(silence.who or None),
-        "why": envelope.maybe(silence.why or None),
-        "cleared_at": units.instant(silence.cleared_at_s),
-        "fits": [text.clean(alert.key) for alert in fits],
-    }
-
-
-def _user() -> str:
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())
