@@ -16,6 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from gpuwatchd import text, units
 from gpuwatchd.act import ACTIONS, terminal
 from gpuwatchd.errors import ActionError, GpuwatchdError
@@ -90,13 +92,15 @@ def buttons_for(
     booted_at_s
         When the system was booted, as processes' start times were reckoned.
     """
-    show = Button(name="show", label="Show", command=shlex.join(show_command(alert)))
+    process = alert.subject.process
+    # To be typed by people: a pid is shorter than a key, and means the same while it runs.
+    name = alert.key if process is None or alert.state == "resolved" else str(process.pid)
+    shown = show_command(msgspec.structs.replace(alert, key=name))
+    show = Button(name="show", label="Show", command=shlex.join(shown))
     if alert.state == "resolved":
         return (show,)
-    snooze = Button(
-        name="snooze", label="Snooze 1 h", command=shlex.join(snooze_command(alert.key))
-    )
-    process = alert.subject.process
+    snoozed = shlex.join(["gpuwatchctl", "snooze", name, "1h"])
+    snooze = Button(name="snooze", label="Snooze 1 h", command=snoozed)
     foreign = info is not None and (info.foreign or info.uid not in {None, os.getuid()})
     if process is None or foreign or not _ask(config, booted_at_s).offered(process):
         return (snooze, show)
@@ -106,11 +110,6 @@ def buttons_for(
         command=f"gpuwatchctl ask-checkpoint {process.pid} --yes",
     )
     return (snooze, show, ask)
-
-
-def snooze_command(key: str) -> list[str]:
-    """Return what to type for the button "Snooze 1 h"."""
-    return ["gpuwatchctl", "snooze", key, "1h"]
 
 
 def _ask(config: Config, booted_at_s: float | None) -> Checkpoint:

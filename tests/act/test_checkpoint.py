@@ -1,0 +1,142 @@
+"""A job is asked to save only where it can answer, and nobody claims that it has."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.act.checkpoint import Checkpoint
+from gpuwatchd.errors import ActionError, NotAllowed, TargetGone
+from gpuwatchd.model import Subject
+from tests.act.children import job, key_of
+from tests.making import finding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+def _until(path: Path) -> bool:
+    end = time.monotonic() + 5
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return path.exists()
+
+
+def _script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_signal_arrives_and_success_is_not_claimed(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    with job(saved) as process:
+        ask = Checkpoint(checkpoint="signal", signal="USR1")
+        about = finding(subject=Subject(device_uid="GPU-1", process=key_of(process.pid)))
+        assert ask.offered(key_of(process.pid))
+        would = ask.run(about, dry_run=True)
+        assert would.startswith("would ask")
+        assert not saved.exists()
+        said = ask.run(about, dry_run=False)
+        assert said.endswith("to save by SIGUSR1, not confirmed")
+        assert _until(saved)
+
+
+def test_a_job_without_a_handler_is_left_alone(tmp_path: Path) -> None:
+    with job() as process:
+        ask = Checkpoint(checkpoint="signal", signal="USR1")
+        assert not ask.offered(key_of(process.pid))
+        with pytest.raises(NotAllowed, match="no handler for SIGUSR1 and would be ended"):
+            ask.ask(key_of(process.pid), dry_run=False)
+        time.sleep(0.1)
+        assert process.poll() is None
+
+
+def test_where_handlers_cannot_be_known_nobody_is_signalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatchd.act.target.Target.handles", lambda *_: None)
+    saved = tmp_path / "saved"
+    with job(saved) as process:
+        with pytest.raises(NotAllowed, match="cannot be known here"):
+            Checkpoint(checkpoint="signal").ask(key_of(process.pid), dry_run=False)
+        time.sleep(0.1)
+        assert not saved.exists()
+
+
+def test_off_is_off(tmp_path: Path) -> None:
+    with job(tmp_path / "saved") as process:
+        assert not Checkpoint().offered(key_of(process.pid))
+        with pytest.raises(NotAllowed, match="is off"):
+            Checkpoint().ask(key_of(process.pid), dry_run=False)
+
+
+def test_a_finding_about_no_process_asks_nobody() -> None:
+    with pytest.raises(NotAllowed, match="no single process"):
+        Checkpoint(checkpoint="signal").run(
+            finding(subject=Subject(device_uid="GPU-1")), dry_run=False
+        )
+    assert not Checkpoint(checkpoint="signal").offered(None)
+
+
+def test_a_program_is_told_as_json_and_not_through_a_shell(tmp_path: Path) -> None:
+    got = tmp_path / "got"
+    program = _script(tmp_path / "ask; touch hacked", f'cat > {got}; echo "$@" >> {got}.args')
+    with job() as process:
+        key = key_of(process.pid)
+        ask = Checkpoint(checkpoint="command", argv=(program, "$(touch hacked)", "; x"))
+        about = finding(subject=Subject(device_uid="GPU-1", process=key), reason="; touch hacked")
+        assert ask.offered(key)
+        assert "not confirmed" in ask.run(about, dry_run=False)
+    told = json.loads(got.read_text())
+    assert (told["schema_version"], told["ask"]) == (1, "checkpoint")
+    assert told["process"]["pid"] == key.pid
+    assert told["finding"]["reason"] == "; touch hacked"
+    assert (tmp_path / "got.args").read_text() == "$(touch hacked) ; x\n"
+    assert not (tmp_path / "hacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("echo 'no room' >&2; exit 3", "refused with 3: no room"),
+        ("sleep 30", "did not end within 0.3 s"),
+        ("sleep 30 & exit 0", ""),
+        ("exec 0<&-; exit 0", ""),
+    ],
+)
+def test_how_a_program_ends_is_told(tmp_path: Path, text: str, expected: str) -> None:
+    ask = Checkpoint(checkpoint="command", argv=(_script(tmp_path / "ask", text),), timeout_s=0.3)
+    began = time.monotonic()
+    with job() as process:
+        if expected:
+            with pytest.raises(NotAllowed, match=expected):
+                ask.ask(key_of(process.pid), dry_run=False)
+        else:
+            assert "not confirmed" in ask.ask(key_of(process.pid), dry_run=False)
+    assert time.monotonic() - began < 5
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with job() as process:
+        for argv in ((), (str(tmp_path / "none"),)):
+            ask = Checkpoint(checkpoint="command", argv=argv)
+            assert not ask.offered(key_of(process.pid))
+            with pytest.raises(ActionError):
+                ask.ask(key_of(process.pid), dry_run=True)
+
+
+def test_nobody_is_asked_after_the_end(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    with job() as process:
+        key = key_of(process.pid)
+    ask = Checkpoint(checkpoint="command", argv=(_script(tmp_path / "ask", f"touch {ran}"),))
+    with pytest.raises(TargetGone):
+        ask.ask(key, dry_run=False)
+    assert not ran.exists()

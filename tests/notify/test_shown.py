@@ -1,0 +1,94 @@
+"""Which pop-up is which incident's, also over a restart, and never a stranger's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.notify.shown import MOST, Shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.model import Message
+
+
+def test_a_restart_knows_the_pop_ups_of_the_same_server(tmp_path: Path, message: Message) -> None:
+    path = tmp_path / "popups.json"
+    first = Shown(path)
+    first.serve("bus :1.5")
+    first.put("m1", 7, message)
+    again = Shown(path)
+    assert again.number("m1") == 0
+    again.serve("bus :1.5")
+    assert again.number("m1") == 7
+    kept = again.message(7)
+    assert kept is not None
+    assert (kept.subject, kept.body, kept.finding, kept.facts) == (message.subject, "", None, {})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("server", ["bus :1.9", "other :1.5", ""])
+def test_another_server_has_none_of_ours(tmp_path: Path, message: Message, server: str) -> None:
+    path = tmp_path / "popups.json"
+    first = Shown(path)
+    first.serve("bus :1.5")
+    first.put("m1", 7, message)
+    first.serve(server)
+    assert first.number("m1") == 0
+    again = Shown(path)
+    again.serve(server)
+    assert (again.number("m1"), again.message(7)) == (0, None)
+
+
+def test_what_is_closed_is_forgotten(tmp_path: Path, message: Message) -> None:
+    path = tmp_path / "popups.json"
+    shown = Shown(path)
+    shown.serve("bus :1.5")
+    shown.put("m1", 7, message)
+    shown.put("m2", 8, message)
+    shown.closed(7)
+    assert (shown.number("m1"), shown.number("m2")) == (0, 8)
+    again = Shown(path)
+    again.serve("bus :1.5")
+    assert (again.number("m1"), again.number("m2")) == (0, 8)
+
+
+def test_a_number_that_is_given_anew_is_the_new_ones(message: Message) -> None:
+    shown = Shown(None)
+    shown.put("m1", 7, message)
+    shown.put("m2", 7, message)
+    assert (shown.number("m1"), shown.number("m2")) == (0, 7)
+
+
+def test_it_does_not_grow(tmp_path: Path, message: Message) -> None:
+    path = tmp_path / "popups.json"
+    shown = Shown(path)
+    shown.serve("bus :1.5")
+    for n in range(1, 3 * MOST):
+        shown.put(f"m{n}", n, message)
+    assert shown.number(f"m{3 * MOST - 1}") == 3 * MOST - 1
+    assert shown.number("m1") == 0
+    assert path.stat().st_size < MOST * 1000
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"server": 5}', b"\xff" * 100])
+def test_a_broken_file_is_no_file(tmp_path: Path, message: Message, content: bytes) -> None:
+    path = tmp_path / "popups.json"
+    path.write_bytes(content)
+    shown = Shown(path)
+    shown.serve("bus :1.5")
+    assert shown.number("m1") == 0
+    shown.put("m1", 3, message)
+    again = Shown(path)
+    again.serve("bus :1.5")
+    assert again.number("m1") == 3
+
+
+def test_a_place_that_cannot_be_written_is_no_failure(tmp_path: Path, message: Message) -> None:
+    shown = Shown(tmp_path / "none" / "popups.json")
+    shown.serve("bus :1.5")
+    shown.put("m1", 3, message)
+    assert shown.number("m1") == 3
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,266 @@
+"""A button does what it says, once, and nothing when its alert is over."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.act import terminal
+from gpuwatchd.config import ActSection, Config
+from gpuwatchd.errors import NotAllowed, NotifyError
+from gpuwatchd.model import ProcessInfo, Subject
+from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.pressed import Pressed, buttons_for
+from gpuwatchd.pipeline.silencing import Silencing
+from gpuwatchd.store import actions
+from tests.act.children import job, key_of
+from tests.making import alert, finding
+from tests.store.world import T0, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuwatchd.model import Alert, Button, ButtonName, Message
+    from gpuwatchd.store.writer import History
+
+ASKS = Config(act=ActSection(checkpoint="signal"))
+
+
+class World:
+    """One who presses, and what is said to him."""
+
+    def __init__(self, history: History) -> None:
+        self.said: list[Message] = []
+        self.windows: list[list[str]] = []
+        self.silencing = Silencing(history.shelf)
+        self.history = history
+        self.now_s = T0
+        self.pressed = Pressed(
+            Config(), silencing=self.silencing, shelf=history.shelf, say=self.said.append
+        )
+
+    def press(self, name: ButtonName, about: Alert, *, known: list[Alert] | None = None) -> None:
+        message = messages.compose(about, "firing", now_s=T0)
+        self.pressed.put(name, message)
+        self.step([about] if known is None else known)
+
+    def step(self, known: list[Alert]) -> None:
+        self.pressed.step(lambda: known, self.now_s)
+        end = time.monotonic() + 10
+        while any(thread.is_alive() for thread in self.pressed._running):
+            assert time.monotonic() < end, "it takes too long"
+            time.sleep(0.005)
+        self.pressed.step(lambda: known, self.now_s)
+
+    def rows(self) -> list[actions.Action]:
+        return self.history.shelf.write_now(actions.load) or []
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    history = opened(tmp_path)
+    world = World(history)
+    yield world
+    world.pressed.close()
+    history.close()
+
+
+def _about(process: object, **changes: object) -> Alert:
+    subject = Subject(device_uid="GPU-1", process=process)  # type: ignore[arg-type]
+    return alert(subject=subject, finding=finding(subject=subject), notices=1, **changes)
+
+
+def test_snooze_silences_for_an_hour_and_says_so(world: World) -> None:
+    world.press("snooze", alert(notices=1))
+    (silence,) = world.silencing.active
+    assert silence.matcher.key == "leak:x"
+    assert silence.until_at_s == T0 + 3600
+    assert silence.row is not None
+    assert silence.who
+    (said,) = world.said
+    assert said.body.startswith("Quiet until ")
+    assert "when it becomes critical" in said.body
+    assert said.notice == "test"
+
+
+def test_snooze_silences_all_that_the_notice_was_about(world: World) -> None:
+    first, other = alert(notices=1), alert(key="leak:y", notices=1)
+    message = messages.compose(first, "firing", now_s=T0, also=(other,))
+    world.pressed.put("snooze", message)
+    world.step([first, other])
+    assert {one.matcher.key for one in world.silencing.active} == {"leak:x", "leak:y"}
+
+
+@pytest.mark.parametrize("name", ["snooze", "checkpoint"])
+@pytest.mark.parametrize("case", ["over", "resolved", "opened anew"])
+def test_a_press_that_comes_too_late_does_nothing_and_says_so(
+    world: World, name: ButtonName, case: str
+) -> None:
+    about = alert(notices=1)
+    known = {
+        "over": [],
+        "resolved": [msgspec.structs.replace(about, state="resolved")],
+        "opened anew": [msgspec.structs.replace(about, opened_at_s=about.opened_at_s + 500)],
+    }[case]
+    world.press(name, about, known=known)
+    assert world.silencing.active == ()
+    assert world.rows() == []
+    (said,) = world.said
+    assert said.body.startswith("It is over already: ")
+
+
+def test_a_double_click_is_one_press(world: World) -> None:
+    about = alert(notices=1)
+    message = messages.compose(about, "firing", now_s=T0)
+    for _ in range(3):
+        world.pressed.put("snooze", message)
+    world.step([about])
+    assert len(world.said) == 1
+
+
+def test_presses_beyond_all_measure_are_dropped_and_block_nobody(world: World) -> None:
+    about = alert(notices=1)
+    message = messages.compose(about, "firing", now_s=T0)
+    began = time.monotonic()
+    for n in range(1000):
+        world.pressed.put("snooze", msgspec.structs.replace(message, id=str(n)))
+    world.step([about])
+    assert time.monotonic() - began < 10
+    assert len(world.said) <= 32
+
+
+def test_show_opens_a_terminal_with_the_explanation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Window:
+        def poll(self) -> int:
+            return 0
+
+    opened_with: list[list[str]] = []
+
+    def show(command: list[str], chosen: object) -> Window:
+        opened_with.append(command)
+        return Window()
+
+    monkeypatch.setattr(terminal, "show", show)
+    world.press("show", alert(notices=1))
+    world.press("show", alert(notices=1, key="leak:gone"), known=[])
+    assert opened_with == [
+        ["gpuwatchctl", "explain", "leak:x"],
+        ["gpuwatchctl", "alerts", "show", "leak:gone"],
+    ]
+    assert world.said == []
+
+
+def test_without_a_terminal_the_command_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(command: list[str], chosen: object) -> None:
+        raise NotAllowed("no display to open a terminal on")
+
+    monkeypatch.setattr(terminal, "show", show)
+    world.press("show", alert(notices=1))
+    (said,) = world.said
+    assert "no display" in said.body
+    assert said.command == "gpuwatchctl explain leak:x"
+
+
+def test_an_answer_that_nobody_can_see_is_no_failure(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def say(message: Message) -> None:
+        raise NotifyError("no session bus", permanent=False)
+
+    world.pressed._speaker._say = say
+    world.press("snooze", alert(notices=1))
+    assert len(world.silencing.active) == 1
+    assert "no session bus" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_job_is_asked_and_both_rows_are_kept(world: World, tmp_path: Path) -> None:
+    world.pressed.config = ASKS
+    saved = tmp_path / "saved"
+    with job(saved) as process:
+        world.press("checkpoint", _about(key_of(process.pid)))
+        end = time.monotonic() + 5
+        while not saved.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert saved.read_text() == "saved\n"
+    asked, done = world.rows()
+    assert (asked.verb, asked.phase, done.phase) == ("checkpoint", "asked", "done")
+    assert done.result.endswith("not confirmed")
+    assert asked.who == done.who != ""
+    (said,) = world.said
+    assert said.body.startswith("Asked ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_job_that_would_be_ended_is_not_asked(world: World) -> None:
+    world.pressed.config = ASKS
+    with job() as process:
+        world.press("checkpoint", _about(key_of(process.pid)))
+        assert process.poll() is None
+    assert [row.phase for row in world.rows()] == ["asked", "refused"]
+    assert "no handler for SIGUSR1" in world.said[0].body
+
+
+def test_a_tick_never_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = threading.Event()
+
+    def show(command: list[str], chosen: object) -> None:
+        hold.wait(10)
+        raise NotAllowed("at last")
+
+    monkeypatch.setattr(terminal, "show", show)
+    about = alert(notices=1)
+    message = messages.compose(about, "firing", now_s=T0)
+    try:
+        for n in range(10):
+            world.pressed.put("show", msgspec.structs.replace(message, id=str(n)))
+        began = time.monotonic()
+        world.pressed.step(lambda: [about], T0)
+        assert time.monotonic() - began < 1
+        assert len(world.pressed._running) <= 4
+    finally:
+        hold.set()
+    world.step([about])
+
+
+def _names(made: tuple[Button, ...]) -> list[str]:
+    return [one.name for one in made]
+
+
+def test_the_buttons_of_a_notice(tmp_path: Path) -> None:
+    made = buttons_for(alert(), Config())
+    assert _names(made) == ["snooze", "show"]
+    assert [shlex.split(one.command)[:2] for one in made] == [
+        ["gpuwatchctl", "snooze"],
+        ["gpuwatchctl", "explain"],
+    ]
+    assert made[0].command == "gpuwatchctl snooze 4711 1h"
+    device = alert(subject=Subject(device_uid="GPU-1"))
+    assert buttons_for(device, Config())[0].command == "gpuwatchctl snooze leak:x 1h"
+    assert _names(buttons_for(alert(state="resolved"), ASKS)) == ["show"]
+    # No such process: it cannot be asked, so nobody is offered to.
+    assert _names(buttons_for(alert(), ASKS)) == ["snooze", "show"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: Path) -> None:
+    with job(tmp_path / "saved") as heeds, job() as deaf:
+        about = _about(key_of(heeds.pid))
+        assert [one.name for one in buttons_for(about, ASKS)] == ["snooze", "show", "checkpoint"]
+        assert len(buttons_for(about, Config())) == 2
+        assert len(buttons_for(_about(key_of(deaf.pid)), ASKS)) == 2
+        other = ProcessInfo(key=key_of(heeds.pid), name="x", uid=64_321)
+        assert len(buttons_for(about, ASKS, other)) == 2
+        foreign = ProcessInfo(key=key_of(heeds.pid), name="x", foreign=True)
+        assert len(buttons_for(about, ASKS, foreign)) == 2
