@@ -3,7 +3,8 @@
 A letter is one message with every channel that it was given to. Its own channels all get it; a
 fallback gets it when each of them has failed for good, or has been failing for longer than
 ``fallback-after``; the next fallback when that one has failed as well. What a fallback delivered
-is told: it is not sent again when its own channel comes back.
+is told: it is not sent again when its own channel comes back. A fallback keeps to its own quiet
+hours, and to the severity that it is for.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from gpuwatchd import policy
+from gpuwatchd.config import hours
 from gpuwatchd.notify import backlog
+from gpuwatchd.policy.rules import RANK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpuwatchd.config import PolicySection
     from gpuwatchd.model import Delivery
 
 _MOST = 2000
@@ -58,9 +63,9 @@ class Letters:
 
     def turn(
         self,
-        fallback: Sequence[str],
+        section: PolicySection,
+        local: Callable[[], policy.Local],
         *,
-        now_s: float,
         waits: Callable[[Delivery], bool],
         lost: Callable[[str], bool],
     ) -> Turn:
@@ -68,10 +73,10 @@ class Letters:
 
         Parameters
         ----------
-        fallback
-            Channels, in the order in which they are tried.
-        now_s
-            Epoch seconds.
+        section
+            Names the fallbacks, what each is for, and its quiet hours.
+        local
+            Gives the time where people are; only asked when something is to be sent.
         waits
             Whether a pending delivery is in nobody's hands at this moment.
         lost
@@ -85,9 +90,18 @@ class Letters:
             if arrived:
                 spare += _needless(arrived, [one for one in pending if waits(one)])
             elif all(_given_up(one, waits, lost) for one in letter.values()):
-                following = next((one for one in fallback if one not in letter), None)
+                meant = next((one for one in letter.values() if not one.fallback_of), None)
+                meant = meant or next(iter(letter.values()))
+                following = next(
+                    (
+                        name
+                        for name in section.fallback
+                        if name not in letter and _is_for(section, name, meant)
+                    ),
+                    None,
+                )
                 if following is not None:
-                    new.append(_redirected(letter, following, now_s))
+                    new.append(_redirected(meant, following, section, local()))
                     continue
             if not pending:
                 del self._letters[name]
@@ -114,18 +128,33 @@ def _given_up(
     return tried and waits(one) and lost(one.channel)
 
 
-def _redirected(letter: dict[str, Delivery], channel: str, now_s: float) -> Delivery:
-    meant = next((one for one in letter.values() if not one.fallback_of), None)
-    meant = meant or next(iter(letter.values()))
+def _is_for(section: PolicySection, channel: str, meant: Delivery) -> bool:
+    """Say whether a channel is used for messages of this severity; an end, where the rest went."""
+    least = section.severity.get(channel, "info")
+    message = meant.message
+    return message.notice == "resolved" or RANK[message.severity] >= RANK[least]
+
+
+def _redirected(
+    meant: Delivery, channel: str, section: PolicySection, local: policy.Local
+) -> Delivery:
+    """Return the same message by a fallback; in its quiet hours, for their end."""
+    message = meant.message
+    ranges = (*section.quiet_hours.get(channel, ()), *section.quiet_hours.get("all", ()))
+    urgent = message.severity == "critical" and message.notice != "resolved"
+    until = None
+    if ranges and not urgent:
+        until = policy.quiet_until([hours.parse(one) for one in ranges], local)
     return msgspec.structs.replace(
         meant,
         channel=channel,
         state="pending",
         attempts=0,
-        next_try_at_s=now_s,
+        next_try_at_s=local.now_s if until is None else until.at_s,
         sent_at_s=None,
         error=None,
         known="",
+        held=meant.held if until is None else f"quiet hours until {until.clock}",
         lease_until_s=None,
         fallback_of=meant.fallback_of or meant.channel,
         row=None,

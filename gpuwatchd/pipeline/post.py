@@ -19,6 +19,7 @@ from gpuwatchd.notify import backlog
 from gpuwatchd.notify.outbox import retry_at
 from gpuwatchd.pipeline.letters import Letters
 from gpuwatchd.pipeline.reach import Channels, Reach
+from gpuwatchd.pipeline.ruling import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -151,7 +152,7 @@ class Post:
             self._former.append(_Former(old, busy))
             self._look_after_former()
         self._revive(self._wall())
-        self._write_down()
+        self._written([])
 
     def close(self, timeout_s: float) -> None:
         """Let the courier end, and write down what became of its last attempts."""
@@ -162,7 +163,7 @@ class Post:
         self._changed += [one for one in unfinished if one.lease_until_s is None]
         self._take_in(self.courier)
         self._look_after_former()
-        self._write_down()
+        self._written([])
 
     def collect(self, now_s: float) -> None:
         """Take in what has ended, and try again what is due."""
@@ -208,7 +209,7 @@ class Post:
 
     def _submit(self, deliveries: Iterable[Delivery], now_s: float) -> None:
         """Claim deliveries and hand them over; what has changed is written along with it."""
-        for delivery in self._claim(list(deliveries), now_s):
+        for delivery in self._written(list(deliveries), now_s + LEASE_S):
             key = _key(delivery)
             self._health = None
             if self.courier is not None and self.courier.submit(delivery):
@@ -217,21 +218,19 @@ class Post:
             else:
                 self._waiting[key] = delivery
 
-    def _claim(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
-        """Write the leases, and what else has changed, in one commit; return with their rows."""
+    def _written(
+        self, deliveries: list[Delivery], lease_until_s: float | None = None
+    ) -> list[Delivery]:
+        """Write deliveries, and what else has changed, in one commit; return with their rows."""
         changed, self._changed = self._changed, []
         if self._history is None or not (deliveries or changed):
             return deliveries
-        until_s = now_s + LEASE_S
-        leased = [msgspec.structs.replace(one, lease_until_s=until_s) for one in deliveries]
-        written = self._history.apply((), [*changed, *leased])[len(changed) :]
+        leased = [msgspec.structs.replace(one, lease_until_s=lease_until_s) for one in deliveries]
+        rows = self._history.apply((), [*changed, *leased])[len(changed) :]
         return [
-            msgspec.structs.replace(one, row=row.row)
-            for one, row in zip(deliveries, written, strict=True)
+            msgspec.structs.replace(one, row=written.row)
+            for one, written in zip(deliveries, rows, strict=True)
         ]
-
-    def _write_down(self) -> None:
-        self._claim([], 0.0)
 
     def _take_in(self, courier: Courier) -> None:
         for done in courier.results():
@@ -283,8 +282,8 @@ class Post:
             return for_s is not None and for_s >= self.policy.fallback_after
 
         turn = self._letters.turn(
-            self.policy.fallback,
-            now_s=now_s,
+            self.policy,
+            lambda: local(now_s),
             waits=lambda one: _key(one) not in self._in_hand,
             lost=lost,
         )
@@ -292,8 +291,13 @@ class Post:
             self._drop(spare)
         for new in turn.new:
             log.warning("channel=%s stands in for channel=%s", new.channel, new.fallback_of)
-            # Committed with the failure that made it necessary, and claimed at once.
-            self.later([new])
+        # Committed with the failures that made them necessary; what leaves now, by its claim.
+        held = [
+            new for new in turn.new if backlog.is_held(new) and (new.next_try_at_s or 0) > now_s
+        ]
+        self.later(new for new in turn.new if new not in held)
+        if held:
+            self.later(self._written(held))
 
     def _revive(self, now_s: float) -> None:
         """Try again what nobody was told of although it is still so: the settings may be right now.

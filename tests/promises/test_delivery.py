@@ -149,6 +149,30 @@ def test_an_original_that_delivers_after_all_calls_its_fallback_off(
     assert (desktop.ids, mail.ids, one.waiting()) == (["a"], [], {})
 
 
+def test_a_fallback_keeps_to_its_quiet_hours_and_to_what_it_is_for(
+    office: Callable[..., Office],
+) -> None:
+    desktop, mail, pager = Channel("desktop"), Channel("email"), Channel("pager")
+    desktop.answer = WRONG
+    here = time.localtime(T0)
+    quiet = f"{here.tm_hour:02d}:00-{(here.tm_hour + 1) % 24:02d}:00"
+    one = office(
+        *(desktop, mail, pager),
+        channels=("desktop",),
+        fallback=("pager", "email"),
+        severity={"pager": "critical"},
+        quiet_hours={"email": (quiet,)},
+    )
+    one.tell("a")
+    one.tell("urgent", severity="critical")
+    one.turn()
+    assert (pager.ids, mail.ids) == (["urgent"], [])
+    (row,) = [row for row in one.rows("a") if row.channel == "email"]
+    assert row.held.startswith("quiet hours until ")
+    one.turn(HOUR_S)
+    assert (pager.ids, mail.ids) == (["urgent"], ["a"])
+
+
 def test_timeout(office: Callable[..., Office]) -> None:
     hung, quick = Channel("hung"), Channel("quick")
     gate = hung.answer = threading.Event()
