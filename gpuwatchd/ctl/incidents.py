@@ -6,19 +6,21 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
-from gpuwatchd.ctl import look
+from gpuwatchd.ctl import arrivals, look
 from gpuwatchd.errors import GpuwatchdError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Alert, Device, ProcessKey
+    from gpuwatchd.model import Alert, ChannelHealth, Device, ProcessKey, Silence
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.words import Word
 
 OPEN = {"pending", "watch", "firing"}
 _KEY_CHARS = 200
+_ROUNDING_S = 1.0
+"""The history keeps milliseconds."""
 _STAGES = {"pending": 1, "watch": 2, "firing": 3}
 
 
@@ -36,11 +38,44 @@ class Found:
         self.warnings: list[tuple[str, str]] = []
         self.trouble: StoreError | None = None
         """Why there is no history."""
+        self.silences: tuple[Silence, ...] = ()
+        """Those in force."""
+        self.untold: frozenset[str] = frozenset()
+        """Keys of open alerts that were to be told and have reached nobody."""
+        self.channels: tuple[ChannelHealth, ...] = ()
+        """How the channels of a running daemon do."""
+        self.users: dict[ProcessKey, str] = {}
+        """Whose processes are."""
 
     def wanted(self, flags: Globals, alert: Alert) -> bool:
         """Return whether ``--gpu`` lets an alert through."""
         device = self.devices.get(alert.subject.device_uid)
         return not flags.gpu or (device is not None and flags.wants(device))
+
+    def user(self, alert: Alert) -> str:
+        """Return whose process an alert is about; "" where that is not known."""
+        if alert.about is not None and alert.about.user:
+            return alert.about.user
+        process = alert.subject.process
+        return "" if process is None else self.users.get(process, "")
+
+    def opening(self, alert: Alert) -> Callable[[float], bool]:
+        """Return what says of an instant whether it belongs to this opening of its key."""
+        later = [
+            one.opened_at_s
+            for one in self.alerts
+            if one.key == alert.key and one.opened_at_s > alert.opened_at_s
+        ]
+        end_s = min(later, default=float("inf"))
+        return lambda at_s: alert.opened_at_s - _ROUNDING_S <= at_s < end_s
+
+    def silence(self, alert: Alert, now_s: float) -> Silence | None:
+        """Return the silence that keeps an alert quiet now."""
+        if not self.silences or alert.state not in OPEN:
+            return None
+        from gpuwatchd import policy  # noqa: PLC0415 - only where something is silent
+
+        return policy.silenced(alert, self.silences, now_s)
 
     def said(self, alert: Alert) -> Word | None:
         """Return what the user said of an alert."""
@@ -73,7 +108,10 @@ def gather(since_s: float, *, only_open: bool) -> Found:
                 merged[alert.key, alert.opened_at_s] = alert
             found.devices = {device.uid: device for device in history.devices()}
             found.words = history.words()
-            found.known = {info.key for info in history.processes() if info.program is not None}
+            people = history.processes()
+            found.known = {info.key for info in people if info.program is not None}
+            found.users = {info.key: info.user for info in people if info.user}
+            found.silences = tuple(history.silences())
         found.source = "database"
     except StoreError as error:
         found.trouble = error
@@ -90,6 +128,11 @@ def gather(since_s: float, *, only_open: bool) -> Found:
     if state is not None:
         found.devices |= {item.device.uid: item.device for item in state.devices}
         merged |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
+        if look.alive(state):
+            found.untold, found.channels = frozenset(state.untold), state.channels
+            if found.trouble is not None:
+                found.silences = state.silences
+    found.silences = arrivals.in_force(found.silences)
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
     found.alerts = sorted(alerts, key=lambda a: -a.opened_at_s)
     return found
@@ -106,7 +149,7 @@ def _source(state: LiveState | None) -> list[tuple[str, str]]:
 
 
 def pick(alerts: Sequence[Alert], key: str) -> Alert:
-    """Return the newest alert that is meant: by key, part of it, pid, PID/host, or "latest".
+    """Return the newest alert that is meant: by code, key, part of it, pid, PID/host, or "latest".
 
     A pid means what the process holds on the GPU, unless more is known of what it holds on the
     host.
@@ -121,7 +164,7 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
         raise GpuwatchdError("which alert?", hint="gpuwatchctl alerts --all lists them")
     if key == "latest" and alerts:
         return next((a for a in alerts if a.state in OPEN), alerts[0])
-    exact = [a for a in alerts if a.key == key]
+    exact = [a for a in alerts if key in {a.key, a.code}]
     pids = _of_process(alerts, key)
     # A number is a pid: within the UUID of a GPU or a longer pid it would mean another process.
     parts = [a for a in alerts if key in a.key and not key.isdecimal()]
@@ -131,7 +174,8 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
             return fitting[0]
         if len(keys) > 1:
             raise GpuwatchdError(
-                f"{key!r} fits {len(keys)} alerts", hint=f"for example: {fitting[0].key}"
+                f"{key[:_KEY_CHARS]!r} fits {len(keys)} alerts",
+                hint=f"for example: {fitting[0].code} ({fitting[0].title or fitting[0].key})",
             )
     raise GpuwatchdError(
         f"no alert {key[:_KEY_CHARS]!r}", hint="gpuwatchctl alerts --all lists them"

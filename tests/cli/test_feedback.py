@@ -135,7 +135,7 @@ def test_a_new_word_takes_the_place_of_the_old(capsys: pytest.CaptureFixture[str
     ("arguments", "code", "words", "hint"),
     [
         (["feedback", "nobody", "normal"], 1, "no alert 'nobody'", "alerts --all"),
-        (["feedback", "GPU-1", "normal"], 1, "fits 2 alerts", "for example: leak:"),
+        (["feedback", "GPU-1", "normal"], 1, "fits 2 alerts", "for example: ac592d (GPU 0"),
         (["feedback", "4711", "harmless"], 2, "harmless", "--help"),
         (["feedback"], 2, "of which alert, and what?", "--help"),
         (["feedback", "4711"], 2, "Missing argument", "--help"),

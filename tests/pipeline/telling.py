@@ -229,7 +229,7 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
         judged={"eta": soon},
     )
     yield "firing-group", told(), "firing", {"also": (second, third)}
-    yield "firing-flapping", told(flaps=3), "firing", plain
+    yield "firing-flapping", told(flaps=3, told_flapping=True), "firing", plain
     hardware = (("look at the hardware first: XID 63: memory was marked to be taken out of use, at "
                 "02:01"), *TORCH)  # fmt: skip
     yield "firing-after-hardware", told(judged={"advice": hardware}), "firing", plain

@@ -150,7 +150,7 @@ def _lead(alert: Alert, notice: NoticeKind) -> str:
         word = "Worse"
     elif alert.severity == "critical" and notice not in {"resolved", "test"}:
         word = f"{word} CRITICAL".strip()
-    if alert.flaps >= LEAST_FLAPS and notice == "firing":
+    if alert.told_flapping and notice in {"firing", "repeat"}:
         word = f"{word}, on and off" if word else "On and off"
     return f"{word}: " if word else ""
 

@@ -1,0 +1,240 @@
+"""Everything about one alert: when, why, what was decided, and what arrived where."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuwatchd import cost, text, units
+from gpuwatchd.ctl import arrivals, envelope, words
+from gpuwatchd.ctl.envelope import finite, maybe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.ctl.incidents import Found
+    from gpuwatchd.ctl.output import Part
+    from gpuwatchd.model import Alert, Cost, Decision, Delivery, Silence
+
+_MOST = 30
+"""Decisions that are told; the newest."""
+Line = tuple[str, str, str]
+"""Label, sentence, style."""
+
+
+class Story(NamedTuple):
+    """One alert with what is on record of it."""
+
+    alert: Alert
+    found: Found
+    deliveries: Sequence[Delivery] | None
+    """Of this opening, oldest first; None where the history cannot be read."""
+    decisions: Sequence[Decision] | None
+
+
+def quiet(alert: Alert, found: Found, now_s: float) -> list[Part]:
+    """Return why nobody is told of it now; [] where somebody is."""
+    parts: list[Part] = []
+    silence = found.silence(alert, now_s)
+    if silence is not None:
+        until = units.moment(silence.until_at_s, now_s=now_s)
+        parts.append((f"silent until {until}", "dim"))
+    if alert.inhibited_by:
+        parts.append((f"no news beside {_named(alert.inhibited_by, found)}", "dim"))
+    if alert.held_back:
+        parts.append((f"held back: {alert.held_back}", "yellow"))
+    return parts
+
+
+def _named(key: str, found: Found) -> str:
+    """Return the alert that makes another one no news: its code and whom it is about."""
+    other = next((one for one in found.alerts if one.key == key), None)
+    return key if other is None else f"{other.code} ({other.title or other.key})"
+
+
+def lines(story: Story) -> Iterator[Line]:
+    """Yield label, sentence and style of each line, in order; a label that repeats is ""."""
+    alert, found, now_s = story.alert, story.found, time.time()
+    before = ""
+    for label, value, style in (
+        *_facts(story, now_s),
+        *_decided(story, now_s),
+        *_told(story, now_s),
+    ):
+        if value:
+            yield "" if label == before else label, value, style
+            before = label
+    if alert.key in found.untold:
+        yield "", "it has reached nobody yet: gpuwatchctl notify test", "red-bold"
+
+
+def _facts(story: Story, now_s: float) -> list[Line]:
+    alert, found, finding = story.alert, story.found, story.alert.finding
+    steps = (
+        ("noticed", alert.opened_at_s),
+        ("watched", alert.watch_at_s),
+        ("raised", alert.firing_at_s),
+        ("resolved", alert.resolved_at_s),
+    )
+    calm = words.calmed(alert, now_s=now_s)
+    leak = alert.kind == "leak"
+    facts = [
+        ("id", f"{alert.code}  {alert.key}"),
+        ("state", f"{alert.state}, {alert.severity}"),
+        ("since", words.since(alert, now_s=now_s) if finding.onset_at_s is not None else ""),
+    ]
+    facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
+    facts += [
+        ("judgement", words.verdict(finding)[0] if leak else ""),
+        ("growth", (calm or words.growth(finding.rate_bytes_per_s)) if leak else ""),
+        ("full in", "" if calm or not leak else words.eta(finding.eta) or "?"),
+        ("because", finding.reason or "?"),
+        ("cost", cost.line(alert.cost)),
+        ("came again", f"{alert.flaps} times within the hour before" if alert.flaps else ""),
+        ("ended", alert.ended),
+        ("feedback", words.said(found.said(alert))),
+        ("silent", _silent(alert, found, now_s)),
+        ("no news", f"beside {_named(alert.inhibited_by, found)}" if alert.inhibited_by else ""),
+        ("held back", alert.held_back or _why_quiet(alert)),
+    ]
+    return [(label, value, "") for label, value in facts]
+
+
+def _silent(alert: Alert, found: Found, now_s: float) -> str:
+    silence = found.silence(alert, now_s)
+    return "" if silence is None else arrivals.silence(silence, now_s=now_s, alerts=found.alerts)
+
+
+def _why_quiet(alert: Alert) -> str:
+    """Return why nothing was sent although something was seen; "" when something was."""
+    if alert.notices or alert.state == "resolved":
+        return "" if alert.notices else "it was over before a notice was due"
+    if alert.state in {"pending", "watch"}:
+        return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
+    return "the first notice waits, in case it is over at once"
+
+
+def _decided(story: Story, now_s: float) -> list[Line]:
+    made = story.decisions or ()
+    said = arrivals.decisions(made, now_s=now_s)
+    style = ["yellow" if " held back: " in one or " waits: " in one else "" for one in said]
+    more = len(said) - _MOST
+    earlier = [("decided", f"{more} earlier ones are left out (--json has all)", "dim")]
+    kept = list(zip(["decided"] * len(said), said, style, strict=True))[-_MOST:]
+    return [*(earlier if more > 0 else []), *kept]
+
+
+def _told(story: Story, now_s: float) -> list[Line]:
+    if story.deliveries is None:
+        return [("delivered", "? (the history cannot be read)", "")]
+    if not story.deliveries:
+        return [("delivered", "nowhere", "")]
+    found = []
+    for one in story.deliveries:
+        at = units.moment(one.sent_at_s or one.created_at_s, now_s=now_s)
+        said = f"{at} {arrivals.notice(one)}: {arrivals.delivery(one, now_s=now_s)}"
+        found.append(("delivered", said, arrivals.style(one)))
+    also = {key for one in story.deliveries for key in (one.alert_key, *one.message.also)}
+    also -= {story.alert.key, ""}
+    if also:
+        named = sorted(_named(key, story.found) for key in also)
+        found.append(("told with", "; ".join(named), ""))
+    return found
+
+
+def as_json(alert: Alert, found: Found, story: Story | None = None) -> dict[str, Any]:
+    """Return one alert; without ``story`` what was decided and delivered was not asked for."""
+    process = alert.subject.process
+    now_s = time.time()
+    silence = found.silence(alert, now_s)
+    deliveries = None if story is None else story.deliveries
+    decided = None if story is None else story.decisions
+    return {
+        "id": alert.code,
+        "key": text.clean(alert.key),
+        "kind": alert.kind,
+        "state": alert.state,
+        "severity": alert.severity,
+        "title": text.clean(alert.title),
+        "device_uid": text.clean(alert.subject.device_uid),
+        "process": None
+        if process is None
+        else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        "user": maybe(found.user(alert) or None),
+        "unattributed": alert.subject.unattributed,
+        "on_host": alert.subject.host,
+        "opened_at": units.instant(alert.opened_at_s),
+        "watch_at": units.instant(alert.watch_at_s),
+        "firing_at": units.instant(alert.firing_at_s),
+        "resolved_at": units.instant(alert.resolved_at_s),
+        "changed_at": units.instant(alert.changed_at_s),
+        "notices": alert.notices,
+        "next_notice_at": units.instant(alert.next_notice_at_s),
+        "held_back": text.clean(alert.held_back) or None,
+        "group": text.clean(alert.group) or None,
+        "flaps": alert.flaps,
+        "inhibited_by": text.clean(alert.inhibited_by) or None,
+        "silence": None if silence is None else silence_json(silence),
+        "reached_nobody": alert.key in found.untold,
+        "ended": text.clean(alert.ended) or None,
+        "feedback": None if (word := found.said(alert)) is None else envelope.word_json(word),
+        "cost": None if alert.cost is None else _cost_json(alert.cost),
+        "verdict": envelope.verdict_json(alert.finding),
+        "decisions": None if decided is None else [_decision_json(one) for one in decided],
+        "deliveries": None if deliveries is None else [_delivery_json(one) for one in deliveries],
+    }
+
+
+def silence_json(one: Silence) -> dict[str, Any]:
+    """Return a silence."""
+    return {
+        "about": arrivals.conditions(one.matcher),
+        "from_at": units.instant(one.from_at_s),
+        "until_at": units.instant(one.until_at_s),
+        "until_resolved": one.until_resolved,
+        "who": text.clean(one.who) or None,
+        "why": text.clean(one.why) or None,
+    }
+
+
+def _cost_json(of: Cost) -> dict[str, Any]:
+    return {
+        "line": text.clean(cost.line(of)),
+        "spent_usd": finite(of.spent_usd),
+        "at_risk_usd": finite(of.at_risk_usd),
+        "gpu_hours": finite(of.gpu_hours),
+        "at_risk_gpu_hours": finite(of.at_risk_gpu_hours),
+        "since": of.since,
+        "since_at": units.instant(of.since_at_s),
+        "basis": text.clean(of.basis) or None,
+    }
+
+
+def _decision_json(one: Decision) -> dict[str, Any]:
+    return {
+        "at": units.instant(one.at_s),
+        "kind": one.kind,
+        "notice": one.notice,
+        "channel": text.clean(one.target) or None,
+        "reason": text.clean(one.reason),
+    }
+
+
+def _delivery_json(one: Delivery) -> dict[str, Any]:
+    return {
+        "channel": text.clean(one.channel),
+        "notice": one.message.notice,
+        "state": one.state,
+        "attempts": one.attempts,
+        "created_at": units.instant(one.created_at_s),
+        "sent_at": units.instant(one.sent_at_s),
+        "next_try_at": units.instant(one.next_try_at_s),
+        "error": text.clean(one.error) if one.error else None,
+        "known": text.clean(one.known) or None,
+        "held": text.clean(one.held) or None,
+        "fallback_of": text.clean(one.fallback_of) or None,
+        "message_id": text.clean(one.message.id),
+        "subject": text.clean(one.message.subject),
+        "also": [text.clean(key) for key in one.message.also],
+        "dry_run": one.dry_run,
+    }

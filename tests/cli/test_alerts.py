@@ -1,0 +1,214 @@
+"""``alerts``: what was raised, what was held back and why, what arrived where."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import Seconds, StoreSection
+from gpuwatchd.ctl import main
+from gpuwatchd.model import About, Cost, Decision, Delivery, Matcher, Message, Silence
+from gpuwatchd.store.writer import History
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpuwatchd.model import Alert
+
+
+def message(notice: str, *also: str) -> Message:
+    """Return what was told of the leak."""
+    return Message(
+        id=f"{notice}@x", notice=notice, severity="warning", subject="s", body="b", also=also
+    )  # type: ignore[arg-type]
+
+
+def delivery(key: str, channel: str, at_s: float, **changes: Any) -> Delivery:
+    """Return one that has arrived; any field can be changed."""
+    values: dict[str, Any] = {
+        "message": message("firing"), "state": "sent", "attempts": 1, "created_at_s": at_s,
+        "sent_at_s": at_s + 1.0,
+    }  # fmt: skip
+    return Delivery(alert_key=key, channel=channel, **{**values, **changes})
+
+
+def decision(alert: Alert, at_s: float, reason: str, target: str = "", kind: str = "hold") -> Any:
+    """Return what policy decided."""
+    return Decision(
+        finding_id="f", alert_key=alert.key, kind=kind, target=target, notice="firing",
+        reason=reason, at_s=at_s,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def record(
+    alerts: Sequence[Alert],
+    deliveries: Sequence[Delivery] = (),
+    decisions: Sequence[Decision] = (),
+) -> None:
+    """Leave a history behind."""
+    settings = StoreSection(min_free_mib=0, flush=Seconds(1e9))
+    history = History.open(
+        config.state_dir(), settings, clock=time.time, monotonic=lambda: 1e6, boot_id="b"
+    )
+    history.decide(decisions)
+    history.apply(list(alerts), list(deliveries))
+    history.flush(time.time())
+    history.close()
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return what a command line prints, its lines joined."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert main(list(arguments)) == code
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        return " ".join(out.split())
+
+    return run
+
+
+def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
+    now_s = time.time()
+    alert = world.firing(
+        opened_at_s=now_s - 3000,
+        flaps=2,
+        cost=Cost(spent_usd=25.28, at_risk_usd=3.21, basis="yours"),
+        about=About(user="alice"),
+    )
+    record(
+        [alert],
+        [
+            delivery(alert.key, "email", now_s - 2400, state="failed", attempts=4, sent_at_s=None,
+                     error="550 no such\x1b[2J user"),
+            delivery(alert.key, "desktop", now_s - 2300, fallback_of="email",
+                     known="shown by the server", message=message("firing", "leak:other")),
+            delivery(alert.key, "chat", now_s - 2200, state="pending", attempts=0, sent_at_s=None,
+                     held="quiet hours until 07:00", next_try_at_s=now_s + 3600),
+            delivery(alert.key, "command", now_s - 2100, state="pending", attempts=2,
+                     sent_at_s=None, error="exited with 75", next_try_at_s=now_s + 600),
+        ],
+        [
+            decision(alert, now_s - 2600, "20 messages went out within the hour"),
+            decision(alert, now_s - 2400, "firing", "email", "notify"),
+            decision(alert, now_s - 2400, "firing", "desktop", "notify"),
+            decision(alert, now_s - 2400, "quiet hours until 07:00", "chat", "notify"),
+        ],
+    )  # fmt: skip
+    text = shown("alerts", "show", alert.code)
+    for words in (
+        alert.code,
+        "cost $25.28 since start, $3.21 more until it is full (yours)",
+        "came again 2 times within the hour before",
+        "firing held back: 20 messages went out within the hour",
+        "firing told (email, desktop)",
+        "firing waits: quiet hours until 07:00 (chat)",
+        "firing: email: given up after 4 tries: 550 no such user",
+        "firing with 1 other: desktop in place of email: delivered (shown by the server)",
+        "firing: chat: waits: quiet hours until 07:00",
+        "firing: command: not delivered after 2 tries: exited with 75; next try at",
+        "told with leak:other",
+    ):
+        assert words in text, words
+    order = [text.index(words) for words in ("held back: 20", "told (email", "waits: quiet")]
+    assert order == sorted(order)
+
+
+def test_json_has_all_of_it(shown: Callable[..., str]) -> None:
+    now_s = time.time()
+    alert = world.firing(opened_at_s=now_s - 3000, group="job:slurm 42", cost=Cost(spent_usd=1.0))
+    record(
+        [alert],
+        [delivery(alert.key, "desktop", now_s - 2000, fallback_of="email", known="shown")],
+        [decision(alert, now_s - 2600, "quiet", "email", "hold")],
+    )
+    data = json.loads(shown("alerts", "show", "4711", "--json"))["data"]
+    assert (data["id"], data["group"], data["flaps"]) == (alert.code, "job:slurm 42", 0)
+    assert data["cost"]["spent_usd"] == 1.0
+    (sent,) = data["deliveries"]
+    assert (sent["known"], sent["fallback_of"], sent["held"]) == ("shown", "email", None)
+    (made,) = data["decisions"]
+    assert (made["kind"], made["channel"], made["reason"]) == ("hold", "email", "quiet")
+    (listed,) = json.loads(shown("alerts", "--json"))["data"]
+    assert listed["decisions"] is listed["deliveries"] is None
+    assert set(listed) == set(data)
+
+
+def test_what_belongs_to_an_earlier_opening_is_not_told(shown: Callable[..., str]) -> None:
+    now_s = time.time()
+    first = world.firing(
+        opened_at_s=now_s - 9000, state="resolved", resolved_at_s=now_s - 8000, ended="it is over"
+    )
+    again = world.firing(opened_at_s=now_s - 3000)
+    record(
+        [first, again],
+        [delivery(first.key, "email", now_s - 8500), delivery(again.key, "desktop", now_s - 2500)],
+    )
+    text = shown("alerts", "show", again.code)
+    assert "desktop: delivered" in text
+    assert "email" not in text
+
+
+def test_an_alert_is_found_by_all_its_names(shown: Callable[..., str]) -> None:
+    alert = world.firing()
+    record([alert])
+    world.write(alerts=(alert,))
+    for name in (alert.code, alert.key, "GPU-1/4711", "4711", "latest"):
+        assert json.loads(shown("alerts", "show", name, "--json"))["data"]["id"] == alert.code
+    listed = shown("alerts")
+    assert listed.startswith(alert.code)
+    assert f"gpuwatchctl alerts show {alert.code}" in listed
+    assert alert.key not in listed
+    assert alert.key in shown("-v", "alerts")
+
+
+def test_the_list_is_narrowed_by_user(shown: Callable[..., str]) -> None:
+    mine = world.firing(about=About(user="alice"))
+    other = world.firing(key="leak:GPU-2/7@1.0", about=About(user="bob"))
+    world.write(alerts=(mine, other))
+    for glob, expected in (("ALI*", [mine.code]), ("bob", [other.code]), ("eve", [])):
+        data = json.loads(shown("alerts", "--user", glob, "--json"))["data"]
+        assert [one["id"] for one in data] == expected
+
+
+def test_an_alert_says_why_nobody_hears_of_it(shown: Callable[..., str]) -> None:
+    now_s = time.time()
+    lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
+    alert = world.firing(inhibited_by=lost.key)
+    silence = Silence(
+        matcher=Matcher(key=alert.key), from_at_s=now_s - 60, until_at_s=now_s + 3600,
+        who="alice", why="I know",
+    )  # fmt: skip
+    over = msgspec.structs.replace(silence, matcher=Matcher(user="bob"), until_at_s=now_s - 1)
+    world.write(alerts=(alert, lost), silences=(silence, over), untold=(alert.key,))
+    text = shown("alerts")
+    assert f"no news beside {lost.code} (GPU 0 (A100))" in text
+    assert "silent until" in text
+    assert "reached nobody yet" in text
+    assert "silent: GPU 0 (A100): python[4711] of alice until" in text
+    assert ", by alice (I know)" in text
+    assert "bob" not in text
+    one = shown("alerts", "show", alert.code)
+    assert "it has reached nobody yet: gpuwatchctl notify test" in one
+    data = json.loads(shown("alerts", "show", alert.code, "--json"))["data"]
+    assert data["reached_nobody"] is True
+    assert data["inhibited_by"] == lost.key
+    assert data["silence"]["why"] == "I know"
+
+
+def test_an_alert_of_another_kind_has_no_pace(shown: Callable[..., str]) -> None:
+    found = world.leak(pattern="unknown", rate_bytes_per_s=None, eta=None, reason="XID 79: gone")
+    lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)", finding=found)
+    world.write(alerts=(lost,))
+    text = shown("alerts", "show", lost.code)
+    assert "because XID 79: gone" in text
+    assert "growth" not in text
+    assert "full in" not in text
+    assert "XID 79: gone" in shown("alerts")
