@@ -25,7 +25,7 @@ import click
 from gpuwatchd import __version__, config
 from gpuwatchd.errors import ConfigError, GpuwatchdError
 from gpuwatchd.host import Host, allocator
-from gpuwatchd.notify import outbox
+from gpuwatchd.notify import outbox, secret
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.letting_go import LettingGo
 from gpuwatchd.service import process
@@ -189,7 +189,7 @@ class Daemon:
             return 0
         log.info("starting anew")
         again = {"NOTIFY_SOCKET": self._socket} if self._socket else {}
-        return process.start_anew({**os.environ, **again})
+        return process.start_anew({**secret.environment(), **again})
 
     def _loop(self) -> None:
         following_s = time.monotonic() + self.config.daemon.interval
@@ -358,6 +358,7 @@ def command(
     if sources:
         overrides["sources"] = {"enabled": list(sources)}
     os.umask(0o077)
+    secret.withhold()
     allocator.one_arena()
     # One BLAS thread: our matrices are small, and each further thread keeps a buffer.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

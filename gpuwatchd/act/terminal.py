@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import text
 from gpuwatchd.act import session
+from gpuwatchd.config import SECRET_VARIABLES
 from gpuwatchd.errors import NotAllowed
 
 if TYPE_CHECKING:
@@ -79,7 +80,11 @@ def outside(argv: Sequence[str], environ: Mapping[str, str], *, service: bool) -
     if not service:
         return list(argv)
     given = [f"--setenv={name}={environ[name]}" for name in session.NAMES if name in environ]
-    given += [f"--setenv={k}={v}" for k, v in environ.items() if k.startswith("GPUWATCHD_")]
+    given += [
+        f"--setenv={name}={value}"
+        for name, value in environ.items()
+        if name.startswith("GPUWATCHD_") and name not in SECRET_VARIABLES
+    ]
     return ["systemd-run", "--user", "--collect", "--quiet", *given, "--", *argv]
 
 

@@ -196,7 +196,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
         if variable in _ENV_PATHS or variable in SECRET_VARIABLES:
             continue
         if variable not in names:
-            near = _nearest(variable, names, 0.6)
+            near = _nearest(variable, [*names, *SECRET_VARIABLES], 0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
             warnings.append(f"unknown environment variable {variable}{hint}")
             continue

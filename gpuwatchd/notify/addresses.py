@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from gpuwatchd import text
 from gpuwatchd.errors import NotifyError
+from gpuwatchd.notify import secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +102,7 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
     NotifyError
         Permanent: there are none, or the file is one that others can read.
     """
-    environ = os.environ if environ is None else environ
+    environ = secret.environment() if environ is None else environ
     directory = environ.get("CREDENTIALS_DIRECTORY")
     credential = Path(directory) / CREDENTIAL if directory else None
     if urls_file:

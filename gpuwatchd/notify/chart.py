@@ -33,8 +33,10 @@ PAPER = "#ffffff"
 WIDTH_PX, HEIGHT_PX = 640, 380
 """As shown; it is drawn with twice as many, for screens that have them."""
 _DPI = 100
-_FONT_PT = 12.5
+_FONT_PT = 13.0
 _SHARPNESS = 2
+_LONGEST_WHEN = 32
+"""Characters beside the label of the limit."""
 _MOST_AHEAD = 8.0
 _LEAST_AHEAD = 0.15
 """The future takes at most, and at least, so many times the width of the past."""
@@ -86,8 +88,17 @@ def ticks(begin_s: float, stop_s: float) -> list[float]:
     step_s = next((s for s in _STEPS_S if (stop_s - begin_s) / s <= _TICKS), _STEPS_S[-1])
     offset_s = _utc_offset_s(begin_s)
     first_s = -(-(begin_s + offset_s) // step_s) * step_s - offset_s
-    count = int((stop_s - first_s) // step_s) + 1
+    # A label reaches some 3 % of the width to the right of its tick.
+    count = int((stop_s - 0.01 * (stop_s - begin_s) - first_s) // step_s) + 1
     return [first_s + k * step_s for k in range(max(0, count))]
+
+
+def _tick_labels(places: list[float], now_s: float) -> list[str]:
+    """Return clock times, with the day where it is another one than that of the label before."""
+    return [
+        units.moment(at_s, now_s=before_s)
+        for before_s, at_s in zip([now_s, *places], places, strict=False)
+    ]
 
 
 def _utc_offset_s(at_s: float) -> float:
@@ -125,8 +136,9 @@ class _Picture:
         top = max(*chart.used_bytes, chart.limit_bytes or 0.0)
         self._unit, self._word = (1024.0**3, "GiB") if top >= 2 * 1024**3 else (1024.0**2, "MiB")
         self._bottom = bottom_bytes(chart)
+        top = max(top, self._bottom + 1024.0**2)
         # Above the limit there is room for its label and for that of the end.
-        self._top = top + (0.15 if chart.limit_bytes else 0.06) * (top - self._bottom)
+        self._top = top + (0.17 if chart.limit_bytes else 0.06) * (top - self._bottom)
         self._judged_s = chart.at_s[-1] if chart.judged_at_s is None else chart.judged_at_s
 
     def draw(self) -> None:
@@ -158,7 +170,7 @@ class _Picture:
         )
         axes.set_ylim(self._bottom / self._unit, self._top / self._unit)
         places = ticks(self._begin_s, self._end_s)
-        axes.set_xticks(places, [units.moment(at, now_s=self._judged_s) for at in places])
+        axes.set_xticks(places, _tick_labels(places, self._judged_s))
         axes.text(
             -0.012, 1.02, self._word, transform=axes.transAxes, ha="right", va="bottom",
             fontsize=_FONT_PT, color=INK,
@@ -179,7 +191,7 @@ class _Picture:
         else:
             far = [(self._judged_s + chart.high_s, limit)]
         xs, ys = zip((self._judged_s, start), (low_s, limit), *far, strict=True)
-        axes.fill(xs, ys, facecolor=BAND, alpha=0.32, edgecolor="none", zorder=2)
+        axes.fill(xs, ys, facecolor=BAND, alpha=0.45, edgecolor="none", zorder=2)
         axes.plot(
             [self._judged_s, self._judged_s + chart.mid_s], [start, limit],
             color=INK, linewidth=1.8, linestyle=(0, (5, 3)), zorder=3,
@@ -203,7 +215,7 @@ class _Picture:
         limit = chart.limit_bytes / self._unit
         axes.axhline(limit, color=LIMIT, linewidth=2.6, zorder=4)
         above = {"va": "bottom", "fontsize": _FONT_PT, "zorder": 7}
-        pad = 0.018 * (self._top - self._bottom) / self._unit
+        pad = 0.03 * (self._top - self._bottom) / self._unit
         axes.text(
             self._begin_s + 0.008 * (self._end_s - self._begin_s), limit + pad,
             f"limit {units.size(chart.limit_bytes)}", color=LIMIT, weight="bold", **above,
@@ -223,14 +235,18 @@ class _Picture:
 
     def _when(self) -> str:
         chart = self._chart
-
-        def at(ahead_s: float | None) -> str:
-            if ahead_s is None:
-                return "open"
-            return units.moment(self._judged_s + ahead_s, now_s=self._judged_s)
-
-        mid = at(chart.mid_s)
-        return mid if chart.low_s is None else f"{mid} ({at(chart.low_s)} – {at(chart.high_s)})"
+        if chart.mid_s is None:
+            return ""
+        full_s = self._judged_s + chart.mid_s
+        mid = units.moment(full_s, now_s=self._judged_s)
+        if chart.low_s is None:
+            return mid
+        low = units.moment(self._judged_s + chart.low_s, now_s=full_s)
+        high = "open"
+        if chart.high_s is not None:
+            high = units.moment(self._judged_s + chart.high_s, now_s=full_s)
+        whole = f"{mid} ({low} – {high})"
+        return whole if len(whole) <= _LONGEST_WHEN else mid
 
     def _marks(self) -> None:
         chart, axes = self._chart, self._axes

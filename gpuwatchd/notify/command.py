@@ -30,7 +30,7 @@ import msgspec
 from gpuwatchd import text
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
-from gpuwatchd.notify import render
+from gpuwatchd.notify import render, secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 ENV_PREFIX = "GPUWATCHD_ALERT_"
 PERMANENT_CODES = frozenset({64, 65, 66, 67, 68, 70, 72, 73, 76, 77, 78})
-# Ours alone: a child that pinged the service manager would keep a hung daemon alive.
-_OWN_VARIABLES = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"})
 _TAIL_BYTES = 8192
 _TERM_GRACE_S = 1.0
 
@@ -168,8 +166,8 @@ def environment(message: Message, base: Mapping[str, str]) -> dict[str, str]:
     """
     out = {
         key: value
-        for key, value in base.items()
-        if key not in _OWN_VARIABLES and not key.startswith(ENV_PREFIX)
+        for key, value in secret.for_children(base).items()
+        if not key.startswith(ENV_PREFIX)
     }
     values: dict[str, object] = {
         "ID": message.id,

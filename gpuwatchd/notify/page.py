@@ -27,15 +27,16 @@ PICTURE_PX = (640, 380)
 _SHEET = (
     "@media (prefers-color-scheme:dark){"
     + "".join(
-        f".{name}{{color:{colour} !important;border-color:{colour} !important}}"
+        f".{name}{{color:{colour} !important}}.{name}-bar{{border-color:{colour} !important}}"
         for name, colour in _DARK.items()
     )
     # A white picture in a dark room: turned dark, with its hues kept, where the program can.
     + ".chart{filter:invert(.9) hue-rotate(180deg)}}"
     "@media (max-width:480px){.page{padding:10px !important}"
     ".bar{padding-left:10px !important}"
-    ".facts th,.facts td{display:block !important;padding-right:0 !important}"
-    ".facts th{padding-top:6px !important}}"
+    ".facts tr{display:block !important;padding:3px 0 !important}"
+    ".facts th,.facts td{display:inline !important}"
+    ".facts th{padding-right:8px !important}}"
 )
 
 
@@ -63,7 +64,7 @@ def html(message: Message, *, picture: str = "") -> str:
         '<body style="margin:0;padding:0">',
         f'<div class="page" style="{_FONT};font-size:15px;line-height:1.45;padding:16px">',
         (
-            f'<div class="bar {kind}" style="max-width:{_WIDTH_PX}px;padding-left:14px;'
+            f'<div class="bar {kind}-bar" style="max-width:{_WIDTH_PX}px;padding-left:14px;'
             f'border-left:4px solid {colour}">'
         ),
         (
@@ -95,7 +96,7 @@ def _chart(message: Message, picture: str) -> list[str]:
         marks, _, scale = curve.sparkline(message.chart).partition("\n")
         return [
             (
-                f'<p style="{_MONO};margin:0;font-size:17px;line-height:1.1;white-space:pre;'
+                f'<p style="{_MONO};margin:0;font-size:13px;line-height:1.1;white-space:pre;'
                 f'overflow:hidden">{text.for_html(marks)}</p>'
             ),
             f'<p style="margin:2px 0 12px;font-size:13px;opacity:.8">{text.for_html(scale)}</p>',
@@ -107,10 +108,7 @@ def _chart(message: Message, picture: str) -> list[str]:
             f'height="{height}" style="display:block;width:100%;max-width:{width}px;height:auto;'
             'border:0;border-radius:6px">'
         ),
-        (
-            '<p style="margin:4px 0 12px;font-size:13px;opacity:.8">Solid: memory.'
-            f"{_legend(message)}</p>"
-        ),
+        f'<p style="margin:4px 0 12px;font-size:13px;opacity:.8">{_legend(message)}</p>',
     ]
 
 
@@ -119,8 +117,8 @@ def _legend(message: Message) -> str:
     if chart is None or chart.level_bytes is None:
         return ""
     if chart.mid_s is None or chart.limit_bytes is None:
-        return " Dashed: the fit."
-    return " Dashed: the fit, and where it leads. Shaded: nine of ten cases."
+        return "Solid: memory. Dashed: the fit."
+    return "Solid: memory. Dashed: the fit, and where it leads. Shaded: nine of ten cases."
 
 
 def _money(message: Message) -> list[str]:

@@ -31,6 +31,7 @@ KEYRING_EXTRA = "pip install 'gpuwatchd[keyring]'"
 _KEYRING_PROGRAM = ("-m", "gpuwatchd.notify.keyring_ask")
 _MAX_BYTES = 4096
 _NOT_FOR_CHILDREN = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"})
+"""A child that pinged the service manager would keep a hung daemon alive."""
 _withheld: dict[str, str] = {}
 
 

@@ -1,0 +1,251 @@
+"""The picture of a growth: what it spans, what stands in it, and how its process behaves."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatchd.model import Chart
+from gpuwatchd.notify import chart as drawing
+from gpuwatchd.notify import curve, picture
+from tests.conftest import need
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
+GIB = 1024.0**3
+NOW_S = 1_795_313_220.0
+"""Sunday, 22 November 2026, 02:07 UTC."""
+
+
+@pytest.fixture(autouse=True)
+def _zone(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def drawn_here() -> None:
+    need(picture.available(), "the extra charts is not installed")
+
+
+def leak(**changes: Any) -> Chart:
+    """Return 20 calm minutes, 40 of growth from 12 to 16 GiB, full in an hour and a half."""
+    at_s = tuple(NOW_S - 3600.0 + 36.0 * k for k in range(101))
+    values: dict[str, Any] = {
+        "at_s": at_s,
+        "used_bytes": tuple(
+            12 * GIB + 4 * GIB * max(0.0, at - at_s[0] - 1200.0) / 2400 for at in at_s
+        ),
+        "limit_bytes": 22 * GIB,
+        "onset_at_s": NOW_S - 2400.0,
+        "judged_at_s": NOW_S,
+        "rate_bytes_per_s": 4 * GIB / 2400,
+        "level_bytes": 16 * GIB,
+        "low_s": 4500.0,
+        "mid_s": 5400.0,
+        "high_s": 7200.0,
+    }
+    return Chart(**(values | changes))
+
+
+def pixels(png: bytes) -> npt.NDArray[np.uint8]:
+    """Return a picture as (height, width, 3)."""
+    import numpy as np
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def places(image: npt.NDArray[np.uint8], colour: str) -> npt.NDArray[Any]:
+    """Return where a colour is, (n, 2) of row and column."""
+    import numpy as np
+
+    wanted = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    near = np.abs(image.astype(int) - wanted).max(axis=2) <= 12
+    return np.argwhere(near)
+
+
+def test_the_end_is_in_the_picture() -> None:
+    assert drawing.end_s(leak()) == NOW_S + 1.06 * 7200.0
+    assert drawing.end_s(leak(high_s=None)) == NOW_S + 1.35 * 5400.0
+    assert drawing.end_s(leak(mid_s=None)) == NOW_S
+    # A day ahead of an hour: the past stays visible.
+    assert drawing.end_s(leak(mid_s=100_000.0, high_s=None)) == NOW_S + 8.0 * 3600.0
+    assert drawing.end_s(leak(low_s=1.0, mid_s=2.0, high_s=3.0)) == NOW_S + 0.15 * 3600.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1e9, 2e9), st.floats(1.0, 3e6))
+def test_ticks_are_few_and_round(begin_s: float, span_s: float) -> None:
+    found = drawing.ticks(begin_s, begin_s + span_s)
+    assert len(found) <= 6
+    assert all(begin_s <= at_s <= begin_s + span_s for at_s in found)
+    assert all(at_s % 10 == 0 for at_s in found)
+
+
+def test_days_are_named_once() -> None:
+    two_days = [NOW_S, NOW_S + 3600.0, NOW_S + 86400.0, NOW_S + 90000.0]
+    assert drawing._tick_labels(two_days, NOW_S) == ["02:07", "03:07", "Mon 02:07", "03:07"]
+
+
+def test_the_words_say_what_the_picture_shows() -> None:
+    assert curve.words(leak()) == (
+        "Memory grew from 12.0 GiB at 01:27 to 16.0 GiB at 02:07 (UTC), by 107 MB/min. "
+        "It reaches its limit of 22.0 GiB at 03:37, in nine of ten cases between 03:22 and 04:07."
+    )
+    assert curve.words(leak(high_s=None)).endswith("hardly before 03:22; it may also level off.")
+    assert curve.words(leak(mid_s=None)).endswith("Its limit is 22.0 GiB.")
+    assert curve.words(leak(limit_bytes=None)).endswith("Its limit is not known.")
+    falling = leak(
+        used_bytes=tuple(reversed(leak().used_bytes)), rate_bytes_per_s=None, level_bytes=None,
+        onset_at_s=None, mid_s=None,
+    )  # fmt: skip
+    assert curve.words(falling).startswith("Memory went from 16.0 GiB at 01:07 to 12.0 GiB")
+
+
+def test_a_line_of_text_has_its_scale() -> None:
+    marks, scale = curve.sparkline(leak()).splitlines()
+    assert (len(marks), marks[0], marks[-1]) == (curve.SPARK_CHARS, "▁", "█")
+    assert list(marks) == sorted(marks)
+    assert scale == "12.0 GiB to 16.0 GiB of 22.0 GiB, 01:07 to 02:07 UTC"
+
+
+def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:
+    png = picture.draw(leak(), deadline_s=30.0)
+    assert png is not None
+    image = pixels(png)
+    height, width, _ = image.shape
+    assert (width, height) == (2 * drawing.WIDTH_PX, 2 * drawing.HEIGHT_PX)
+    begin_s, end_s = leak().at_s[0], drawing.end_s(leak())
+
+    def column(at_s: float) -> float:
+        """Where an instant is: the axis takes 0.085 to 0.957 of the width."""
+        return float((0.085 + 0.872 * (at_s - begin_s) / (end_s - begin_s)) * width)
+
+    limit = places(image, drawing.LIMIT)
+    rows, counts = _most_common(limit[:, 0])
+    limit_row = float(rows[counts.argmax()])
+    assert counts.max() > 0.8 * width  # a line across the picture
+    # The cross at the end: the limit's colour well below and above the line.
+    cross = limit[(limit[:, 0] > limit_row + 6) & (limit[:, 0] < limit_row + 20)]
+    assert cross[:, 1].mean() == pytest.approx(column(NOW_S + 5400.0), abs=6)
+    # The curve ends now, and rises.
+    line = places(image, drawing.CURVE)
+    assert line[:, 1].min() == pytest.approx(column(begin_s), abs=8)
+    assert line[:, 1].max() == pytest.approx(column(NOW_S), abs=8)
+    assert line[line[:, 1].argmax(), 0] < line[line[:, 1].argmin(), 0]
+    # 4 of the 10 GiB up to the limit are gone.
+    low, high = line[:, 0].max(), line[:, 0].min()
+    assert (low - high) / (low - limit_row) == pytest.approx(0.4, abs=0.03)
+    # The shade lies after now, and not beyond the last of its cases.
+    shade = places(image, "#f3d38d")
+    assert len(shade) > 2000
+    assert shade[:, 1].min() > column(NOW_S)
+    # Its tip is thinner than the line of the limit.
+    assert shade[:, 1].max() == pytest.approx(column(NOW_S + 7200.0), abs=20)
+
+
+def _most_common(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    import numpy as np
+
+    return np.unique(values, return_counts=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limit_bytes": None, "mid_s": None},
+        {"mid_s": None, "rate_bytes_per_s": None, "level_bytes": None},
+        {"high_s": None},
+        {"low_s": 0.0, "mid_s": 0.0, "high_s": 0.0},
+        {"used_bytes": (16 * GIB,) * 101, "limit_bytes": 16 * GIB},
+        {"used_bytes": (0.0,) * 101, "limit_bytes": None},
+        {"judged_at_s": None, "onset_at_s": None},
+        {"mid_s": 1e12, "high_s": None},
+    ],
+)
+def test_every_shape_can_be_drawn(drawn_here: None, changes: dict[str, Any]) -> None:
+    odd = leak(**changes)
+    png = drawing.draw(drawing.Order(chart=odd, now_s=NOW_S + 7200.0))
+    assert pixels(png).std() > 5
+
+
+def test_the_process_is_bounded_and_leaves_nothing(
+    drawn_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("GPUWATCHD_SMTP_PASSWORD", "hush")
+    assert picture.draw(leak(), deadline_s=30.0) is not None
+    assert list(tmp_path.iterdir()) == []
+    kept = picture.environment(os.environ, "/nowhere")
+    assert "hush" not in kept.values()
+    assert kept["TZ"] == "UTC"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import time; time.sleep(60)",
+        "raise SystemExit(1)",
+        "print('no picture')",
+        "import os; os.abort()",
+    ],
+)
+def test_no_picture_is_no_harm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(picture, "PROGRAM", ("-c", program))
+    monkeypatch.setattr(picture, "available", lambda: True)
+    begun_s = time.monotonic()
+    assert picture.draw(leak(), deadline_s=0.5) is None
+    assert time.monotonic() - begun_s < 3.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_nobody_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "available", lambda: False)
+    monkeypatch.setattr(picture, "PROGRAM", ("-c", "raise SystemExit('started')"))
+    assert picture.draw(leak()) is None
+
+
+def test_nonsense_ends_with_a_reason() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuwatchd.notify.chart"],
+        input=b'{"chart": 5}', capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert b"ValidationError" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_channel_itself_never_imports_matplotlib() -> None:
+    code = (
+        "import sys; import gpuwatchd.notify.email, gpuwatchd.notify.picture;"
+        "print([n for n in ('matplotlib', 'keyring', 'PIL') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_chart_keeps_its_shape_in_the_outbox() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(leak()), type=Chart) == leak()
