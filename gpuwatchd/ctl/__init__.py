@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "gpuwatchd.ctl.doctor:command",
     "release": "gpuwatchd.ctl.release:command",
     "config": "gpuwatchd.ctl.config:command",
+    "policy": "gpuwatchd.ctl.policy:command",
     "notify": "gpuwatchd.ctl.notify:command",
     "check": "gpuwatchd.ctl.check:command",
     "service": "gpuwatchd.ctl.service:command",
