@@ -1,5 +1,6 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
+from gpuwatchd.cost.account import WHATS, Entry, Sum, entries_of, grouped, saved, summed
 from gpuwatchd.cost.charge import Part, Since, charge, total
 from gpuwatchd.cost.held import GIB, gib_hours, usd
 from gpuwatchd.cost.hours import Held, Taken, taken, with_rest
@@ -10,20 +11,27 @@ from gpuwatchd.cost.stints import Ask, Stint, begun, stint
 __all__ = [
     "GIB",
     "OLD_DAYS",
+    "WHATS",
     "Ask",
+    "Entry",
     "Held",
     "Part",
     "Price",
     "Prices",
     "Since",
     "Stint",
+    "Sum",
     "Taken",
     "begun",
     "charge",
+    "entries_of",
     "gib_hours",
+    "grouped",
     "in_currency",
     "line",
+    "saved",
     "stint",
+    "summed",
     "taken",
     "total",
     "usd",

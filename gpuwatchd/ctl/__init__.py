@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "alerts": "gpuwatchd.ctl.alerts:command",
     "snooze": "gpuwatchd.ctl.snooze:command",
     "feedback": "gpuwatchd.ctl.feedback:command",
+    "cost": "gpuwatchd.ctl.cost:command",
+    "checkpointed": "gpuwatchd.ctl.checkpointed:command",
     "analyze": "gpuwatchd.ctl.analyze:command",
     "backtest": "gpuwatchd.ctl.backtest:command",
     "doctor": "gpuwatchd.ctl.doctor:command",
