@@ -19,7 +19,8 @@ ONE = alert(about=ABOUT)
     "matcher",
     [
         Matcher(), Matcher(user="ALICE"), Matcher(user="a*"), Matcher(gpu="0"),
-        Matcher(gpu="gpu-1"), Matcher(gpu="a100*"), Matcher(gpu="nvidia a100*"), Matcher(framework="pytorch"),
+        Matcher(gpu="gpu-1"), Matcher(gpu="a100*"), Matcher(gpu="nvidia a100*"),
+        Matcher(framework="pytorch"),
         Matcher(command="*train.py*"), Matcher(command="python train.py --run [a]"),
         Matcher(job="slurm*"), Matcher(container="web-?"), Matcher(kind="leak"),
         Matcher(pattern="gradual"), Matcher(severity="warning"), Matcher(key="leak:x"),
