@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gpuwatchd import config, units
+from gpuwatchd import config, policy, units
 from gpuwatchd.ctl import check_modes, envelope, look, options, output, plugin
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.store import live
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.plugin import Answer, Range
+    from gpuwatchd.model import Alert
     from gpuwatchd.store.live import LiveState
 
 _OWN: Final = "all"
@@ -136,9 +137,11 @@ def _look(flags: Globals, mode: str, warn: Range | None, crit: Range | None) -> 
             f"{error.filename}: you may not read it",
             more=("hint: run this check as the user of the daemon",),
         )
-    case = check_modes.case_of(
-        state, wants=flags.wants, quiet=lambda _: False, warn=warn, crit=crit
-    )
+
+    def quiet(alert: Alert) -> bool:
+        return policy.silenced(alert, state.silences, time.time()) is not None
+
+    case = check_modes.case_of(state, wants=flags.wants, quiet=quiet, warn=warn, crit=crit)
     if not case.devices and mode != "daemon":
         if flags.gpu and state.devices:
             raise GpuwatchdError(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd import config
 from gpuwatchd.ctl import plugin, program
-from gpuwatchd.model import ChannelHealth, EtaRange, Holding, ProcessInfo
+from gpuwatchd.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Silence
 from gpuwatchd.store import live
 from tests import making
 from tests.cli import world
@@ -141,6 +141,26 @@ def test_growth_that_is_only_watched_never_pages() -> None:
     code, answer = call("--mode", "eta")
     assert code == WARNING
     assert "(watched)" in answer.line
+
+
+def test_what_somebody_has_silenced_is_shown_and_does_not_page() -> None:
+    now_s = time.time()
+    silence = Silence(
+        matcher=Matcher(key="leak:*4711*"),
+        from_at_s=now_s - 60,
+        until_at_s=now_s + 600,
+        who="alice",
+        even_critical=True,
+    )
+    world.write(silences=(silence,))
+    code, answer = call()
+    assert code == OK
+    assert "1 silenced" in answer.line
+    assert answer.more[0].startswith("silenced: GPU 0")
+    assert answer.perf["findings"].value == 0
+    over = msgspec.structs.replace(silence, until_at_s=now_s - 1)
+    world.write(silences=(over,))
+    assert call()[0] == CRITICAL
 
 
 @pytest.mark.parametrize(
