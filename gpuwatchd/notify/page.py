@@ -62,7 +62,10 @@ def html(message: Message, *, picture: str = "") -> str:
         f"<style>{_SHEET}</style>",
         f"<title>{subject}</title></head>",
         '<body style="margin:0;padding:0">',
-        f'<div class="page" style="{_FONT};font-size:15px;line-height:1.45;padding:16px">',
+        (
+            f'<div class="page" style="{_FONT};font-size:15px;line-height:1.45;padding:16px;'
+            'overflow-wrap:anywhere">'
+        ),
         (
             f'<div class="bar {kind}-bar" style="max-width:{_WIDTH_PX}px;padding-left:14px;'
             f'border-left:4px solid {colour}">'
@@ -160,6 +163,5 @@ def _facts(message: Message) -> list[str]:
 
 
 def _style(value: str) -> str:
-    """Return how a value is set: what is to be typed looks like it, and long words may break."""
-    typed = f"{_MONO};font-size:13px;" if value.startswith("gpuwatchctl ") else ""
-    return f"{typed}overflow-wrap:anywhere"
+    """Return how a value is set: what is to be typed looks like it."""
+    return f"{_MONO};font-size:13px" if value.startswith("gpuwatchctl ") else ""
