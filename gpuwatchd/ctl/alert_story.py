@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd import cost, text, units
-from gpuwatchd.ctl import arrivals, envelope, words
+from gpuwatchd.ctl import arrivals, envelope, payload, words
 from gpuwatchd.ctl.envelope import finite, maybe
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.incidents import Found
     from gpuwatchd.ctl.output import Part
-    from gpuwatchd.model import Alert, Cost, Decision, Delivery, Silence
+    from gpuwatchd.model import Alert, Cost, Decision, Delivery
 
 _MOST = 30
 """Decisions that are told; the newest."""
@@ -174,7 +174,7 @@ def as_json(alert: Alert, found: Found, story: Story | None = None) -> dict[str,
         "group": text.clean(alert.group) or None,
         "flaps": alert.flaps,
         "inhibited_by": text.clean(alert.inhibited_by) or None,
-        "silence": None if silence is None else silence_json(silence),
+        "silence": None if silence is None else payload.silence_json(silence),
         "reached_nobody": alert.key in found.untold,
         "ended": text.clean(alert.ended) or None,
         "feedback": None if (word := found.said(alert)) is None else envelope.word_json(word),
@@ -182,18 +182,6 @@ def as_json(alert: Alert, found: Found, story: Story | None = None) -> dict[str,
         "verdict": envelope.verdict_json(alert.finding),
         "decisions": None if decided is None else [_decision_json(one) for one in decided],
         "deliveries": None if deliveries is None else [_delivery_json(one) for one in deliveries],
-    }
-
-
-def silence_json(one: Silence) -> dict[str, Any]:
-    """Return a silence."""
-    return {
-        "about": arrivals.conditions(one.matcher),
-        "from_at": units.instant(one.from_at_s),
-        "until_at": units.instant(one.until_at_s),
-        "until_resolved": one.until_resolved,
-        "who": text.clean(one.who) or None,
-        "why": text.clean(one.why) or None,
     }
 
 

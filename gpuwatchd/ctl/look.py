@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import (
         Alert,
+        ChannelHealth,
         Device,
         DeviceReading,
         Holding,
         ProcessKey,
         Sample,
         ServerReading,
+        Silence,
     )
     from gpuwatchd.store.live import LiveState
 
@@ -64,7 +66,7 @@ class View:
         "state-file", "database" or "direct".
     stale_s
         Age of the readings in seconds.
-    devices, alerts, holdings, servers
+    devices, alerts, holdings, servers, channels, untold, silences
         As in the live state; alerts are the open ones.
     released_until_s
         Until when (epoch seconds) the GPUs are let go on request; None where they are not.
@@ -82,6 +84,9 @@ class View:
         self.alerts: tuple[Alert, ...] = ()
         self.holdings: tuple[Holding, ...] = ()
         self.servers: tuple[ServerReading, ...] = ()
+        self.channels: tuple[ChannelHealth, ...] = ()
+        self.untold: tuple[str, ...] = ()
+        self.silences: tuple[Silence, ...] = ()
         self.daemon = Daemon()
         self.released_until_s: float | None = None
         self.warnings: list[tuple[str, str]] = []
@@ -166,6 +171,7 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     view.alerts = state.alerts
     view.holdings = state.holdings
     view.servers = state.servers
+    view.channels, view.untold, view.silences = state.channels, state.untold, state.silences
     view.daemon = daemon
     if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
         view.released_until_s = released_until_s()

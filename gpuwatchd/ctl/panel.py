@@ -92,6 +92,10 @@ def show(
 ) -> None:
     """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
     _banner(out, view)
+    if view.untold:
+        from gpuwatchd.ctl import unheard  # noqa: PLC0415 - only where nobody was told
+
+        unheard.banner(out, view)
     for item in view.devices:
         cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
     if wide and view.servers:
@@ -99,9 +103,22 @@ def show(
 
         servers.show(out, view.servers, now_s=view.taken_at_s)
     _alerts(out, view)
+    if view.silences:
+        from gpuwatchd.ctl import unheard  # noqa: PLC0415
+
+        unheard.silent(out, view)
     _holdings(out, view)
-    for problem in view.daemon.problems:
+    for problem in _problems(view):
         out.flow([("problem: " + problem, "yellow")], rest="  ")
+
+
+def _problems(view: View) -> Sequence[str]:
+    """Return what is missing or broken, without what the banner has said."""
+    if not view.untold:
+        return view.daemon.problems
+    from gpuwatchd.ctl import unheard  # noqa: PLC0415
+
+    return [one for one in view.daemon.problems if not unheard.is_said(one, view)]
 
 
 def _holdings(out: Out, view: View) -> None:
@@ -130,30 +147,36 @@ def _banner(out: Out, view: View) -> None:
         out.flow([(f"! {sentence}{age}", style)])
 
 
-def alert_line(alert: Alert) -> list[Part]:
-    """Return one open alert in a line."""
+def alert_line(alert: Alert, view: View) -> list[Part]:
+    """Return one open alert in a line, with why nobody hears of it."""
     state = alert.state if alert.state != "firing" else alert.severity
     finding = alert.finding
     now_s = time.time()
     calm = words.calmed(alert, now_s=now_s)
     band = "" if calm else words.eta(finding.eta)
     rate = "" if calm else words.growth(finding.rate_bytes_per_s)
+    marks: list[Part] = []
+    if alert.inhibited_by or view.untold or view.silences:
+        from gpuwatchd.ctl import unheard  # noqa: PLC0415 - only where somebody was not told
+
+        marks = unheard.marks(alert, view)
     return [
         (
             f"{state} since {words.since(alert, now_s=now_s)}:",
             _SEVERITY_STYLE[alert.severity],
         ),
         alert.title or alert.key,
-        f"{rate} {finding.pattern}".strip(),
+        f"{rate} {finding.pattern}".strip() if alert.kind == "leak" else finding.reason,
         calm,
         f"full in {band}" if band else "",
         (f"held back: {alert.held_back}", "dim") if alert.held_back else "",
+        *marks,
     ]
 
 
 def _alerts(out: Out, view: View) -> None:
     for alert in sorted(view.alerts, key=lambda a: a.opened_at_s):
         if alert.state in {"firing", "watch"}:
-            out.flow(alert_line(alert), rest="  ")
+            out.flow(alert_line(alert, view), rest="  ")
     if any(alert.state in {"firing", "watch"} for alert in view.alerts):
         out.flow([("gpuwatchctl explain says why, and what to do", "dim")])

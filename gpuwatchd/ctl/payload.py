@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope
+from gpuwatchd.ctl import arrivals, envelope
 from gpuwatchd.ctl.envelope import finite, maybe
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.look import View
     from gpuwatchd.model import (
         Blame,
+        ChannelHealth,
         Device,
         DeviceReading,
         Event,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         Ledger,
         ProcessInfo,
         ServerReading,
+        Silence,
     )
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
@@ -217,4 +219,31 @@ def beside(view: View) -> dict[str, Any]:
     return {
         "holdings": [holding_json(holding) for holding in view.holdings],
         "servers": [server_json(server) for server in view.servers],
+        "channels": [channel_json(channel) for channel in view.channels],
+        "untold": [text.clean(key) for key in view.untold],
+        "silences": [silence_json(one) for one in view.silences],
+    }
+
+
+def channel_json(channel: ChannelHealth) -> dict[str, Any]:
+    """Return how one channel does."""
+    return {
+        "name": text.clean(channel.name),
+        "ok": channel.ok,
+        "why": text.clean(channel.why) or None,
+        "failing_since_at": units.instant(channel.failing_since_s),
+        "delivered_at": units.instant(channel.delivered_at_s),
+        "waiting": channel.waiting,
+    }
+
+
+def silence_json(one: Silence) -> dict[str, Any]:
+    """Return a silence."""
+    return {
+        "about": arrivals.conditions(one.matcher),
+        "from_at": units.instant(one.from_at_s),
+        "until_at": units.instant(one.until_at_s),
+        "until_resolved": one.until_resolved,
+        "who": text.clean(one.who) or None,
+        "why": text.clean(one.why) or None,
     }

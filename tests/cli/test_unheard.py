@@ -1,0 +1,112 @@
+"""``status`` says on top that an alert has reached nobody, and nothing of it when all is well."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.ctl import main
+from gpuwatchd.model import ChannelHealth, Matcher, Silence
+from tests.cli import world
+
+if TYPE_CHECKING:
+    import pytest
+
+SMTP = "connection refused by smtp.example.org:587"
+
+
+def _down(**changes: Any) -> ChannelHealth:
+    since_s = time.time() - 600
+    values = {"name": "email", "ok": False, "why": SMTP, "failing_since_s": since_s, "waiting": 2}
+    return ChannelHealth(**{**values, **changes})
+
+
+def _silence(**changes: Any) -> Silence:
+    now_s = time.time()
+    values = {
+        "matcher": Matcher(user="bob"), "from_at_s": now_s - 60, "until_at_s": now_s + 3600,
+        "who": "alice", "why": "known",
+    }  # fmt: skip
+    return Silence(**{**values, **changes})
+
+
+def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    return out
+
+
+def test_an_alert_that_reached_nobody_is_the_first_thing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alert = world.firing()
+    world.write(
+        alerts=(alert,),
+        untold=(alert.key,),
+        channels=(_down(), ChannelHealth(name="desktop", ok=True)),
+        problems=(f"channel email does not deliver: {SMTP}", "the disk is full"),
+    )
+    for arguments in (("status",), ("watch", "-n", "1")):
+        text = _shown(capsys, *arguments)
+        at = text.index(f"! 1 alert has reached nobody ({alert.code})")
+        assert at < text.index("GPU 0")
+        assert (
+            f"email fails since {time.strftime('%H:', time.localtime(time.time() - 600))}" in text
+        )
+        assert f": {SMTP}; 2 waiting" in " ".join(text.split())
+        assert "gpuwatchctl notify test" in text
+        assert "desktop" not in text
+        assert text.count(SMTP) == 1
+        assert "problem: the disk is full" in text
+        assert "reached nobody" in text[at + 40 :]
+
+
+def test_there_is_no_banner_when_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(channels=(ChannelHealth(name="desktop", ok=True), _down()))
+    text = _shown(capsys, "status")
+    assert "nobody" not in text
+    assert "silent" not in text
+    assert SMTP not in text
+
+
+def test_silences_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    alert = world.firing()
+    mine = _silence(matcher=Matcher(key=alert.key))
+    world.write(alerts=(alert,), silences=(mine, _silence(), _silence(until_at_s=time.time() - 1)))
+    text = " ".join(_shown(capsys, "status").split())
+    assert "silent: GPU 0 (A100): python[4711] of alice until" in text
+    assert ", by alice (known); and 1 more: gpuwatchctl snooze list" in text
+    assert "silent until" in text
+
+
+def test_what_is_no_news_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
+    world.write(alerts=(world.firing(inhibited_by=lost.key), lost))
+    assert "no news beside GPU 0 (A100)" in " ".join(_shown(capsys, "status").split())
+
+
+def test_json_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    alert = world.firing()
+    world.write(alerts=(alert,), untold=(alert.key,), channels=(_down(),), silences=(_silence(),))
+    answer = json.loads(_shown(capsys, "status", "--json"))
+    assert answer["untold"] == [alert.key]
+    (channel,) = answer["channels"]
+    assert (channel["ok"], channel["why"], channel["waiting"]) == (False, SMTP, 2)
+    (silence,) = answer["silences"]
+    assert (silence["about"], silence["who"]) == ("user bob", "alice")
+
+
+def test_the_quick_way_loads_nothing_more_when_all_is_well() -> None:
+    world.write()
+    script = (
+        "import sys; from gpuwatchd.ctl import quick; quick.run(quick.read(['status'])); "
+        "print([m for m in sys.modules if 'unheard' in m or 'policy' in m or m == 'click'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
