@@ -17,6 +17,7 @@ from gpuwatchd.pipeline.alarms import SOURCE as ALARMS
 from gpuwatchd.pipeline.alarms import Alarms
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.costing import Costing
+from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.dressing import Dresser
 from gpuwatchd.pipeline.estate import EARLIER
 from gpuwatchd.pipeline.guard import Guard
@@ -150,6 +151,7 @@ class Pipeline:
             self.watcher, self.post, history,
             dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
         )  # fmt: skip
+        self.digests = Digests(self.post, history, self.holdings)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -226,6 +228,7 @@ class Pipeline:
         beside, held = self._beside(shown_s)
         changes, decisions = changes + beside, decisions + held
         self._guard("silences", lambda: self.silencing.ended(changes, self._wall()))
+        self._guard("digest", lambda: self.digests.step(self._wall()))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
         self._ticks += 1

@@ -139,6 +139,11 @@ class Shelf:
         found: list[Silence] | None = self._ask(lambda it: silences.in_force(it, now_s))
         return found
 
+    def read(self, question: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Ask anything else of the history; None where that fails."""
+        found: _T | None = self._ask(question)
+        return found
+
     def write_now(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Do some writing at once, power-cut-safe; None where that fails."""
         done: _T | None = self._ask(lambda it: silences.written(it, work))

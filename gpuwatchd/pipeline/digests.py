@@ -1,0 +1,281 @@
+"""The digest: once a day or a week, at a local time, what is open, what was, and what it cost.
+
+It goes through the same post as every other message. The instant of the last one is kept in the
+history, so that what was missed while the machine was off is one digest, and none comes twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from gpuwatchd import cost, text, units
+from gpuwatchd.model import Delivery
+from gpuwatchd.pipeline import messages, ruling
+from gpuwatchd.pipeline.messages import wording
+from gpuwatchd.store import decided, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.config import PolicySection
+    from gpuwatchd.model import Alert, Decision, Holding, Message
+    from gpuwatchd.pipeline.holdings import Holdings
+    from gpuwatchd.pipeline.post import Post
+    from gpuwatchd.store.writer import History
+
+log = logging.getLogger("gpuwatchd")
+
+LAST: Final = "digest.last"
+"""Name of the mark of the last one."""
+DAY_S: Final = 86_400.0
+LONGEST_S: Final = 31 * DAY_S
+"""No digest looks back further."""
+_DAYS: Final = 9
+_MONDAY: Final = 0
+_MOST: Final = 3
+"""Reasons, processes and subjects that are named in a line; the others are counted."""
+_WHY: Final = {"daily": "of the day", "weekly": "of the week"}
+
+
+class News(NamedTuple):
+    """What a digest tells."""
+
+    alerts: tuple[Alert, ...] = ()
+    """Those that fired and were open at any time in it."""
+    watched: tuple[Alert, ...] = ()
+    """What grows now and is not told yet."""
+    held_back: tuple[Decision, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+    """Memory that is held without work now."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to say."""
+        return not any(self)
+
+
+def news(
+    alerts: Iterable[Alert],
+    decisions: Iterable[Decision],
+    holdings: Iterable[Holding],
+    *,
+    from_s: float,
+) -> News:
+    """Choose what belongs into a digest.
+
+    Parameters
+    ----------
+    alerts
+        Any, open and over.
+    decisions
+        What policy decided.
+    holdings
+        What is held without work now.
+    from_s
+        Begin of its time, epoch seconds.
+    """
+    known = list(alerts)
+    fired = [
+        one
+        for one in known
+        if one.firing_at_s is not None and (one.resolved_at_s is None or one.resolved_at_s > from_s)
+    ]
+    held = {}
+    for one in decisions:
+        if one.kind == "hold" and one.at_s > from_s:
+            # The same notice held back by two channels, or again, is one that people did not get.
+            held[one.alert_key, one.notice, one.reason] = one
+    return News(
+        alerts=tuple(fired),
+        watched=tuple(one for one in known if one.state == "watch"),
+        held_back=tuple(held.values()),
+        holdings=tuple(holdings),
+    )
+
+
+def compose(told: News, *, number: str, why: str, from_s: float, now_s: float) -> Message:
+    """Return the digest as a message.
+
+    Parameters
+    ----------
+    told
+        What there is to tell; may be nothing.
+    number
+        Makes the message's id: the same for the same day, however often it is tried.
+    why
+        Of what it is one: "of the day".
+    from_s, now_s
+        Its time, epoch seconds.
+    """
+    message = messages.digest(told.alerts, number=number, why=why, from_s=from_s, now_s=now_s)
+    beside = {
+        "Cost": _cost(told.alerts),
+        "Growing": _watched(told.watched),
+        "Held without work": _holdings(told.holdings),
+        "Not told": _held_back(told.held_back),
+    }
+    facts = message.facts | {label: said for label, said in beside.items() if said}
+    return msgspec.structs.replace(message, facts=facts)
+
+
+def _cost(alerts: Sequence[Alert]) -> str:
+    """Return what is at risk now, and what was lost."""
+    parts = []
+    for label, those, name in (
+        ("at risk by what is open", [a for a in alerts if a.state != "resolved"], "at_risk_usd"),
+        ("lost where memory ran out", [a for a in alerts if wording.crashed(a)], "spent_usd"),
+    ):
+        costs = [one.cost for one in those if one.cost is not None]
+        amounts = [getattr(one, name) or one.spent_usd for one in costs]
+        known = [amount for amount in amounts if amount is not None]
+        if known:
+            parts.append(f"{cost.in_currency(sum(known), costs[0])} {label}")
+    return ", ".join(parts)
+
+
+def _watched(alerts: Sequence[Alert]) -> str:
+    return _listed(
+        [f"{text.clean(one.title)} {units.rate(one.finding.rate_bytes_per_s)}" for one in alerts],
+        "no warning yet",
+    )
+
+
+def _holdings(holdings: Sequence[Holding]) -> str:
+    ordered = sorted(holdings, key=lambda one: -(one.held_bytes or 0))
+    known = [one.held_bytes for one in ordered if one.held_bytes is not None]
+    said = [
+        f"{'nobody' if one.process is None else text.clean(one.process.whose)} "
+        f"{units.size(one.held_bytes)} ({one.kind})"
+        for one in ordered
+    ]
+    return _listed(said, units.size(sum(known)) if known else "")
+
+
+def _held_back(decisions: Sequence[Decision]) -> str:
+    reasons = Counter(text.clean(one.reason) for one in decisions)
+    said = [f"{count} x {reason}" for reason, count in reasons.most_common()]
+    one = "1 notice" if len(decisions) == 1 else f"{len(decisions)} notices"
+    return _listed(said, one)
+
+
+def _listed(said: Sequence[str], lead: str) -> str:
+    """Return "lead: the first; the second; 4 more"."""
+    if not said:
+        return ""
+    named = [text.cut(one, 100) for one in said[:_MOST]]
+    if len(said) > _MOST:
+        named.append(f"{len(said) - _MOST} more")
+    return f"{lead}: {'; '.join(named)}" if lead else "; ".join(named)
+
+
+def following(last_s: float, section: PolicySection) -> float:
+    """Return when the first digest after an instant is due, epoch seconds.
+
+    A time of day that clocks skip comes when they have skipped it; one that they show twice once.
+    """
+    hour, _, minute = section.digest_at.partition(":")
+    here = ruling.local(last_s)
+    for day in range(_DAYS):
+        if section.digest == "weekly" and (here.weekday + day) % 7 != _MONDAY:
+            continue
+        due_s = here.epoch(day, 60 * int(hour) + int(minute))
+        if due_s > last_s:
+            return due_s
+    return last_s + 7 * DAY_S
+
+
+class Digests:
+    """Sends a digest when one is due.
+
+    Parameters
+    ----------
+    post
+        Takes the messages, and has the rules in force.
+    history
+        Has what was; None: there are no digests.
+    holdings
+        Has what is held without work.
+    """
+
+    def __init__(self, post: Post, history: History | None, holdings: Holdings) -> None:
+        self._post = post
+        self._history = history
+        self._holdings = holdings
+        self._section: PolicySection | None = None
+        self._last_s: float | None = None
+        self._next_s = float("inf")
+
+    def step(self, now_s: float) -> None:
+        """Send one if its time has come; a comparison otherwise."""
+        section = self._post.policy
+        if section is not self._section:
+            self._section, self._next_s = section, float("-inf")
+        if now_s < self._next_s and (self._last_s is None or now_s >= self._last_s):
+            return
+        if section.digest == "off" or self._history is None or self._post.courier is None:
+            self._next_s = float("inf")
+            self._last_s = None
+            return
+        last_s = self._begun(self._history, now_s)
+        due_s = following(last_s, section)
+        if now_s >= due_s:
+            self._send(self._history, section, max(last_s, now_s - LONGEST_S), now_s)
+            self._keep(self._history, now_s)
+            last_s, due_s = now_s, following(now_s, section)
+        self._last_s, self._next_s = last_s, due_s
+
+    def _begun(self, history: History, now_s: float) -> float:
+        """Return when the last one was sent; where there was none, the first day begins now."""
+        last_s = self._last_s
+        if last_s is None:
+            last_s = history.shelf.read(lambda it: marks.load(it, LAST))
+        if last_s is None:
+            self._keep(history, now_s)
+            return now_s
+        # A clock that was set back must not keep the next one away for a year.
+        return min(last_s, now_s)
+
+    @staticmethod
+    def _keep(history: History, now_s: float) -> None:
+        history.shelf.write_now(lambda it: marks.save(it, LAST, now_s))
+
+    def _send(self, history: History, section: PolicySection, from_s: float, now_s: float) -> None:
+        alerts = {
+            (one.key, one.opened_at_s): one
+            for one in (*history.over_since(from_s), *history.open_alerts())
+        }
+        decisions = history.shelf.read(lambda it: decided.load(it, None, from_s)) or []
+        told = news(alerts.values(), decisions, self._holdings.found, from_s=from_s)
+        if told.is_empty and section.digest == "daily":
+            log.info("no digest: nothing happened")
+            return
+        day = time.strftime("%Y-%m-%d", time.localtime(now_s))
+        message = compose(
+            told,
+            number=f"{section.digest}|{day}",
+            why=_WHY[section.digest],
+            from_s=from_s,
+            now_s=now_s,
+        )
+        self._post.send(history.apply([], letters(message, section.digest_channels, now_s)))
+
+
+def letters(message: Message, channels: Iterable[str], now_s: float) -> list[Delivery]:
+    """Return a message on its way by each of some channels."""
+    return [
+        Delivery(
+            alert_key=message.alert_key,
+            channel=channel,
+            message=message,
+            state="pending",
+            attempts=0,
+            created_at_s=now_s,
+            next_try_at_s=now_s,
+        )
+        for channel in dict.fromkeys(channels)
+    ]

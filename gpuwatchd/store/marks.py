@@ -1,0 +1,24 @@
+"""Instants that must outlive the daemon: when a digest was last sent, say. Rows of table meta."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+def load(connection: sqlite3.Connection, name: str) -> float | None:
+    """Return an instant (epoch seconds); None where none was kept, or nobody understands it."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
+    try:
+        return None if row is None else float(row[0])
+    except ValueError:
+        return None
+
+
+def save(connection: sqlite3.Connection, name: str, at_s: float) -> None:
+    """Keep an instant inside the caller's transaction."""
+    connection.execute(
+        "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)", (name, f"{at_s:.3f}")
+    )

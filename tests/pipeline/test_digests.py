@@ -1,0 +1,265 @@
+"""The digest: at its local time, once, also after a night off or a change of the clocks."""
+
+from __future__ import annotations
+
+import time as real
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatchd.config import PolicySection
+from gpuwatchd.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
+from gpuwatchd.pipeline import digests
+from gpuwatchd.pipeline.digests import Digests, News, following
+from tests.making import alert
+from tests.store.world import Time, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuwatchd.model import Message
+
+GIB = 2**30
+HOUR_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Live in a place where clocks change."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    real.tzset()
+    yield
+    monkeypatch.undo()
+    real.tzset()
+
+
+def at(text: str) -> float:
+    """Return a local time as epoch seconds."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+class Box:
+    """A post that keeps what it is given."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.policy = PolicySection(**policy)
+        self.courier: object | None = object()
+        self.sent: list[Delivery] = []
+
+    def send(self, deliveries: list[Delivery]) -> None:
+        self.sent += deliveries
+
+
+class Held:
+    found: tuple[Holding, ...] = ()
+
+
+def run(made: Digests, time: Time, for_s: float, step_s: float = 600.0) -> None:
+    for _ in range(round(for_s / step_s)):
+        time.pass_s(step_s)
+        made.step(time.now_s)
+
+
+def begun(tmp_path: Path, when: str, **policy: Any) -> tuple[Digests, Box, Time, Any]:
+    time = Time(at(when))
+    history = opened(tmp_path, time)
+    box = Box(**policy)
+    made = Digests(box, history, Held())  # type: ignore[arg-type]
+    made.step(time.now_s)
+    return made, box, time, history
+
+
+def test_daily_at_its_hour_only_when_there_is_something(tmp_path: Path) -> None:
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
+    run(made, time, 24 * HOUR_S)
+    assert box.sent == []
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    run(made, time, 12 * HOUR_S)
+    (one,) = box.sent
+    assert (one.channel, one.message.notice, one.state) == ("email", "digest", "pending")
+    assert one.row is not None
+    assert at("2026-11-18T08:00") <= one.created_at_s <= at("2026-11-18T08:10")
+    assert [d.message.id for d in history.pending_deliveries()] == [one.message.id]
+    run(made, time, 24 * HOUR_S)
+    assert len(box.sent) == 2
+    history.close()
+
+
+def test_weekly_on_monday_even_with_nothing_to_say(tmp_path: Path) -> None:
+    made, box, time, history = begun(
+        tmp_path, "2026-11-18T12:00", digest="weekly", digest_at="07:30",
+        digest_channels=("email", "desktop"),
+    )  # fmt: skip
+    run(made, time, 14 * 24 * HOUR_S)
+    assert [one.channel for one in box.sent] == ["email", "desktop"] * 2
+    assert {datetime.fromtimestamp(one.created_at_s).weekday() for one in box.sent} == {0}
+    assert box.sent[0].message.subject.lower().startswith("no alerts since")
+    history.close()
+
+
+def test_what_was_missed_is_one_digest(tmp_path: Path) -> None:
+    _, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    history.close()
+    time.pass_s(5 * 24 * HOUR_S)
+    history = opened(tmp_path, time)
+    again = Digests(box, history, Held())  # type: ignore[arg-type]
+    again.step(time.now_s)
+    assert len(box.sent) == 1
+    assert "since Mon 20:00" in box.sent[0].message.subject
+    run(again, time, 6 * HOUR_S)
+    assert len(box.sent) == 1
+    history.close()
+
+
+def test_a_crash_before_the_mark_sends_the_same_message_again(tmp_path: Path) -> None:
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    kept = history.shelf.write_now
+    history.shelf.write_now = lambda work: None  # the power fails
+    run(made, time, 13 * HOUR_S)
+    history.shelf.write_now = kept
+    again = Digests(box, history, Held())  # type: ignore[arg-type]
+    again.step(time.now_s)
+    assert len(box.sent) == 2
+    assert len({one.message.id for one in box.sent}) == 1
+    history.close()
+
+
+def test_off_says_nothing_and_turned_on_begins_now(tmp_path: Path) -> None:
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00")
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    run(made, time, 48 * HOUR_S)
+    assert box.sent == []
+    box.policy = PolicySection(digest="daily")
+    made.step(time.now_s)
+    assert box.sent == []
+    run(made, time, 24 * HOUR_S)
+    assert len(box.sent) == 1
+    assert made._last_s is not None
+    history.close()
+
+
+def test_a_clock_that_was_set_back_keeps_nothing_away(tmp_path: Path) -> None:
+    made, box, time, history = begun(tmp_path, "2027-11-16T20:00", digest="daily")
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    run(made, time, HOUR_S)
+    time.now_s = at("2026-11-16T20:00")
+    run(made, time, 13 * HOUR_S)
+    assert len(box.sent) == 1
+    history.close()
+
+
+def test_without_a_courier_or_a_history_nothing_happens(tmp_path: Path) -> None:
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="weekly")
+    box.courier = None
+    run(made, time, 10 * 24 * HOUR_S)
+    assert box.sent == []
+    alone = Digests(box, None, Held())  # type: ignore[arg-type]
+    run(alone, time, 10 * 24 * HOUR_S)
+    assert box.sent == []
+    history.close()
+
+
+@pytest.mark.parametrize(
+    ("last", "section", "due"),
+    [
+        ("2026-11-16T07:59", {"digest": "daily"}, "2026-11-16T08:00"),
+        ("2026-11-16T08:00", {"digest": "daily"}, "2026-11-17T08:00"),
+        ("2026-10-24T12:00", {"digest": "daily"}, "2026-10-25T08:00"),
+        ("2026-11-17T08:00", {"digest": "weekly"}, "2026-11-23T08:00"),
+        ("2026-11-16T08:00", {"digest": "weekly"}, "2026-11-23T08:00"),
+        # Clocks skip this hour in the night of 29 March, and show it twice on 25 October.
+        ("2026-03-28T12:00", {"digest": "daily", "digest_at": "02:30"}, "2026-03-29T03:30"),
+        ("2026-10-24T12:00", {"digest": "daily", "digest_at": "02:30"}, "2026-10-25T02:30"),
+    ],
+)
+def test_when_the_next_one_is_due(last: str, section: dict[str, Any], due: str) -> None:
+    found = following(at(last), PolicySection(**section))
+    assert abs(found - at(due)) in {0.0, HOUR_S}
+    assert (abs(found - at(due)) == 0.0) or section.get("digest_at") == "02:30"
+
+
+@given(
+    begin=st.floats(at("2026-01-01T00:00"), at("2026-12-31T00:00")),
+    minute=st.integers(0, 1439),
+    weekly=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_one_a_day_or_a_week_whatever_the_clocks_do(
+    begin: float, minute: int, *, weekly: bool
+) -> None:
+    section = PolicySection(
+        digest="weekly" if weekly else "daily", digest_at=f"{minute // 60:02d}:{minute % 60:02d}"
+    )
+    first = following(begin, section)
+    second = following(first, section)
+    days = 7 if weekly else 1
+    assert 0 < first - begin <= days * 86_400 + HOUR_S
+    assert abs(second - first - days * 86_400) <= HOUR_S
+
+
+def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
+    now_s = at("2026-11-17T08:00")
+    from_s = now_s - 86_400
+    info = ProcessInfo(key=ProcessKey(pid=7, started_at_s=1.0), name="x\x1b[2J", user="bob")
+    open_one = alert(
+        firing_at_s=from_s + 10, opened_at_s=from_s + 5,
+        cost=Cost(at_risk_usd=12.4, spent_usd=3.0),
+    )  # fmt: skip
+    over = alert(
+        key="leak:y", state="resolved", firing_at_s=from_s - 900, resolved_at_s=from_s + 60,
+        opened_at_s=from_s - 1000,
+    )  # fmt: skip
+    long_over = alert(key="leak:z", state="resolved", resolved_at_s=from_s - 60)
+    watch = alert(key="leak:w", state="watch", firing_at_s=None)
+    holds = [
+        Decision(
+            finding_id="", alert_key="leak:x", kind="hold", target=channel, notice="repeat",
+            reason="quiet hours until 07:00", at_s=from_s + 5,
+        )
+        for channel in ("email", "desktop")
+    ]  # fmt: skip
+    told = digests.news(
+        [open_one, over, long_over, watch],
+        holds,
+        [Holding(kind="idle", device_uid="GPU-1", process=info, held_bytes=12 * GIB)],
+        from_s=from_s,
+    )
+    assert told.alerts == (open_one, over)
+    assert len(told.held_back) == 1
+    message = digests.compose(told, number="n", why="of the day", from_s=from_s, now_s=now_s)
+    assert message.facts["Cost"] == "$12.40 at risk by what is open"
+    assert message.facts["Growing"].startswith("no warning yet: GPU 0")
+    assert message.facts["Held without work"] == "12.0 GiB: bob - x - pid 7 12.0 GiB (idle)"
+    assert message.facts["Not told"] == "1 notice: 1 x quiet hours until 07:00"
+    assert "\x1b" not in "".join(message.facts.values())
+
+
+def test_nothing_is_one_line() -> None:
+    told = News()
+    assert told.is_empty
+    message = empty(told)
+    assert message.facts == {}
+    assert "no alerts" in message.subject.lower()
+    assert "\n" not in message.body
+
+
+def empty(told: News) -> Message:
+    return digests.compose(
+        told, number="n", why="of the week", from_s=at("2026-11-09T08:00"),
+        now_s=at("2026-11-16T08:00"),
+    )  # fmt: skip
+
+
+def test_a_tick_without_a_digest_costs_nothing(tmp_path: Path) -> None:
+    made, _, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
+    begun_s = real.perf_counter()
+    for _ in range(1000):
+        made.step(time.now_s)
+    assert (real.perf_counter() - begun_s) / 1000 < 5e-6
+    history.close()
