@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import email
-import email.policy
-import shutil
 import socket
-import ssl
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,19 +13,15 @@ from gpuwatchd.model import Delivery, Message
 from gpuwatchd.notify.backlog import plan
 from gpuwatchd.notify.email import EmailNotifier
 from gpuwatchd.notify.outbox import Courier, retry_at
-from tests.conftest import need
+from tests.real.mailserver import Mailbox, free_port
 from tests.real.stage import until
 
-controller = pytest.importorskip("aiosmtpd.controller", reason="aiosmtpd is not installed")
-smtp = pytest.importorskip("aiosmtpd.smtp", reason="aiosmtpd is not installed")
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.real_smtp
 
-PASSWORD = "correct-horse-battery"
 MESSAGE = Message(
     id="m1",
     notice="firing",
@@ -40,120 +31,6 @@ MESSAGE = Message(
     facts={"Rate": "12.4 MB/min"},
     command="gpuwatchctl explain 4711",
 )
-
-
-class Mailbox:
-    """What the server got, and what it answers."""
-
-    def __init__(self) -> None:
-        self.mails: list[Any] = []
-        self.answers: list[str] = []
-        self.recipient_answers: dict[str, str] = {}
-        self.encrypted: list[bool] = []
-
-    async def handle_RCPT(  # noqa: N802 (the server's name)
-        self, server: object, session: object, envelope: Any, address: str, options: object
-    ) -> str:
-        answer = self.recipient_answers.get(address)
-        if answer is not None:
-            return answer
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-    async def handle_DATA(  # noqa: N802 (the server's name)
-        self, server: object, session: Any, envelope: Any
-    ) -> str:
-        answer = self.answers.pop(0) if self.answers else "250 accepted"
-        if answer.startswith("250"):
-            self.encrypted.append(session.ssl is not None)
-            self.mails.append(
-                email.message_from_bytes(envelope.content, policy=email.policy.default)
-            )
-        return answer
-
-
-def _certificate(folder: Path, name: str, subject: str) -> Path:
-    """Make a self-signed certificate; return its file (the key lies beside it)."""
-    certificate = folder / f"{name}.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-keyout", str(folder / f"{name}.key"), "-out", str(certificate)),
-            *("-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    need(shutil.which("openssl"), "openssl is missing")
-    folder = tmp_path_factory.mktemp("certificates")
-    return {
-        "good": _certificate(folder, "good", "DNS:localhost,IP:127.0.0.1"),
-        "other": _certificate(folder, "other", "DNS:localhost,IP:127.0.0.1"),
-        "wrong-name": _certificate(folder, "wrong-name", "DNS:mail.example.org"),
-    }
-
-
-def _authenticate(
-    server: object, session: object, envelope: object, mechanism: str, data: Any
-) -> Any:
-    good = (data.login, data.password) == (b"gpu", PASSWORD.encode())
-    return smtp.AuthResult(success=good, handled=False)
-
-
-@pytest.fixture
-def mailbox() -> Mailbox:
-    return Mailbox()
-
-
-@pytest.fixture
-def start(mailbox: Mailbox, certificates: dict[str, Path]) -> Iterator[Callable[..., Any]]:
-    """Start servers; all of them end with the test."""
-    running: list[Any] = []
-
-    def go(*, certificate: str = "good", port: int | None = None, **settings: Any) -> Any:
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            file = certificates[certificate]
-            context.load_cert_chain(file, file.with_suffix(".key"))
-            settings = {"tls_context": context, "require_starttls": True} | settings
-            settings |= {"authenticator": _authenticate, "auth_required": True}
-        server = controller.Controller(
-            mailbox, hostname="127.0.0.1", port=port or _free_port(), **settings
-        )
-        server.start()
-        running.append(server)
-        return server
-
-    yield go
-    for server in running:
-        server.stop(no_assert=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-@pytest.fixture
-def settings(tmp_path: Path, certificates: dict[str, Path]) -> dict[str, Any]:
-    secret = tmp_path / "password"
-    secret.write_text(PASSWORD)
-    secret.chmod(0o600)
-    return {
-        "host": "127.0.0.1",
-        "ca_file": str(certificates["good"]),
-        "username": "gpu",
-        "password_file": str(secret),
-        "sender": "gpu@example.org",
-        "to": ("a@example.org", "b@example.org"),
-        "timeout": 5.0,
-    }
 
 
 def _refused(channel: EmailNotifier, match: str) -> NotifyError:
@@ -266,7 +143,7 @@ def test_recipients(start: Callable[..., Any], mailbox: Mailbox, settings: dict[
 def test_the_server_is_down_then_up_through_the_courier(
     start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
 ) -> None:
-    port = _free_port()
+    port = free_port()
     now_s = [1000.0]
     courier = Courier({"email": EmailNotifier(**settings, port=port)}, clock=lambda: now_s[0])
     pending = Delivery(
@@ -347,7 +224,7 @@ class Outbox:
 def test_eight_hours_without_a_server_end_in_one_mail(
     start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any]
 ) -> None:
-    port = _free_port()
+    port = free_port()
     outbox = Outbox(EmailNotifier(**settings, port=port))
     for n in range(40):
         outbox.tell(n, "firing")
