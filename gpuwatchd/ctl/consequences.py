@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import frameworks, policy, units
-from gpuwatchd.ctl import device_facts, process_facts, words
+from gpuwatchd.ctl import arrivals, device_facts, process_facts, words
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.frameworks.serving import COUNTS_LIVE
 from gpuwatchd.model import LEAK_PATTERNS
@@ -257,13 +257,28 @@ def told(case: Case) -> Iterator[str]:
         if alert.next_notice_at_s is not None:
             yield f"next reminder {units.clock(alert.next_notice_at_s, now_s=case.now_s)}"
     for one in case.deliveries[-_RUNS:]:
-        at = units.clock(one.sent_at_s or one.created_at_s, now_s=case.now_s)
-        error = f": {one.error}" if one.error else ""
-        yield f"{at} {one.message.notice} to {one.channel}: {one.state}{error}"
+        at = units.moment(one.sent_at_s or one.created_at_s, now_s=case.now_s)
+        yield f"{at} {arrivals.notice(one)}: {arrivals.delivery(one, now_s=case.now_s)}"
+    yield from _unheard(case, alert)
     if alert.held_back:
         yield f"held back: {alert.held_back}"
     if alert.ended:
         yield f"ended: {alert.ended}"
+
+
+def _unheard(case: Case, alert: Alert) -> Iterator[str]:
+    """Yield what keeps it quiet: a channel that fails, another alert that says it, a silence."""
+    if alert.key in case.view.untold:
+        yield "it has reached nobody so far: gpuwatchctl notify test"
+    if alert.inhibited_by:
+        other = next((one for one in case.view.alerts if one.key == alert.inhibited_by), None)
+        beside = alert.inhibited_by if other is None else other.title or other.key
+        yield f"nobody is told of it beside another alert: {beside}"
+    held = arrivals.in_force(case.view.silences)
+    silence = policy.silenced(alert, held, None) if held else None
+    if silence is not None:
+        said = arrivals.silence(silence, now_s=case.now_s, alerts=case.view.alerts)
+        yield f"nobody is told of it for now: {said}"
 
 
 def _notices(count: int, deliveries: Sequence[Delivery], to: str) -> str:
@@ -272,7 +287,7 @@ def _notices(count: int, deliveries: Sequence[Delivery], to: str) -> str:
     late = [one for one in deliveries if one.state != "sent"]
     if not late or len(late) < len(deliveries):
         return f"{text} so far, to {to}"
-    why = late[-1].error or f"on its way to {late[-1].channel}"
+    why = late[-1].error or late[-1].held or f"on its way to {late[-1].channel}"
     if all(one.state == "failed" for one in late):
         return f"{text} reached nobody: {why}"
     return f"{text} {'waits' if count == 1 else 'wait'}: {why}"

@@ -12,11 +12,14 @@ import pytest
 from gpuwatchd.ctl import main, reasons
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import (
+    About,
     Event,
     Holding,
+    Matcher,
     ProcessInfo,
     ProcessKey,
     Signal,
+    Silence,
     Subject,
     Tier,
 )
@@ -126,6 +129,21 @@ def test_ranks_of_one_job_are_looked_at_together(
     assert "look at what all ranks do" in told
     assert "3 earlier runs, 1 sibling; they count in the verdict" in told
     assert "one rank or all of them?" in told
+
+
+def test_what_keeps_an_alert_quiet_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)")
+    alert = world.firing(inhibited_by=lost.key)
+    now_s = time.time()
+    silence = Silence(
+        matcher=Matcher(user="alice"), from_at_s=now_s - 9, until_at_s=now_s + 999, who="bob"
+    )
+    silenced = msgspec.structs.replace(alert, about=About(user="alice"))
+    world.write(alerts=(silenced, lost), silences=(silence,), untold=(alert.key,))
+    told = explained(capsys, "4711")
+    assert "nobody is told of it beside another alert: GPU 0 (A100)" in told
+    assert "nobody is told of it for now: user alice until" in told
+    assert "it has reached nobody so far: gpuwatchctl notify test" in told
 
 
 @pytest.mark.parametrize(

@@ -178,8 +178,8 @@ def test_where_the_notices_went_is_told(capsys: pytest.CaptureFixture[str]) -> N
     told = explained(capsys, "4711")
     assert "1 notice reached nobody: 550 no such user" in told
     assert "notice so far" not in told
-    assert "firing to email: failed: 550 no such user" in told
-    assert "firing to desktop" not in told
+    assert "firing: email: given up after 4 tries: 550 no such user" in told
+    assert "firing: desktop" not in told
     (one,) = asked(capsys, "4711")["data"]["alert"]["deliveries"]
     assert (one["channel"], one["state"]) == ("email", "failed")
 
