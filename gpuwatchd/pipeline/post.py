@@ -151,7 +151,14 @@ class Post:
                     busy[_key(left)] = (msgspec.structs.replace(left, lease_until_s=None), until_s)
             self._former.append(_Former(old, busy))
             self._look_after_former()
-        self._revive(self._wall())
+        now_s = self._wall()
+        self._waiting = {
+            key: one
+            if backlog.is_held(one)
+            else msgspec.structs.replace(one, next_try_at_s=min(one.next_try_at_s or now_s, now_s))
+            for key, one in self._waiting.items()
+        }
+        self._revive(now_s)
         self._written([])
 
     def close(self, timeout_s: float) -> None:
