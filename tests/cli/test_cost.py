@@ -1,0 +1,361 @@
+"""``cost``: at risk, lost, held, saved; what is unknown stays so; the parts are the whole."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import StoreSection
+from gpuwatchd.ctl import main
+from gpuwatchd.model import (
+    About,
+    Delivery,
+    EtaRange,
+    Holding,
+    Message,
+    ProcessInfo,
+    ProcessKey,
+    Subject,
+)
+from gpuwatchd.pipeline.endings import CRASHED, ENDED
+from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import world
+from tests.making import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.model import Alert
+
+HOUR_S = 3600.0
+
+
+class Past:
+    """A history that a test fills."""
+
+    def __init__(self) -> None:
+        self.now_s = float(int(time.time()) // 60 * 60)
+        self.history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+
+    def job(
+        self, pid: int, hours: float, *, ended_s: float = 0.0, gib: float = 20.0
+    ) -> ProcessInfo:
+        """Have had a process on GPU 0, seen each minute, until ``ended_s`` ago."""
+        end_s = self.now_s - ended_s
+        begun_s = end_s - hours * HOUR_S
+        key = ProcessKey(pid=pid, started_at_s=begun_s)
+        info = ProcessInfo(key=key, name="python", user="alice", job="slurm 42")
+        for minute in range(round(hours * 60)):
+            one = making.sample(begun_s + minute * 60.0, [(info, int(gib * GIB))])
+            self.history.record(one, (making.CARD,), {key: info})
+        return info
+
+    def alert(self, info: ProcessInfo, **changes: Any) -> Alert:
+        """Have had an alert on a process."""
+        subject = Subject(device_uid="GPU-1", process=info.key)
+        finding = making.finding(subject=subject, judged_at_s=self.now_s)
+        values: dict[str, Any] = {
+            "key": f"leak:{subject.id}", "subject": subject, "finding": finding,
+            "opened_at_s": self.now_s - 1800.0, "changed_at_s": self.now_s - 1700.0,
+            "about": About(user=info.user or "", job=info.job or ""),
+        }  # fmt: skip
+        found = making.alert(**{**values, **changes})
+        self.history.apply([found], [])
+        return found
+
+    def told(self, alert: Alert, ago_s: float, **changes: Any) -> None:
+        """Have delivered a message of an alert."""
+        message = Message(
+            id=f"m{ago_s}", notice="firing", severity="warning", subject="s", body="b"
+        )
+        at_s = self.now_s - ago_s
+        values: dict[str, Any] = {
+            "alert_key": alert.key, "channel": "desktop", "message": message, "state": "sent",
+            "attempts": 1, "created_at_s": at_s, "sent_at_s": at_s,
+        }  # fmt: skip
+        self.history.apply([], [Delivery(**{**values, **changes})])
+
+
+@pytest.fixture
+def past(monkeypatch: pytest.MonkeyPatch) -> Iterator[Past]:
+    """Return an empty history; the price is $4.10."""
+    monkeypatch.setenv("GPUWATCHD_COST_USD_PER_GPU_HOUR", "4.1")
+    found = Past()
+    yield found
+    found.history.close()
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["cost", "--json", *arguments]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["cost", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def live(past: Past, **changes: Any) -> None:
+    past.history.flush(past.now_s)
+    plain: dict[str, Any] = {"alerts": (), "taken_at_s": past.now_s}
+    world.write(**{**plain, **changes})
+
+
+def test_what_is_at_risk_since_the_start_and_until_it_is_full(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alert = past.alert(past.job(4711, 6.0))
+    live(past, alerts=(alert,))
+    found = asked(capsys)
+    (entry,) = found["data"]
+    assert (entry["what"], entry["since"], entry["user"]) == ("at-risk", "start", "alice")
+    assert entry["gpu_hours"] == pytest.approx(6.0, abs=0.05)
+    assert entry["cost_usd"] == pytest.approx(24.6, abs=0.2)
+    assert entry["ahead_usd"] == pytest.approx(2820 / 3600 * 4.1, abs=0.1)
+    assert found["prices"][0]["basis"] == "yours"
+    assert "$4.10/h (yours)" in shown(capsys)
+
+
+def test_from_the_last_checkpoint_where_one_is_known(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = past.job(4711, 6.0)
+    saved = Checkpoint(process=info.key, saved_at_s=past.now_s - 2 * HOUR_S, said_by="alice")
+    past.history.shelf.keep_checkpoint(saved)
+    live(past, alerts=(past.alert(info),))
+    (entry,) = asked(capsys)["data"]
+    assert entry["since"] == "checkpoint"
+    assert entry["gpu_hours"] == pytest.approx(2.0, abs=0.05)
+    assert "since its last checkpoint" in shown(capsys, "--by", "incident")
+
+
+def test_hours_that_nobody_watched_are_not_counted(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ProcessKey(pid=4711, started_at_s=past.now_s - 50 * HOUR_S)
+    info = ProcessInfo(key=key, name="python", user="alice")
+    for minute in range(60):
+        one = making.sample(past.now_s - HOUR_S + minute * 60.0, [(info, GIB)])
+        past.history.record(one, (making.CARD,), {key: info})
+    live(past, alerts=(past.alert(info),))
+    (entry,) = asked(capsys)["data"]
+    assert entry["since"] == "first-seen"
+    assert entry["gpu_hours"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_what_a_crash_near_the_limit_probably_lost(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = past.job(7, 3.0, ended_s=HOUR_S)
+    end_s = past.now_s - HOUR_S
+    past.alert(info, state="resolved", resolved_at_s=end_s, ended=CRASHED)
+    live(past)
+    (entry,) = asked(capsys)["data"]
+    assert entry["what"] == "lost"
+    assert entry["gpu_hours"] == pytest.approx(3.0, abs=0.03)
+    assert "probably" in entry["reason"]
+    assert "probably" in shown(capsys)
+
+
+def test_an_hour_of_the_person_is_a_line_of_its_own(
+    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = past.job(7, 3.0, ended_s=HOUR_S)
+    past.alert(info, state="resolved", resolved_at_s=past.now_s - HOUR_S, ended=CRASHED)
+    live(past)
+    assert asked(capsys)["engineer"] is None
+    before = asked(capsys)["sums"]["lost"]["cost_usd"]
+    monkeypatch.setenv("GPUWATCHD_COST_ENGINEER_PER_HOUR", "80")
+    found = asked(capsys)
+    assert (found["engineer_hours"], found["engineer"]) == (1, 80.0)
+    assert found["sums"]["lost"]["cost_usd"] == before
+    assert "$80.00" in shown(capsys)
+
+
+def stopped(past: Past, *, low_s: float, ended_s: float = HOUR_S) -> Alert:
+    """Return the alert of a job that ended, with a crash foreseen ``low_s`` after the end."""
+    end_s = past.now_s - ended_s
+    info = past.job(7, 2.0, ended_s=ended_s)
+    subject = Subject(device_uid="GPU-1", process=info.key)
+    eta = EtaRange(low_s=low_s + 60.0, mid_s=low_s + 5000.0, high_s=None)
+    finding = making.finding(subject=subject, judged_at_s=end_s - 60.0, eta=eta)
+    return past.alert(
+        info, finding=finding, state="resolved", resolved_at_s=end_s, ended=ENDED,
+        opened_at_s=end_s - 1800.0,
+    )  # fmt: skip
+
+
+def test_saved_is_only_the_time_from_the_end_to_the_earliest_crash(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    past.told(stopped(past, low_s=2 * HOUR_S), HOUR_S + 900.0)
+    live(past)
+    (entry,) = asked(capsys)["data"]
+    assert entry["what"] == "saved"
+    assert entry["gpu_hours"] == pytest.approx(2.0)
+    assert entry["cost_usd"] == pytest.approx(8.2)
+
+
+@pytest.mark.parametrize("why", ["nobody", "failed", "dry", "late", "close"])
+def test_nothing_is_saved_where_that_is_doubtful(
+    past: Past, capsys: pytest.CaptureFixture[str], why: str
+) -> None:
+    alert = stopped(past, low_s=500.0 if why == "close" else 2 * HOUR_S)
+    if why == "failed":
+        past.told(alert, HOUR_S + 900.0, state="failed", sent_at_s=None)
+    elif why == "dry":
+        past.told(alert, HOUR_S + 900.0, dry_run=True)
+    elif why == "late":
+        past.told(alert, HOUR_S - 900.0)
+    elif why == "close":
+        past.told(alert, HOUR_S + 900.0)
+    live(past)
+    assert asked(capsys)["data"] == []
+    assert "nothing of the kind" in shown(capsys)
+
+
+def test_memory_held_without_work_counts_as_its_share_of_the_device(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = Holding(
+        kind="idle", device_uid="GPU-1", held_bytes=20 * GIB, since_s=past.now_s - 4 * HOUR_S
+    )
+    live(past, holdings=(held,))
+    (entry,) = asked(capsys)["data"]
+    assert entry["gpu_hours"] == pytest.approx(1.0, abs=0.01)
+    (entry,) = asked(capsys, "--since", "2h")["data"]
+    assert entry["gpu_hours"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_held_alerts_of_the_past_count_too(past: Past, capsys: pytest.CaptureFixture[str]) -> None:
+    info = past.job(9, 4.0, ended_s=HOUR_S)
+    end_s = past.now_s - HOUR_S
+    past.alert(
+        info, key="held:x", kind="held", state="resolved", resolved_at_s=end_s,
+        opened_at_s=end_s - 2 * HOUR_S, ended="it is gone",
+    )  # fmt: skip
+    live(past)
+    (entry,) = asked(capsys)["data"]
+    assert entry["what"] == "held"
+    assert entry["gpu_hours"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_without_a_price_hours_are_counted_and_money_is_unknown(
+    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUWATCHD_COST_USD_PER_GPU_HOUR")
+    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
+    found = asked(capsys)
+    assert found["data"][0]["cost_usd"] is None
+    assert found["data"][0]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
+    assert found["sums"]["at_risk"]["cost_usd"] is None
+    said = shown(capsys)
+    assert "no price is known of NVIDIA A100" in said
+    assert "$0" not in said.partition("lost")[0]
+
+
+def test_your_currency_is_shown_and_dollars_are_kept_beside(
+    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
+    monkeypatch.setenv("GPUWATCHD_COST_PER_USD", "0.5")
+    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
+    found = asked(capsys)
+    assert found["currency"] == "EUR"
+    (entry,) = found["data"]
+    assert entry["cost"] == pytest.approx(entry["cost_usd"] / 2)
+    assert "€12.3" in shown(capsys)
+    assert "EUR 12.3" in shown(capsys, "--ascii")
+
+
+def test_another_currency_without_its_rate_says_so(
+    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_CURRENCY", "EUR")
+    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
+    assert asked(capsys)["data"][0]["cost_usd"] is None
+    assert "per-usd is needed" in shown(capsys)
+
+
+@pytest.mark.parametrize("by", ["gpu", "user", "job", "incident"])
+def test_the_parts_are_the_whole(past: Past, capsys: pytest.CaptureFixture[str], by: str) -> None:
+    past.alert(
+        past.job(7, 3.0, ended_s=8 * HOUR_S), state="resolved", ended=CRASHED,
+        resolved_at_s=past.now_s - 8 * HOUR_S,
+    )  # fmt: skip
+    held = Holding(
+        kind="idle", device_uid="GPU-2", held_bytes=20 * GIB, since_s=past.now_s - 4 * HOUR_S
+    )
+    live(past, alerts=(past.alert(past.job(4711, 6.0)),), holdings=(held,))
+    found = asked(capsys, "--by", by)
+    for what, whole in found["sums"].items():
+        for name in ("gpu_hours", "cost_usd", "ahead_usd"):
+            parts = [group["sums"][what][name] or 0.0 for group in found["groups"]]
+            assert sum(parts) == pytest.approx(whole[name] or 0.0), (what, name)
+    assert found["sums"]["at_risk"]["incidents"] == 1
+    assert max(map(len, shown(capsys, "--by", by).splitlines())) <= 80
+
+
+def test_a_process_and_its_device_are_not_counted_twice(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alert = past.alert(past.job(4711, 6.0))
+    device = Subject(device_uid="GPU-1")
+    whole = past.alert(
+        past.job(4711, 0.0), key="leak:GPU-1", subject=device,
+        finding=making.finding(subject=device, judged_at_s=past.now_s),
+    )  # fmt: skip
+    live(past, alerts=(whole, alert))
+    assert asked(capsys)["sums"]["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
+
+
+def test_only_the_devices_that_were_asked_for(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
+    assert len(asked(capsys, "--gpu", "0")["data"]) == 1
+    assert asked(capsys, "--gpu", "1")["data"] == []
+
+
+def test_without_a_daemon_the_history_tells(past: Past, capsys: pytest.CaptureFixture[str]) -> None:
+    past.alert(past.job(4711, 6.0))
+    past.history.flush(past.now_s)
+    found = asked(capsys)
+    assert [one["code"] for one in found["warnings"]] == ["daemon-absent"]
+    assert found["data"][0]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
+
+
+def test_without_a_history_the_daemon_tells_what_it_knows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_USD_PER_GPU_HOUR", "4.1")
+    now_s = time.time()
+    held = Holding(kind="idle", device_uid="GPU-1", held_bytes=80 * GIB, since_s=now_s - HOUR_S)
+    world.write(alerts=(), holdings=(held,))
+    found = asked(capsys)
+    assert "no-history" in [one["code"] for one in found["warnings"]]
+    assert found["data"][0]["cost_usd"] == pytest.approx(4.1, abs=0.01)
+
+
+def test_without_both_it_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost"]) == 1
+    said = capsys.readouterr().err
+    assert "no history and no live state" in said
+    assert "hint: " in said
+
+
+def test_money_can_be_switched_off(
+    past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_MODE", "off")
+    live(past, alerts=(past.alert(past.job(4711, 6.0)),))
+    found = asked(capsys)
+    assert found["data"][0]["cost_usd"] is None
+    assert "off" in [one["code"] for one in found["warnings"]]
