@@ -1,0 +1,311 @@
+"""Mails with pictures over real TLS: what arrives, and what a server may do to it."""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import subprocess
+import threading
+import time
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.errors import NotifyError
+from gpuwatchd.model import Delivery
+from gpuwatchd.notify import picture
+from gpuwatchd.notify.email import EmailNotifier
+from gpuwatchd.notify.outbox import Courier
+from tests.conftest import need
+from tests.real import mail_picture
+from tests.real.mailserver import PASSWORD, Mailbox, free_port
+from tests.real.stage import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.model import Message
+
+pytestmark = pytest.mark.real_smtp
+NOW_S = 1_795_313_220.0
+
+
+@pytest.fixture(scope="module")
+def message() -> Message:
+    need(picture.available(), "the extra charts is not installed")
+    return mail_picture.letter(NOW_S)
+
+
+def _refused(channel: EmailNotifier, message: Message, match: str) -> NotifyError:
+    with pytest.raises(NotifyError, match=match) as caught:
+        channel.send(message)
+    return caught.value
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: list[dict[str, str | None]] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "img":
+            self.images.append(dict(attrs))
+        self.links += [str(value) for name, value in attrs if name in {"href", "src"}]
+
+
+def test_a_mail_and_its_picture_arrive(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], message: Message
+) -> None:
+    assert EmailNotifier(**settings, port=start().port).send(message)
+    (mail,) = mailbox.mails
+    assert mail.get_content_type() == "multipart/alternative"
+    plain, related = mail.iter_parts()
+    assert (plain.get_content_type(), related.get_content_type()) == (
+        "text/plain", "multipart/related",
+    )  # fmt: skip
+    html, image = related.iter_parts()
+    assert (html.get_content_type(), image.get_content_type()) == ("text/html", "image/png")
+    assert image.get_content_disposition() == "inline"
+    assert image.get_content().startswith(b"\x89PNG")
+    page = _Page()
+    page.feed(html.get_content())
+    (shown,) = page.images
+    # The only thing that is loaded is in the mail itself, and says in words what it shows.
+    assert page.links == [f"cid:{image['Content-ID'].strip('<>')}"]
+    assert "limit of 23.6 GiB" in str(shown["alt"])
+    assert not re.search(r"https?:|url\(|@import", html.get_content())
+
+
+def test_the_text_alone_is_enough_to_act_on(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], message: Message
+) -> None:
+    EmailNotifier(**settings, port=start().port).send(message)
+    text = mailbox.mails[0].get_body(("plain",)).get_content()
+    for needed in (
+        "python train.py[4711] of alice", "MB/min", "Full in", "of 23.6 GiB", "$25.28",
+        "gpuwatchctl explain 4711", "gpuwatchctl snooze", "gpuwatchctl checkpoint 4711",
+    ):  # fmt: skip
+        assert needed in text
+    assert re.search("[▁▂▃▄▅▆▇█]{20}", text)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_byte_has_seven_bits_and_every_line_is_short(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], message: Message
+) -> None:
+    raw: list[bytes] = []
+    keep = mailbox.handle_DATA
+
+    async def look(server: object, session: Any, envelope: Any) -> str:
+        raw.append(envelope.content)
+        return await keep(server, session, envelope)
+
+    mailbox.handle_DATA = look  # type: ignore[method-assign]
+    wide = msgspec.structs.replace(message, subject="ü" * 78, body=f"{'ö ' * 900}\n{'x' * 1999}")
+    EmailNotifier(**settings, port=start().port).send(wide)
+    assert raw[0].isascii()
+    assert max(map(len, raw[0].split(b"\r\n"))) <= 998
+    assert raw[0].count(b"\n") == raw[0].count(b"\r\n")
+    assert mailbox.mails[0]["Subject"] == "ü" * 78
+
+
+def test_a_thread_holds_together_over_days(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], message: Message
+) -> None:
+    port = start().port
+    for notice, name, thread in (
+        ("firing", "m1", None), ("escalated", "m2", "m1"), ("repeat", "m3", "m1"),
+        ("resolved", "m4", "m1"), ("digest", "m5", None),
+    ):  # fmt: skip
+        # Another process, after a restart: nothing of it is remembered here.
+        one = msgspec.structs.replace(message, id=name, notice=notice, thread=thread, chart=None)
+        EmailNotifier(**settings, port=port).send(one)
+    ids = [mail["Message-ID"] for mail in mailbox.mails]
+    assert len(set(ids)) == 5
+    assert [mail["References"] for mail in mailbox.mails] == [None, *ids[:1] * 3, None]
+    assert {mail["Auto-Submitted"] for mail in mailbox.mails} == {"auto-generated"}
+    assert mailbox.mails[3]["X-Priority"].startswith("5")
+
+
+@pytest.mark.parametrize("limit", [30_000, None])
+def test_too_large_a_mail_goes_without_its_picture(
+    start: Callable[..., Any],
+    mailbox: Mailbox,
+    settings: dict[str, Any],
+    message: Message,
+    limit: int | None,
+) -> None:
+    if limit is None:  # found out only when it has all been sent
+        mailbox.answers = ["552 5.3.4 message too big"]
+    port = start(data_size_limit=limit).port
+    assert EmailNotifier(**settings, port=port).send(message).startswith("accepted by")
+    (mail,) = mailbox.mails
+    assert "image/png" not in [part.get_content_type() for part in mail.walk()]
+    page = mail.get_body(("html",)).get_content()
+    assert "<img" not in page
+    assert "▁" in page
+    assert mail["Message-ID"] == f"<{message.id.replace('@', '-')}@example.org>"
+
+
+def test_too_large_even_so_is_for_good(
+    start: Callable[..., Any], settings: dict[str, Any], message: Message
+) -> None:
+    error = _refused(
+        EmailNotifier(**settings, port=start(data_size_limit=500).port), message, "552"
+    )
+    assert error.permanent
+
+
+def test_greylisting_then_the_same_mail(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], message: Message
+) -> None:
+    mailbox.recipient_answers = dict.fromkeys(settings["to"], "450 4.2.0 greylisted")
+    now_s = [1000.0]
+    channel = EmailNotifier(**settings, port=start().port)
+    courier = Courier({"email": channel}, clock=lambda: now_s[0])
+    waiting = Delivery(
+        alert_key="k", channel="email", message=message, state="pending", attempts=0,
+        created_at_s=1000.0, row=1,
+    )  # fmt: skip
+    results: list[Delivery] = []
+
+    def arrived() -> bool:
+        results.extend(courier.results())
+        return bool(results)
+
+    try:
+        assert courier.submit(waiting)
+        assert until(arrived, within_s=30.0)
+        (first,) = results
+        assert (first.state, first.attempts) == ("pending", 1)
+        assert "greylisted" in str(first.error)
+        mailbox.recipient_answers = {}
+        now_s[0] = first.next_try_at_s or 0.0
+        results.clear()
+        assert courier.submit(first)
+        assert until(arrived, within_s=30.0)
+        assert results[0].state == "sent"
+    finally:
+        courier.close()
+    (mail,) = mailbox.mails
+    assert mail["Message-ID"] == f"<{message.id.replace('@', '-')}@example.org>"
+
+
+@pytest.mark.parametrize("mechanisms", [{"PLAIN"}, {"LOGIN"}, {"PLAIN", "LOGIN"}])
+def test_the_ways_to_log_in(
+    start: Callable[..., Any],
+    mailbox: Mailbox,
+    settings: dict[str, Any],
+    message: Message,
+    mechanisms: set[str],
+) -> None:
+    without = {"PLAIN", "LOGIN"} - mechanisms
+    port = start(auth_exclude_mechanism=without).port
+    bare = msgspec.structs.replace(message, chart=None)
+    assert EmailNotifier(**settings, port=port).send(bare)
+    assert mailbox.encrypted == [True]
+
+
+def test_no_way_to_log_in_that_is_known(
+    start: Callable[..., Any], settings: dict[str, Any], message: Message
+) -> None:
+    port = start(auth_exclude_mechanism={"PLAIN", "LOGIN"}).port
+    error = _refused(EmailNotifier(**settings, port=port), message, "no login")
+    assert error.permanent
+    assert PASSWORD not in str(error)
+
+
+def test_the_password_never_leaves_before_tls(
+    start: Callable[..., Any], settings: dict[str, Any], message: Message
+) -> None:
+    # The server would take a login only after TLS; on the loopback we were told to go without.
+    plain = settings | {"security": "none"}
+    error = _refused(EmailNotifier(**plain, port=start().port), message, "no login here")
+    assert error.permanent
+
+
+def test_addresses_with_other_letters(
+    start: Callable[..., Any], mailbox: Mailbox, settings: dict[str, Any], message: Message
+) -> None:
+    bare = msgspec.structs.replace(message, chart=None)
+    domain = settings | {"to": ("a@müller.example",)}
+    assert EmailNotifier(**domain, port=start().port).send(bare)
+    assert mailbox.mails[0]["To"] == "a@xn--mller-kva.example"
+    local = settings | {"to": ("jürgen@example.org",)}
+    assert EmailNotifier(**local, port=start(enable_SMTPUTF8=True).port).send(bare)
+    assert mailbox.mails[1]["To"] == "jürgen@example.org"
+    error = _refused(
+        EmailNotifier(**local, port=start(enable_SMTPUTF8=False).port), bare, "other letters"
+    )
+    assert error.permanent
+
+
+def test_a_slow_server_is_left_after_the_time_for_all_of_it(
+    settings: dict[str, Any], message: Message
+) -> None:
+    over = threading.Event()
+
+    def crawl(listener: socket.socket) -> None:
+        """Answer each command after most of the time that a single one might take."""
+        client, _ = listener.accept()
+        with client, io.BytesIO():
+            client.sendall(b"220 hello\r\n")
+            while not over.is_set() and client.recv(1000):
+                if over.wait(0.7):
+                    return
+                client.sendall(b"250 ok\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=crawl, args=(listener,), daemon=True)
+        thread.start()
+        plain = settings | {"security": "none", "username": "", "timeout": 1.0, "chart": False}
+        begun_s = time.monotonic()
+        channel = EmailNotifier(**plain, port=listener.getsockname()[1])
+        error = _refused(channel, message, r"no answer within 1 s")
+        assert time.monotonic() - begun_s < 2.5
+        assert not error.permanent
+        over.set()
+        thread.join(5.0)
+
+
+def test_a_picture_that_cannot_be_had_loses_no_mail(
+    start: Callable[..., Any],
+    mailbox: Mailbox,
+    settings: dict[str, Any],
+    message: Message,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(picture, "PROGRAM", ("-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(picture, "DEADLINE_S", 0.4)
+    monkeypatch.setattr(picture.draw, "__kwdefaults__", {"deadline_s": 0.4})
+    begun_s = time.monotonic()
+    assert EmailNotifier(**settings, port=start().port).send(message)
+    assert time.monotonic() - begun_s < 5.0
+    (mail,) = mailbox.mails
+    assert "image/png" not in [part.get_content_type() for part in mail.walk()]
+    assert "▁" in mail.get_body(("plain",)).get_content()
+
+
+def test_pictures_can_be_switched_off(
+    start: Callable[..., Any],
+    mailbox: Mailbox,
+    settings: dict[str, Any],
+    message: Message,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*args: object, **options: object) -> Any:
+        raise AssertionError("nothing is to be drawn")
+
+    monkeypatch.setattr(subprocess, "Popen", never)
+    assert EmailNotifier(**(settings | {"chart": False}), port=start().port).send(message)
+    assert "▁" in mailbox.mails[0].get_body(("html",)).get_content()
+
+
+def test_a_server_that_is_gone_is_tried_again(settings: dict[str, Any], message: Message) -> None:
+    bare = msgspec.structs.replace(message, chart=None)
+    error = _refused(EmailNotifier(**settings, port=free_port()), bare, "refused")
+    assert not error.permanent
