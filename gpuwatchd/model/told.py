@@ -38,14 +38,10 @@ class About(Value, frozen=True, kw_only=True):
     container: str = ""
     program: str = ""
     """Under what its runs are known again."""
-    label: str = ""
-    """Name with the script or module that it runs: "python train.py"."""
     unit: str = ""
     """systemd unit: "ollama.service"."""
     model: str = ""
     """Model that it serves."""
-    where: str = ""
-    """What people call the device: "GPU 0", "MIG 3:0"."""
 
 
 class Matcher(Value, frozen=True, kw_only=True):

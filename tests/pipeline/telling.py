@@ -46,7 +46,7 @@ TORCH = (
 )
 ABOUT = About(
     gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", user="alice", process="python", pid=4711,
-    framework="PyTorch", label="python train.py", job="slurm 42.0", where="GPU 0",
+    framework="PyTorch", job="slurm 42.0",
 )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def _device(title: str, subject: Subject, **judged: Any) -> Alert:
     return told(
         key=f"leak:{subject.id}",
         title=title,
-        about=About(gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", where="GPU 0"),
+        about=About(gpu="0", gpu_name="NVIDIA A100-SXM4-80GB"),
         judged={"subject": subject, "framework": None, "blame": (), "advice": (), **judged},
     )
 

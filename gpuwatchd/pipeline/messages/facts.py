@@ -56,7 +56,8 @@ def runs(alert: Alert) -> str:
         f"model {about.model}" if about.model else "",
         about.job,
         about.container,
-        about.unit,
+        # Every process of a session is in a scope or slice: only a service says something.
+        about.unit if about.unit.endswith(".service") and "@" not in about.unit else "",
     ]
     return ", ".join(part for part in parts if part)
 
