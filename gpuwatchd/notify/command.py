@@ -176,6 +176,8 @@ def environment(message: Message, base: Mapping[str, str]) -> dict[str, str]:
         "SEVERITY": message.severity,
         "SUBJECT": render.subject(message),
         "COMMAND": message.command or None,
+        "COST": message.cost or None,
+        "KEY": message.alert_key or None,
     }
     finding = message.finding
     if finding is not None:
@@ -186,6 +188,7 @@ def environment(message: Message, base: Mapping[str, str]) -> dict[str, str]:
             "CONFIDENCE": f"{finding.confidence:.4f}",
             "GPU": finding.subject.device_uid,
             "PID": process.pid if process is not None else None,
+            "STARTED_AT_S": process.started_at_s if process is not None else None,
             "RATE_BYTES_PER_S": finding.rate_bytes_per_s,
             "ETA_S": finding.eta.mid_s if finding.eta is not None else None,
             "FRAMEWORK": finding.framework,
@@ -193,6 +196,8 @@ def environment(message: Message, base: Mapping[str, str]) -> dict[str, str]:
     for key, value in values.items():
         if value is not None:
             out[ENV_PREFIX + key] = text.clean(str(value), limit=4096)
+    if message.also:
+        out[ENV_PREFIX + "ALSO"] = "\n".join(text.clean(key) for key in message.also)
     out[ENV_PREFIX + "BODY"] = "\n".join(render.lines(message.body))
     return out
 

@@ -75,6 +75,31 @@ def test_the_essentials_are_in_variables(
     assert "GPUWATCHD_ALERT_THREAD" not in seen
 
 
+def test_what_it_costs_and_which_alerts_it_is_about(tmp_path: Path, message: Message) -> None:
+    whole = msgspec.structs.replace(
+        message,
+        cost="$4.20 so far (on-demand, as of 2024-06)",
+        alert_key="leak:GPU-1/4711@5.0",
+        also=("leak:GPU-1/4712@5.0", "leak:GPU-2/\x1b[2J4713@5.0"),
+        notice="escalated",
+        severity="critical",
+    )
+    seen = command.environment(whole, {"PATH": "/bin"})
+    assert seen["GPUWATCHD_ALERT_COST"] == whole.cost
+    assert seen["GPUWATCHD_ALERT_KEY"] == "leak:GPU-1/4711@5.0"
+    assert seen["GPUWATCHD_ALERT_ALSO"].split("\n") == [
+        "leak:GPU-1/4712@5.0", "leak:GPU-2/4713@5.0"
+    ]  # fmt: skip
+    assert seen["GPUWATCHD_ALERT_NOTICE"] == "escalated"
+    assert seen["GPUWATCHD_ALERT_SEVERITY"] == "critical"
+    assert seen["GPUWATCHD_ALERT_STARTED_AT_S"] == "5.0"
+    bare = command.environment(message, {})
+    assert not {"GPUWATCHD_ALERT_COST", "GPUWATCHD_ALERT_KEY", "GPUWATCHD_ALERT_ALSO"} & set(bare)
+    given = json.loads(command.payload(whole))["message"]
+    assert (given["cost"], given["alert_key"]) == (whole.cost, whole.alert_key)
+    assert given["also"] == [*whole.also]
+
+
 def test_nothing_is_ever_run_by_a_shell(tmp_path: Path, message: Message) -> None:
     out = tmp_path / "args"
     planted = tmp_path / "planted"
