@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import Alert
 
+BACK = "it was back before that could be told"
+"""Why nobody is told that something is over."""
+
 
 class Bygone:
     """Remembers by key; times are on the clock of the source that an alert is of."""
@@ -54,7 +57,7 @@ class Bygone:
         owed = self.owing.pop(alert.key, None)
         if owed is None or past is None:
             return alert, owed
-        owed = msgspec.structs.replace(owed, next_notice_at_s=None, held_back="it was back")
+        owed = msgspec.structs.replace(owed, next_notice_at_s=None, held_back=BACK)
         self.pasts[alert.key] = policy.remembered(past, owed, now_s)
         return alert, owed
 
@@ -73,13 +76,18 @@ class Bygone:
         for key in keys:
             self._sources[key] = source
             if key in self.owing:
-                self.owing[key] = moved_alert(self.owing[key], by_s)
+                self.owing[key] = _moved(self.owing[key], by_s)
                 moved.append(self.owing[key])
             past = self.pasts.get(key)
             if past is not None:
                 ends_s = tuple(end + by_s for end in past.ends_s)
-                self.pasts[key] = policy.Past(last=moved_alert(past.last, by_s), ends_s=ends_s)
+                self.pasts[key] = policy.Past(last=_moved(past.last, by_s), ends_s=ends_s)
         return moved
 
     def _is_of(self, key: str, source: str) -> bool:
         return self._sources.get(key, source) == source
+
+
+def _moved(over: Alert, by_s: float) -> Alert:
+    """Move an alert in time that is over; its row is known by when it opened."""
+    return msgspec.structs.replace(moved_alert(over, by_s), opened_at_s=over.opened_at_s)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.model import About
 from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.whom import about
 
 if TYPE_CHECKING:
     from gpuwatchd.config import Config
@@ -16,40 +16,6 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.costing import Costing
     from gpuwatchd.pipeline.intake import Intake
     from gpuwatchd.policy import Notice
-
-
-def about(device: Device | None, info: ProcessInfo | None, alert: Alert) -> About:
-    """Return whom an alert is about, in the words that rules are written in.
-
-    Parameters
-    ----------
-    device, info
-        Its device and its process, as far as they are known.
-    """
-    gpu = ""
-    if device is not None and device.index is not None:
-        parent = device.parent_index
-        gpu = f"{parent}:{device.index}" if device.parent_uid and parent is not None else ""
-        gpu = gpu or str(device.index)
-    process = alert.subject.process
-    known = About(
-        gpu=gpu,
-        gpu_name="" if device is None else device.name,
-        pid=None if process is None else process.pid,
-        framework=alert.finding.framework or "",
-    )
-    if info is None:
-        return known
-    return msgspec.structs.replace(
-        known,
-        user=info.user or "",
-        process=info.name,
-        framework=info.framework or known.framework,
-        command=" ".join(info.argv),
-        job=info.group or info.job or "",
-        container=info.short_container or "",
-        program=info.program or "",
-    )
 
 
 class Dresser:
@@ -77,7 +43,7 @@ class Dresser:
 
     def introduced(self, alert: Alert) -> Alert:
         """Return an alert with what is known now of whom it is about."""
-        found = about(self._device(alert), self._info(alert), alert)
+        found = about(self._device(alert), self._info(alert), alert.finding)
         before = alert.about
         if before == found or (before is not None and before.process and not found.process):
             return alert  # Who has ended is not forgotten.

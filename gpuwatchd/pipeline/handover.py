@@ -108,6 +108,6 @@ def take_over(
             ended = watcher.end(rival, why, now_s, quietly=True)
             if ended is not None:
                 out.append(ended)
-            track.alert = policy.inherited(track.alert, before, now_s=now_s)
+            track.alert = policy.inherited(track.alert, before)
         out.append(track.alert)
     return out

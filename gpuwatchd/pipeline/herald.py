@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatchd import policy
 from gpuwatchd.model import Alert, Decision, Delivery
-from gpuwatchd.pipeline.bygone import Bygone
+from gpuwatchd.pipeline.bygone import BACK, Bygone
 from gpuwatchd.pipeline.ruling import local
 from gpuwatchd.pipeline.track import Track
 
@@ -187,9 +187,27 @@ class Herald:
                     now, not_over = self._bygone.reopened(source, now, rules, now_s)
                     if not_over is not None:
                         news[not_over.key, not_over.opened_at_s] = not_over
+                        self._say_back(not_over, now_s)
                 bearer.alert = now
             news[now.key, now.opened_at_s] = now
         return news
+
+    def _say_back(self, alert: Alert, now_s: float) -> None:
+        """Write down why nobody is told that an alert was over."""
+        if self._history is not None:
+            self._history.decide(
+                [
+                    Decision(
+                        finding_id=alert.finding.id,
+                        alert_key=alert.key,
+                        kind="hold",
+                        target="",
+                        notice="resolved",
+                        reason=BACK,
+                        at_s=now_s,
+                    )
+                ]
+            )
 
     def _announced(
         self, source: str, told: dict[str, Bearer], owed: list[Alert], now_s: float

@@ -151,10 +151,10 @@ def freed(alert: Alert) -> Alert:
     return msgspec.structs.replace(alert, held_back="")
 
 
-def stand_for(lead: Track, before: Alert, now_s: float) -> None:
+def stand_for(lead: Track, before: Alert) -> None:
     """Have an alert take over what people were told of another one of its job."""
     if lead.alert is not None:
-        lead.alert = policy.inherited(lead.alert, before, now_s=now_s)
+        lead.alert = policy.inherited(lead.alert, before)
 
 
 def _rank(track: Track, finding: Finding | None) -> jobs.Rank:

@@ -17,6 +17,7 @@ from gpuwatchd.pipeline import endings, titles
 from gpuwatchd.pipeline.ranks import AS_ONE, GOES_ON, Ranks, freed, held, stand_for
 from gpuwatchd.pipeline.ruling import rules_of
 from gpuwatchd.pipeline.track import Room, Track, Window
+from gpuwatchd.pipeline.whom import meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -141,6 +142,8 @@ class Watcher:
             track.peak = float(series.used_bytes.max())
             track.moves = track.window.moves
             finding = track.hushed(self._measured(track, found, series))
+            level = float(series.used_bytes[-1])
+            finding = meant(finding, self.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)
             changed += self.passed_on
             self.passed_on.clear()
@@ -225,7 +228,7 @@ class Watcher:
             if before is None or before.state == "pending":
                 track.alert = held(outcome.alert, track.lead)
                 return None
-            stand_for(track.lead, before, now_s)
+            stand_for(track.lead, before)
             return self.end(track, f"{AS_ONE}{track.lead.leads}", now_s, quietly=True)
         if outcome.alert is not None and track.job is not None:
             alert = freed(outcome.alert)

@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatchd.model import Alert, Finding
 from gpuwatchd.policy.grades import MILDER_HOLD_S, grade
-from gpuwatchd.policy.past import first_notice_s, passes
+from gpuwatchd.policy.past import first_notice_s, ladder_s
 from gpuwatchd.policy.rules import HOUR_S, RANK, Outcome, Rules
 
 _URGENT_S = 7200.0
@@ -204,22 +204,27 @@ def _regraded(alert: Alert, rules: Rules, now_s: float) -> Outcome:
     graded = msgspec.structs.replace(
         alert, severity=worth, told_severity=told, changed_at_s=now_s, milder_since_s=None
     )
-    if RANK[worth] > is_now:
-        graded = msgspec.structs.replace(graded, next_notice_at_s=_sooner_s(graded, rules, now_s))
-    return Outcome(alert=graded, changed=True)
+    next_s = _replanned_s(graded, rules, worse=RANK[worth] > is_now)
+    return Outcome(alert=msgspec.structs.replace(graded, next_notice_at_s=next_s), changed=True)
 
 
-def _sooner_s(alert: Alert, rules: Rules, now_s: float) -> float | None:
-    """Return when people are told of an alert that has become worse."""
+def _replanned_s(alert: Alert, rules: Rules, *, worse: bool) -> float | None:
+    """Return when the next notice of an alert is due whose severity has just changed.
+
+    What is worse than people know passes every pause by itself (see :func:`passes`). What is as bad
+    again as they know it, after it was milder, is told when the first reminder would be: on a long
+    ladder they would not hear of it for hours.
+    """
     planned_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
     if alert.notices == 0:
-        due_s = first_notice_s(alert, rules)
-    elif passes(alert) or last_s is None:
-        due_s = now_s
-    else:
-        # They know it as bad as that, from before it was milder: the cool-down holds.
-        due_s = max(now_s, last_s + rules.cooldown_s)
-    return due_s if planned_s is None else min(planned_s, due_s)
+        return first_notice_s(alert, rules) if worse else planned_s
+    if last_s is None or not rules.repeat_s:
+        return planned_s
+    usual_s = ladder_s(alert.notices - 1, rules.repeat_s, rules, last_s)
+    if not worse:
+        return usual_s
+    soon_s = ladder_s(0, rules.repeat_s, rules, last_s)
+    return min(one for one in (usual_s, soon_s) if one is not None)
 
 
 def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s: float) -> Outcome:
@@ -256,20 +261,19 @@ def ended(alert: Alert, why: str, rules: Rules, *, now_s: float, quietly: bool =
     return Outcome(alert=over, changed=True)
 
 
-def inherited(alert: Alert, before: Alert, *, now_s: float) -> Alert:
+def inherited(alert: Alert, before: Alert) -> Alert:
     """Return an alert that has just fired, in the place of one on the same growth.
 
     What people were told about the other they need not be told again: the next notice is the
-    reminder that the other would have sent, or an escalation.
+    reminder that the other would have sent, unless it is worse.
     """
     if before.notices <= alert.notices:
         return alert
-    worse = RANK[alert.severity] > RANK[before.severity]
     return msgspec.structs.replace(
         alert,
         notices=before.notices,
         last_notice_at_s=before.last_notice_at_s,
-        next_notice_at_s=now_s if worse else before.next_notice_at_s,
+        next_notice_at_s=before.next_notice_at_s,
         told_severity=before.told_severity or before.severity,
         told_on=before.told_on,
         told_flapping=before.told_flapping,

@@ -1,0 +1,432 @@
+"""The life of an alert, by the names of its rules: each test is one promise."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import msgspec
+import pytest
+
+from gpuwatchd.config.hours import parse
+from gpuwatchd.model import EtaRange, Matcher
+from gpuwatchd.policy import Override, Rules
+from tests.policy.world import ETAS, START_S, World
+
+HOUR_S = 3600.0
+
+
+def one(rules: Rules | None = None, how: str = "warning") -> tuple[World, str]:
+    """Return a world with one subject, of which people have just been told."""
+    world = World(rules, subjects=1)
+    (key,) = world.keys
+    world.how[key] = how
+    world.run(600.0)
+    return world, key
+
+
+def test_repeat() -> None:
+    world, key = one()
+    world.run(5 * 86_400.0, every_s=60.0)
+    gaps_h = [round((b - a) / HOUR_S, 1) for a, b in itertools.pairwise(world.at_s(key))]
+    assert gaps_h == [1.0, 2.0, 4.0, 8.0, 24.0, 24.0, 24.0, 24.0]
+    assert world.notices(key)[:3] == ["firing", "repeat", "repeat"]
+
+
+def test_batching() -> None:
+    world = World(subjects=3)
+    first, second, third = world.keys
+    world.how[first] = "warning"
+    world.run(10.0)
+    world.how[second] = "warning"
+    world.run(500.0)
+    (told,) = world.told
+    assert (told.notice, told.key, told.also) == ("firing", first, (second,))
+    begun_s = told.at_s
+    # A third one fires two minutes later: nobody is told before the group's pause is over.
+    world.how[third] = "warning"
+    world.run(900.0)
+    assert [(t.notice, t.key) for t in world.told[1:]] == [("firing", third)]
+    assert world.told[1].at_s - begun_s >= world.rules.group_interval_s
+    # And people are reminded of all at once.
+    world.run(2 * HOUR_S)
+    assert set(world.told[2].keys) == {first, second}
+
+
+def test_of_strangers_on_two_devices_people_are_told_apart() -> None:
+    world = World(devices=2, subjects=2)
+    world.how = dict.fromkeys(world.keys, "warning")
+    world.run(600.0)
+    assert sorted(t.keys for t in world.told) == sorted((key,) for key in world.keys)
+
+
+def test_a_new_one_that_cannot_wait_does_not() -> None:
+    world = World(subjects=2)
+    first, second = world.keys
+    world.how[first] = "warning"
+    world.run(340.0)
+    assert world.notices() == ["firing"]
+    world.how[second] = "urgent"
+    world.run(110.0)
+    assert [(t.notice, t.key) for t in world.told] == [("firing", first), ("firing", second)]
+    assert world.told[1].at_s - world.told[0].at_s < world.rules.group_interval_s
+
+
+def test_resolved() -> None:
+    world, key = one()
+    world.how[key] = "gone"
+    world.run(60.0)
+    assert world.notices(key) == ["firing", "resolved"]
+    world.run(86_400.0, every_s=600.0)
+    assert world.notices(key) == ["firing", "resolved"]
+
+
+def test_that_it_is_over_waits_until_it_has_been_calm() -> None:
+    world, key = one()
+    world.how[key] = "calm"
+    world.run(280.0)
+    assert world.notices(key) == ["firing"]
+    world.run(100.0)
+    assert world.notices(key) == ["firing", "resolved"]
+
+
+def test_flap_never_sent() -> None:
+    world = World(subjects=1)
+    (key,) = world.keys
+    world.how[key] = "urgent"
+    world.run(80.0)
+    fired = world.bearers[key].alert
+    assert fired is not None
+    assert fired.state == "firing"
+    world.how[key] = "gone"
+    world.run(86_400.0, every_s=600.0)
+    assert world.told == []
+
+
+def test_cold_start() -> None:
+    world, key = one()
+    for _ in range(5):
+        world.restart()
+        world.run(120.0)
+    assert world.notices(key) == ["firing"]
+    untold = World(subjects=1)
+    (key,) = untold.keys
+    untold.how[key] = "urgent"
+    untold.run(80.0)
+    untold.restart()
+    assert untold.told == []
+    untold.run(40.0)
+    assert untold.notices(key) == ["firing"]
+
+
+def test_what_was_owed_when_it_died_is_told_by_the_next() -> None:
+    rules = Rules(max_per_hour=1)
+    world, key = one(rules)
+    world.how[key] = "gone"
+    world.step()
+    assert world.notices(key) == ["firing"]
+    world.restart()
+    world.run(1000.0)
+    assert world.notices(key) == ["firing", "resolved"]
+
+
+def test_the_limit_per_hour_survives_a_restart() -> None:
+    rules = Rules(max_per_hour=1)
+    world = World(rules, devices=2, subjects=2)
+    first, second = world.keys
+    world.how[first] = "warning"
+    world.run(400.0)
+    world.restart()
+    world.how[second] = "warning"
+    world.run(400.0)
+    held = world.bearers[second].alert
+    assert world.notices() == ["firing"]
+    assert held is not None
+    assert held.held_back == "1 messages went out within the hour"
+
+
+def test_beyond_the_limit_what_waits_leaves_together() -> None:
+    world = World(Rules(max_per_hour=2), devices=5, subjects=5)
+    world.how = dict.fromkeys(world.keys, "warning")
+    world.run(3000.0)
+    assert [len(t.keys) for t in world.told] == [1, 1, 3]
+    assert world.told[2].at_s - world.told[1].at_s >= 900.0
+
+
+def test_what_is_critical_passes_the_limit_but_not_for_ever() -> None:
+    world = World(Rules(max_per_hour=2), devices=6, subjects=6)
+    world.how = dict.fromkeys(world.keys, "urgent")
+    world.run(150.0)
+    assert [len(t.keys) for t in world.told] == [1, 1, 1, 1]
+    world.run(1500.0)
+    assert sorted(len(t.keys) for t in world.told) == [1, 1, 1, 1, 2]
+
+
+def test_reload() -> None:
+    world, key = one()
+    world.rules = Rules(cooldown_s=10.0, repeat_s=(7200.0,), flap_hold_s=1.0)
+    world.herald._watcher.rules = world.rules
+    world.run(1800.0)
+    assert world.notices(key) == ["firing"]
+    world.run(2000.0)
+    assert world.notices(key) == ["firing", "repeat"]
+
+
+def test_inhibit() -> None:
+    world = World(subjects=1)
+    (key,) = world.keys
+    world.how[key] = "critical"
+    world.run(140.0)
+    world.lost = True
+    world.run(1200.0)
+    assert world.notices(key) == []
+    assert world.notices("gpu:GPU-0") == ["firing"]
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert (alert.inhibited_by, alert.held_back) == ("gpu:GPU-0", "GPU 0 is lost says it all")
+    world.lost = False
+    world.run(400.0)
+    # Told again when that is over and it is still true.
+    assert world.notices(key) == ["firing"]
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert (alert.inhibited_by, alert.held_back) == ("", "")
+
+
+def test_silence() -> None:
+    world = World(subjects=1)
+    (key,) = world.keys
+    world.silence(HOUR_S, matcher=Matcher(user="alice"), who="bob")
+    world.how[key] = "warning"
+    world.run(HOUR_S - 100.0)
+    assert world.told == []
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert alert.state == "firing"
+    assert alert.held_back.startswith("silenced by bob until ")
+    assert [d.reason for d in world.store.decisions] == [alert.held_back]
+    world.run(200.0)
+    assert world.notices(key) == ["firing"]
+
+
+def test_that_it_is_over_is_told_when_nobody_is_silent_any_more() -> None:
+    world, key = one()
+    world.silence(HOUR_S, matcher=Matcher(kind="leak"))
+    world.how[key] = "gone"
+    world.run(HOUR_S - 100.0)
+    assert world.notices(key) == ["firing"]
+    world.restart()
+    world.run(200.0)
+    assert world.notices(key) == ["firing", "resolved"]
+
+
+def test_after_a_day_of_silence_it_is_no_news_any_more() -> None:
+    world, key = one()
+    world.silence(3 * 86_400.0, matcher=Matcher(kind="leak"))
+    world.how[key] = "gone"
+    world.run(4 * 86_400.0, every_s=600.0)
+    assert world.notices(key) == ["firing"]
+    (over,) = [a for a in world.store.alerts() if a.key == key]
+    assert over.next_notice_at_s is None
+    assert over.held_back.startswith("silenced until ")
+
+
+def test_quiet_hours() -> None:
+    # The world begins at 15:06 UTC; whatever the zone, it is quiet for 24 h less a minute.
+    at = parse_clock(START_S - 3600.0)
+    rules = Rules(quiet={"email": (parse(at),)}, channels=("desktop", "email"))
+    world, key = one(rules)
+    held = [(t.held, t.channels) for t in world.told]
+    assert [channels for _, channels in held] == [("desktop", "email")]
+    deliveries = [d for d in world.store.decisions if d.target == "email"]
+    assert deliveries[0].kind == "notify"
+    assert deliveries[0].reason.startswith("quiet hours until ")
+    world.how[key] = "critical"
+    world.run(60.0)
+    assert world.notices(key) == ["firing", "escalated"]
+    assert world.store.decisions[-1].reason == "escalated"
+
+
+def parse_clock(begin_s: float) -> str:
+    here = time.localtime(begin_s)
+    begin = 60 * here.tm_hour + here.tm_min
+    end = (begin + 23 * 60) % 1440
+    return f"{begin // 60:02d}:{begin % 60:02d}-{end // 60:02d}:{end % 60:02d}"
+
+
+@pytest.mark.parametrize("by_s", [HOUR_S, -600.0, -365 * 86_400.0])
+def test_clock_step_during_cooldown(by_s: float) -> None:
+    world, key = one()
+    begun_s = world.at_s(key)[0]
+    world.how[key] = "gone"
+    world.run(60.0)
+    world.step_clock(by_s)
+    world.how[key] = "warning"
+    world.run(2 * HOUR_S)
+    assert world.notices(key)[:3] == ["firing", "resolved", "firing"]
+    again_s = world.at_s(key)[2]
+    # Neither skipped nor eternal.
+    assert 0.0 <= again_s - begun_s - world.rules.cooldown_s <= 20.0
+
+
+def test_a_clock_that_is_set_back_while_nobody_watches_makes_no_cooldown_eternal() -> None:
+    world, key = one()
+    world.how[key] = "gone"
+    world.run(60.0)
+    world.wall_s -= 30 * 86_400.0
+    world.restart()
+    world.how[key] = "warning"
+    world.run(world.rules.cooldown_s + 60.0)
+    assert world.notices(key) == ["firing", "resolved", "firing"]
+
+
+def test_after_the_cooldown_what_comes_back_is_told_at_once_and_the_ladder_begins_anew() -> None:
+    world, key = one()
+    world.run(8 * HOUR_S, every_s=60.0)
+    world.how[key] = "gone"
+    world.run(world.rules.cooldown_s)
+    world.told.clear()
+    world.how[key] = "warning"
+    world.run(3 * HOUR_S)
+    assert world.notices(key) == ["firing", "repeat"]
+    assert world.at_s(key)[1] - world.at_s(key)[0] == pytest.approx(HOUR_S, abs=20.0)
+
+
+def test_who_was_told_that_it_is_over_hears_at_once_that_it_is_critical() -> None:
+    world, key = one()
+    begun_s = world.at_s(key)[0]
+    world.how[key] = "gone"
+    world.run(60.0)
+    world.restart()
+    world.how[key] = "urgent"
+    world.run(150.0)
+    assert world.notices(key) == ["firing", "resolved", "firing"]
+    assert world.at_s(key)[-1] - begun_s < world.rules.cooldown_s
+
+
+def test_the_third_opening_within_an_hour_is_told_as_flapping_and_then_it_is_quiet() -> None:
+    world = World(Rules(cooldown_s=60.0), subjects=1)
+    (key,) = world.keys
+    for _ in range(8):
+        world.how[key] = "urgent"
+        world.run(150.0)
+        world.how[key] = "gone"
+        world.run(100.0)
+    assert world.notices(key) == ["firing", "resolved", "firing", "resolved", "firing"]
+    last = [a for a in world.store.alerts() if a.key == key][-1]
+    assert last.told_flapping
+    assert last.flaps >= 2
+    world.restart()
+    world.run(HOUR_S - 200.0)
+    assert world.notices(key)[-1] == "firing"
+    # It has been calm for an hour.
+    world.run(300.0)
+    assert world.notices(key)[-1] == "resolved"
+    world.how[key] = "urgent"
+    world.run(300.0)
+    assert world.notices(key)[-1] == "firing"
+
+
+def test_what_comes_and_goes_and_then_stays_is_not_forgotten() -> None:
+    world = World(Rules(cooldown_s=60.0), subjects=1)
+    (key,) = world.keys
+    for _ in range(4):
+        world.how[key] = "urgent"
+        world.run(150.0)
+        world.how[key] = "gone"
+        world.run(100.0)
+    world.told.clear()
+    world.how[key] = "warning"
+    world.run(2 * HOUR_S)
+    assert world.notices(key) == ["repeat"]
+
+
+def test_an_escalation_passes_the_cooldown_and_what_is_milder_is_only_shown() -> None:
+    world, key = one()
+    world.how[key] = "critical"
+    world.run(30.0)
+    assert world.notices(key) == ["firing", "escalated"]
+    world.how[key] = "warning"
+    world.run(500.0)
+    shown = world.bearers[key].alert
+    assert shown is not None
+    assert shown.severity == "critical"
+    world.run(200.0)
+    shown = world.bearers[key].alert
+    assert shown is not None
+    assert shown.severity == "warning"
+    # To and fro: people know it as bad as that already.
+    for _ in range(5):
+        world.how[key] = "critical"
+        world.run(30.0)
+        world.how[key] = "warning"
+        world.run(700.0)
+    assert world.notices(key).count("escalated") == 1
+
+
+def test_a_time_around_the_bound_turns_nothing_to_and_fro() -> None:
+    world, key = one(how="critical")
+    grades = set()
+    for minutes in [50, 70, 55, 90, 50, 110] * 20:
+        eta = {"low_s": 30.0 * minutes, "mid_s": 60.0 * minutes, "high_s": None}
+        alert = world.bearers[key].alert
+        assert alert is not None
+        ETAS["now"] = msgspec.convert(eta, type=EtaRange)
+        world.how[key] = "now"
+        world.run(60.0)
+        alert = world.bearers[key].alert
+        assert alert is not None
+        grades.add(alert.severity)
+    assert grades == {"critical"}
+
+
+def test_stale() -> None:
+    world, key = one()
+    world.how[key] = "silent"
+    world.run(700.0)
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert (alert.state, alert.held_back) == (
+        "firing",
+        "nothing has been heard of it for 10 minutes",
+    )
+    world.run(5 * HOUR_S, every_s=60.0)
+    assert world.notices(key) == ["firing"]
+    world.how[key] = "warning"
+    world.run(60.0)
+    assert world.notices(key) == ["firing", "repeat"]
+
+
+def test_a_cap_is_a_cap() -> None:
+    cap = Override(matcher=Matcher(user="alice"), name="override 1", severity="warning")
+    world, key = one(Rules(overrides=(cap,)))
+    world.how[key] = "critical"
+    world.run(600.0)
+    assert [(t.notice, t.severity) for t in world.told] == [("firing", "warning")]
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert (alert.severity, alert.told_severity) == ("critical", "warning")
+
+
+def test_an_override_has_channels_and_reminders_of_its_own() -> None:
+    rule = Override(
+        matcher=Matcher(gpu="0"), name="override 1", channels=("email",), repeat_s=(7200.0,)
+    )
+    world, key = one(Rules(overrides=(rule,)))
+    world.run(5 * HOUR_S, every_s=60.0)
+    assert {t.channels for t in world.told} == {("email",)}
+    assert world.notices(key) == ["firing", "repeat", "repeat"]
+
+
+def test_without_reminders_it_is_told_once() -> None:
+    world, key = one(Rules(repeat_s=()))
+    world.run(86_400.0, every_s=60.0)
+    assert world.notices(key) == ["firing"]
+
+
+def test_every_hold_is_said_once() -> None:
+    mute = Override(matcher=Matcher(), name="override 1", mute=True, why="a test machine")
+    world, _ = one(Rules(overrides=(mute,)), how="urgent")
+    world.run(HOUR_S)
+    assert world.told == []
+    assert [d.reason for d in world.store.decisions] == ["muted by override 1: a test machine"]
