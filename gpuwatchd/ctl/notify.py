@@ -1,4 +1,4 @@
-"""``notify``: the channels, and a test through the real path."""
+"""``notify``: the channels, a test through the real path, and the digest at any time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuwatchd import text
 from gpuwatchd.ctl import envelope, options, output
 from gpuwatchd.errors import GpuwatchdError, NotifyError
 from gpuwatchd.model import Message
 from gpuwatchd.notify import NOTIFIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gpuwatchd.config import Config
     from gpuwatchd.ctl.flags import Globals
@@ -23,9 +24,19 @@ if TYPE_CHECKING:
 _STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not usable": "yellow"}
 
 
-@click.group("notify", epilog=options.examples("notify list", "notify test desktop"))
+_CHANNELS = click.argument(
+    "channels",
+    nargs=-1,
+    metavar="[CHANNEL]...",
+    shell_complete=lambda _ctx, _param, start: [n for n in NOTIFIERS if n.startswith(start)],
+)
+
+
+@click.group(
+    "notify", epilog=options.examples("notify list", "notify test desktop", "notify digest")
+)
 def command() -> None:
-    """List the channels and test them."""
+    """List the channels, test them, and send a digest."""
 
 
 def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:
@@ -92,12 +103,7 @@ def list_() -> int:
 
 
 @command.command("test", epilog=options.examples("notify test", "notify test email --dry-run"))
-@click.argument(
-    "channels",
-    nargs=-1,
-    metavar="[CHANNEL]...",
-    shell_complete=lambda _ctx, _param, start: [n for n in NOTIFIERS if n.startswith(start)],
-)
+@_CHANNELS
 @click.option("--dry-run", is_flag=True, help="Only say whether it could be sent.")
 def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     """Send a test message and report what is known to have arrived.
@@ -106,14 +112,7 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     """
     flags = options.current()
     config = flags.load_config().config
-    names = channels or config.policy.channels
-    if not names:
-        raise GpuwatchdError(
-            "no channel is in use", hint="set [policy] channels, or name one: notify test desktop"
-        )
-    unknown = [name for name in names if name not in NOTIFIERS]
-    if unknown:
-        raise click.BadParameter(f"no channel {unknown[0]!r}; known: {', '.join(NOTIFIERS)}")
+    names = _known(channels or config.policy.channels, "notify test desktop")
     message = _message()
     rows = [
         _probe(name, notifier) if dry_run else _send(name, notifier, message)
@@ -121,3 +120,102 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     ]
     _tell(flags, rows)
     return 0 if all(row["result"] in {"arrived", "usable"} for row in rows) else 1
+
+
+def _known(names: Sequence[str], example: str) -> Sequence[str]:
+    """Return the channels that are meant.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is none.
+    """
+    if not names:
+        raise GpuwatchdError(
+            "no channel is in use", hint=f"set [policy] channels, or name one: {example}"
+        )
+    unknown = [name for name in names if name not in NOTIFIERS]
+    if unknown:
+        raise click.BadParameter(f"no channel {unknown[0]!r}; known: {', '.join(NOTIFIERS)}")
+    return names
+
+
+@command.command(
+    "digest",
+    epilog=options.examples(
+        "notify digest --dry-run", "notify digest --since 7d", "notify digest desktop"
+    ),
+)
+@_CHANNELS
+@click.option(
+    "--since",
+    "since_s",
+    type=options.Instant(),
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Since when: 7d, today, 2026-03-01 ...",
+)
+@click.option("--dry-run", is_flag=True, help="Only show it.")
+def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # noqa: FBT001
+    """Send now what a digest would tell, or only show it.
+
+    Without CHANNEL: those of [policy] digest-channels. The next one by the clock comes as usual.
+    """
+    flags = options.current()
+    config = flags.load_config().config
+    message = _digest(since_s)
+    if dry_run:
+        _show(flags, message)
+        return 0
+    names = _known(channels or config.policy.digest_channels, "notify digest desktop")
+    rows = [_send(name, it, message) for name, it in _build(config, names).items()]
+    _tell(flags, rows)
+    return 0 if all(row["result"] == "arrived" for row in rows) else 1
+
+
+def _digest(since_s: float) -> Message:
+    """Return the digest since an instant, as the history and the daemon know it.
+
+    Raises
+    ------
+    StoreError
+        When there is no usable history.
+    """
+    from gpuwatchd.ctl import look, past  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.pipeline import digests  # noqa: PLC0415
+
+    now_s = time.time()
+    from_s = min(since_s, now_s)
+    with past.reader() as history:
+        alerts = {(one.key, one.opened_at_s): one for one in history.alerts(from_s)}
+        decisions = history.decisions(since_s=from_s)
+    state, _ = look.read_state()
+    alive = state is not None and look.alive(state)
+    if state is not None and alive:
+        alerts |= {(one.key, one.opened_at_s): one for one in state.alerts}
+    holdings = state.holdings if state is not None and alive else ()
+    told = digests.news(alerts.values(), decisions, holdings, from_s=from_s)
+    number = f"{uuid.uuid4().hex}"
+    return digests.compose(told, number=number, why="on request", from_s=from_s, now_s=now_s)
+
+
+def _show(flags: Globals, message: Message) -> None:
+    if flags.json:
+        data = {
+            "subject": text.clean(message.subject),
+            "body": [text.clean(line) for line in message.body.splitlines()],
+            "facts": {text.clean(key): text.clean(said) for key, said in message.facts.items()},
+            "severity": message.severity,
+            "command": text.clean(message.command),
+        }
+        output.emit_json(envelope.answer("notify", data, source="database"))
+        return
+    out = output.Out(flags)
+    out.flow([(message.subject, "bold")], rest="  ")
+    for line in message.body.splitlines():
+        out.flow(line.split(" "), gap=" ")
+    for label, said in message.facts.items():
+        out.flow([(f"{label}:", "dim"), *said.split(" ")], rest="  ", gap=" ")
+    if message.command:
+        out.line((message.command, "dim"))

@@ -1,0 +1,99 @@
+"""``notify digest``: shown, or sent now by the digest's channels."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import StoreSection
+from gpuwatchd.ctl import main
+from gpuwatchd.store.writer import History
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def recorded() -> None:
+    """Leave a history with one alert that fired an hour ago and one of last week."""
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    now_s = time.time()
+    old = world.firing(
+        key="leak:old", state="resolved", opened_at_s=now_s - 5 * 86_400, firing_at_s=now_s - 4e5,
+        resolved_at_s=now_s - 3.9e5, title="an old one",
+    )  # fmt: skip
+    history.apply([world.firing(firing_at_s=now_s - 3600), old], [])
+    history.close()
+
+
+def hooked(tmp_path: Path, channels: str = '["command"]', code: int = 0) -> Path:
+    file = tmp_path / "c.toml"
+    script = f"cat > '{tmp_path / 'heard'}'; exit {code}"
+    file.write_text(
+        f"[policy]\ndigest-channels = {channels}\n"
+        f"[notify.command]\nargv = {json.dumps(['sh', '-c', script])}\n"
+    )
+    return file
+
+
+def test_shown_it_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = hooked(tmp_path)
+    assert main(["--config", str(file), "notify", "digest", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("1 alert since")
+    assert "an old one" not in out
+    assert main(["--config", str(file), "notify", "digest", "--dry-run", "--since", "7d"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 alerts since")
+    assert "an old one" in out
+    assert not (tmp_path / "heard").exists()
+
+
+def test_sent_it_goes_by_the_channels_of_the_digest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--config", str(hooked(tmp_path)), "notify", "digest", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["data"]
+    assert (row["channel"], row["result"]) == ("command", "arrived")
+    heard = json.loads((tmp_path / "heard").read_text())["message"]
+    assert heard["notice"] == "digest"
+    assert heard["subject"].startswith("1 alert since")
+
+
+def test_what_is_held_now_is_in_it_while_the_daemon_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world.write(holdings=world.odd().holdings)
+    assert main(["notify", "digest", "--dry-run", "--json"]) == 0
+    assert "Held without work" in json.loads(capsys.readouterr().out)["data"]["facts"]
+
+
+def test_what_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", str(hooked(tmp_path, code=3)), "notify", "digest"]) == 1
+    assert "failed" in capsys.readouterr().out
+    nobody = hooked(tmp_path, channels="[]")
+    assert main(["--config", str(nobody), "notify", "digest"]) == 1
+    assert "no channel is in use" in capsys.readouterr().err
+    assert main(["notify", "digest", "nope"]) == 2
+    assert main(["notify", "digest", "--since", "soon"]) == 2
+    capsys.readouterr()
+    (config.state_dir() / "history.db").unlink()
+    assert main(["notify", "digest", "--dry-run"]) == 1
+    assert "no history" in capsys.readouterr().err
+
+
+def test_names_of_others_cannot_write_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    history.apply([world.firing(firing_at_s=time.time() - 60, title=world.HOSTILE)], [])
+    history.close()
+    for flags in ([], ["--json"]):
+        assert main(["notify", "digest", "--dry-run", *flags]) == 0
+        out = capsys.readouterr().out
+        assert "evil" in out
+        assert "\x1b" not in out
+        assert "\u202e" not in out
