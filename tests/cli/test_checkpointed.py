@@ -1,0 +1,103 @@
+"""``checkpointed``: of one's own processes, with or without a daemon, never in the future."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import StoreSection
+from gpuwatchd.ctl import checkpointed, main
+from gpuwatchd.host import Host
+from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.store import checkpoints
+from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.writer import History
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PID = str(os.getpid())
+
+
+@pytest.fixture(autouse=True)
+def _history() -> None:
+    History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b").close()
+
+
+def kept() -> list[checkpoints.Checkpoint]:
+    with Reader.open(config.state_dir()) as reader:
+        return reader.checkpoints()
+
+
+def test_it_is_written_with_the_start_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpointed", PID]) == 0
+    (one,) = kept()
+    assert checkpoints.same(one.process, Host().look([os.getpid()])[os.getpid()].key)
+    assert one.saved_at_s == pytest.approx(time.time(), abs=5.0)
+    assert "saved its work at" in capsys.readouterr().out
+
+
+def test_a_time_in_the_past_and_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = ProcessInfo(
+        key=ProcessKey(pid=int(PID), started_at_s=time.time() - 9000.0), name="p", uid=os.getuid()
+    )
+    monkeypatch.setattr(checkpointed, "_whose", lambda _: mine)
+    assert main(["checkpointed", PID, "--at", "5m", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["data"]
+    assert entry["pid"] == int(PID)
+    assert entry["daemon_running"] is False
+    assert kept()[0].saved_at_s == pytest.approx(time.time() - 300.0, abs=5.0)
+
+
+@pytest.mark.parametrize(("at", "said"), [("2099-01-01", "future"), ("7300d", "began later")])
+def test_a_time_that_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], at: str, said: str
+) -> None:
+    assert main(["checkpointed", PID, "--at", at]) == 2
+    assert said in capsys.readouterr().err
+    assert kept() == []
+
+
+def test_a_process_that_is_not_there_is_one_line_and_a_hint(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["checkpointed", str(2**22 + 7)]) == 1
+    said = capsys.readouterr().err
+    assert "no process" in said
+    assert "hint: " in said
+
+
+def test_only_the_owner_or_root_may_say_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: Host, pids: list[int]) -> dict[int, ProcessInfo]:
+        key = ProcessKey(pid=pids[0], started_at_s=1.0)
+        return {pids[0]: ProcessInfo(key=key, name="p", user="bob", uid=os.getuid() + 1)}
+
+    monkeypatch.setattr(Host, "look", look)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["checkpointed", PID]) == 1
+    assert "not yours" in capsys.readouterr().err
+    assert kept() == []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert main(["checkpointed", PID]) == 0
+
+
+@pytest.mark.parametrize("pid", ["0", "-1", "x"])
+def test_what_is_no_pid_is_refused(pid: str) -> None:
+    assert main(["checkpointed", pid]) == 2
+
+
+def test_without_a_history_it_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "empty"))
+    assert main(["checkpointed", PID]) == 1
+    assert "no history" in capsys.readouterr().err

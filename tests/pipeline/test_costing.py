@@ -1,0 +1,248 @@
+"""What an alert costs while the daemon runs: shares, checkpoints, jobs, what is unknown."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd import cost
+from gpuwatchd.config import CheckpointsSection, CostSection, Seconds, StoreSection
+from gpuwatchd.host.saves import Saved
+from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.costing import Costing
+from gpuwatchd.pipeline.saves import Saves
+from gpuwatchd.store import checkpoints
+from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store.writer import History
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, sample
+from tests.pipeline.play import EAGER, Postbox, Script, leaking, run
+from tests.pipeline.test_ranks import CARDS, growing, spread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.config import Config
+    from gpuwatchd.model import Alert, Cost
+
+PRICED = msgspec.structs.replace(EAGER, cost=CostSection(usd_per_gpu_hour=4.0))
+NOW_S = 1000.0 + 5.0 * 199
+
+
+def alone(tick: int) -> Sample:
+    grown = max(0, tick - 60) * 200 * MIB
+    return sample(1000.0 + 5.0 * tick, [(LEAKER, 20 * GIB + grown)])
+
+
+def of(pipeline: Pipeline, now_s: float = NOW_S) -> Cost:
+    found = pipeline.costing.of(opened(pipeline), now_s)
+    assert found is not None
+    return found
+
+
+def opened(pipeline: Pipeline) -> Alert:
+    found = [t.alert for t in pipeline.watcher.tracks.values() if t.alert is not None]
+    return next(one for one in found if one.subject.process is not None)
+
+
+def playing(config: Config = PRICED, ticks: int = 200, history: History | None = None) -> Pipeline:
+    pipeline = Pipeline(config=config, sources=[Script(alone)], history=history)
+    run(pipeline, ticks)
+    return pipeline
+
+
+def test_one_that_is_alone_costs_the_whole_device_since_its_start() -> None:
+    found = of(playing())
+    assert found.since == "start"
+    assert found.gpu_hours == pytest.approx(995 / 3600, abs=0.01)
+    assert found.spent_usd == pytest.approx(995 / 3600 * 4.0, abs=0.05)
+    assert found.whole_usd_per_hour == found.usd_per_hour == 4.0
+    assert found.basis == "yours"
+
+
+def test_what_is_at_risk_is_the_time_until_the_middle_of_the_forecast() -> None:
+    pipeline = playing()
+    finding = opened(pipeline).finding
+    assert finding.eta is not None
+    left_h = (finding.judged_at_s + finding.eta.mid_s - NOW_S) / 3600
+    assert of(pipeline).at_risk_usd == pytest.approx(left_h * 4.0)
+    late = of(pipeline, NOW_S + 1e6)
+    assert late.at_risk_usd == 0.0
+
+
+def test_neighbours_take_their_share_and_the_whole_price_is_beside_it() -> None:
+    other = ProcessInfo(key=ProcessKey(pid=8, started_at_s=900.0), name="python", user="bob")
+
+    def play(tick: int) -> Sample:
+        held = 10 * GIB + max(0, tick - 60) * 200 * MIB
+        return sample(1000.0 + 5.0 * tick, [(LEAKER, held), (other, held)])
+
+    pipeline = Pipeline(config=PRICED, sources=[Script(play)])
+    run(pipeline, 200)
+    found = of(pipeline)
+    assert found.gpu_hours == pytest.approx(995 / 3600 / 2, rel=0.1)
+    assert found.usd_per_hour == pytest.approx(2.0)
+    assert found.whole_usd_per_hour == 4.0
+
+
+def test_a_job_of_ranks_has_all_of_its_devices() -> None:
+    pipeline = Pipeline(
+        config=PRICED, sources=[Script(lambda i: spread(i, growing), devices=CARDS)]
+    )
+    (open_,) = run(pipeline, 260)[-1].alerts
+    found = pipeline.costing.of(open_, 1000.0 + 5 * 259)
+    assert found is not None
+    assert {one.device_uid for one in found.members} == {card.uid for card in CARDS}
+    assert found.usd_per_hour == pytest.approx(16.0)
+    assert found.gpu_hours == pytest.approx(4 * 1295 / 3600, rel=0.05)
+
+
+def test_the_message_has_the_line() -> None:
+    post = Postbox()
+    pipeline = Pipeline(config=PRICED, sources=[Script(leaking)], courier=post)
+    run(pipeline, 200)
+    said = post.taken[0].message.cost
+    assert said.startswith("$")
+    assert said.endswith("more until it is full (yours)")
+
+
+def test_without_a_price_hours_are_still_told() -> None:
+    found = of(playing(EAGER))
+    assert (found.spent_usd, found.usd_per_hour) == (None, None)
+    assert found.gpu_hours == pytest.approx(995 / 3600, abs=0.01)
+    assert "GPU-hours since start" in cost.line(found)
+
+
+def test_switched_off_nothing_is_told() -> None:
+    off = msgspec.structs.replace(EAGER, cost=CostSection(mode="off"))
+    pipeline = playing(off)
+    assert pipeline.costing.of(opened(pipeline), NOW_S) is None
+
+
+def test_another_price_is_heard_without_a_restart() -> None:
+    pipeline = playing()
+    dear = msgspec.structs.replace(PRICED, cost=CostSection(usd_per_gpu_hour=8.0))
+    pipeline.reconfigure(dear)
+    assert of(pipeline).whole_usd_per_hour == 8.0
+
+
+def test_a_process_that_was_there_before_us_counts_from_when_it_was_seen() -> None:
+    early = msgspec.structs.replace(LEAKER, key=ProcessKey(pid=4711, started_at_s=-90_000.0))
+
+    def play(tick: int) -> Sample:
+        grown = max(0, tick - 60) * 200 * MIB
+        return sample(1000.0 + 5.0 * tick, [(early, 20 * GIB + grown)])
+
+    pipeline = Pipeline(config=PRICED, sources=[Script(play)])
+    run(pipeline, 200)
+    found = of(pipeline)
+    assert found.since == "first-seen"
+    assert found.gpu_hours == pytest.approx(995 / 3600, abs=0.02)
+
+
+def test_electricity_counts_by_what_was_measured() -> None:
+    section = CostSection(
+        mode="owned", purchase=8760.0, lifetime=Seconds(365 * 86_400), electricity_per_kwh=0.5
+    )
+    pipeline = playing(msgspec.structs.replace(EAGER, cost=section), ticks=100)
+    price = pipeline.costing.price(CARD.uid, NOW_S)
+    assert price is not None
+    assert price.electricity_usd_per_hour is None
+    reading = pipeline.intake.devices[CARD.uid].reading
+    assert reading is not None
+    pipeline.intake.devices[CARD.uid].reading = msgspec.structs.replace(reading, power_w=400.0)
+    for at_s in (5000.0, 5005.0, 5010.0):
+        pipeline.costing.step(at_s)
+    price = pipeline.costing.price(CARD.uid, NOW_S)
+    assert price is not None
+    assert price.electricity_usd_per_hour == pytest.approx(0.2)
+    assert price.running_usd_per_hour == pytest.approx(1.2)
+
+
+def test_hardware_has_no_cost_of_its_own() -> None:
+    pipeline = playing()
+    assert pipeline.costing.of(alert(kind="gpu"), NOW_S) is None
+
+
+def test_what_is_held_without_work_is_its_share_of_the_device() -> None:
+    pipeline = Pipeline(
+        config=PRICED, sources=[Script(lambda i: sample(1000.0 + 5.0 * i, [(LEAKER, 20 * GIB)]))]
+    )
+    run(pipeline, 121)
+    held = alert(kind="held", opened_at_s=1000.0)
+    found = pipeline.costing.of(held, 1600.0)
+    assert found is not None
+    assert found.gpu_hours == pytest.approx(600 / 3600 / 4, rel=0.15)
+    assert found.since == "first-seen"
+
+
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+def test_it_counts_from_the_checkpoint_that_was_said(tmp_path: Path) -> None:
+    history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
+    pipeline = playing(history=history)
+    near = ProcessKey(pid=KEY.pid, started_at_s=(KEY.started_at_s or 0.0) + 0.9)
+    checkpoints.say(tmp_path, Checkpoint(process=near, saved_at_s=NOW_S - 360.0, said_by="alice"))
+    run(pipeline, 1)
+    found = of(pipeline, NOW_S + 5.0)
+    assert (found.since, found.since_at_s) == ("checkpoint", NOW_S - 360.0)
+    assert found.gpu_hours == pytest.approx(365 / 3600, abs=0.02)
+    assert "since the last checkpoint" in cost.line(found)
+    pipeline.close()
+
+
+def test_a_file_is_a_checkpoint_while_an_alert_is_open(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def look(patterns: tuple[str, ...], info: ProcessInfo, now_s: float) -> Saved | None:
+        asked.append((patterns[0], info.key.pid))
+        return Saved(now_s - 60.0, "/runs/1.ckpt")
+
+    history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
+    config = msgspec.structs.replace(PRICED, checkpoints=CheckpointsSection(paths=("/runs/*",)))
+    pipeline = playing(config, history=history)
+    costing = Costing(config, pipeline.intake, history, Saves(look))  # type: ignore[arg-type]
+    costing.step(NOW_S)
+    end_s = time.monotonic() + 10.0
+    while costing.saved(KEY) is None and time.monotonic() < end_s:
+        costing.step(NOW_S + 1.0)
+        time.sleep(0.005)
+    saved = costing.saved(KEY)
+    assert saved is not None
+    assert (saved.saved_at_s, saved.said_by, saved.detail) == (NOW_S - 60.0, "file", "/runs/1.ckpt")
+    assert asked == [("/runs/*", 4711)]
+    pipeline.close()
+    kept = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
+    assert [one.detail for one in kept.shelf.checkpoints() or ()] == ["/runs/1.ckpt"]
+    kept.close()
+
+
+def test_nobody_is_looked_for_without_an_alert_or_a_pattern() -> None:
+    pipeline = Pipeline(
+        config=PRICED, sources=[Script(lambda i: sample(1000.0 + 5.0 * i, [(LEAKER, GIB)]))]
+    )
+    run(pipeline, 5)
+    config = msgspec.structs.replace(PRICED, checkpoints=CheckpointsSection(paths=("/x/*",)))
+    saves = Saves()
+    costing = Costing(config, pipeline.intake, None, saves)
+    costing.step(2000.0)
+    assert not saves.busy
+
+
+def test_a_restart_knows_the_hours_of_before(tmp_path: Path) -> None:
+    history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
+    first = playing(history=history)
+    before = of(first).gpu_hours
+    first.close()
+    again = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
+    pipeline = Pipeline(config=PRICED, sources=[Script(lambda i: alone(i + 200))], history=again)
+    run(pipeline, 3)
+    found = pipeline.costing.of(alert(), NOW_S + 15.0)
+    pipeline.close()
+    assert before is not None
+    assert found is not None
+    assert found.gpu_hours == pytest.approx(before + 15 / 3600, abs=0.02)
