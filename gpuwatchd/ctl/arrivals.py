@@ -20,6 +20,8 @@ _AT_ONCE_S = 2.0
 
 def style(delivery: Delivery) -> str:
     """Return the style of a delivery's state, which is a word as well."""
+    if _dropped(delivery):
+        return "dim"
     return _STYLES[delivery.state]
 
 
@@ -39,11 +41,19 @@ def delivery(one: Delivery, *, now_s: float) -> str:
         said += "delivered"
         said += f" ({one.known})" if one.known else ""
         said += f" at try {one.attempts}" if one.attempts > 1 else ""
+    elif _dropped(one):
+        said += one.error or "not sent"
     elif one.state == "failed":
         said += f"given up after {tries}: {one.error or 'no reason is known'}"
     else:
         said += _pending(one, tries, now_s)
     return text.clean(said + (" (dry run: nothing was sent)" if one.dry_run else ""), limit=400)
+
+
+def _dropped(one: Delivery) -> bool:
+    from gpuwatchd.notify import backlog  # noqa: PLC0415 - status needs no deliveries
+
+    return backlog.is_dropped(one)
 
 
 def _pending(one: Delivery, tries: str, now_s: float) -> str:

@@ -61,13 +61,14 @@ class Found:
 
     def opening(self, alert: Alert) -> Callable[[float], bool]:
         """Return what says of an instant whether it belongs to this opening of its key."""
-        later = [
-            one.opened_at_s
-            for one in self.alerts
-            if one.key == alert.key and one.opened_at_s > alert.opened_at_s
-        ]
-        end_s = min(later, default=float("inf"))
-        return lambda at_s: alert.opened_at_s - _ROUNDING_S <= at_s < end_s
+        others = [one.opened_at_s for one in self.alerts if one.key == alert.key]
+        begin_s = alert.opened_at_s - _ROUNDING_S
+        if min(others, default=begin_s) >= begin_s:
+            # Nothing came before. Messages are dated by people's clock, alerts by their source's,
+            # which differ where a recording or a simulation is watched.
+            begin_s = float("-inf")
+        end_s = min((at for at in others if at > alert.opened_at_s), default=float("inf"))
+        return lambda at_s: begin_s <= at_s < end_s
 
     def silence(self, alert: Alert, now_s: float) -> Silence | None:
         """Return the silence that keeps an alert quiet now."""

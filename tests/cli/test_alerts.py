@@ -92,6 +92,8 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
                      known="shown by the server", message=message("firing", "leak:other")),
             delivery(alert.key, "chat", now_s - 2200, state="pending", attempts=0, sent_at_s=None,
                      held="quiet hours until 07:00", next_try_at_s=now_s + 3600),
+            delivery(alert.key, "chat", now_s - 2150, state="failed", attempts=1, sent_at_s=None,
+                     message=message("repeat"), error="not sent: overtaken by a later message"),
             delivery(alert.key, "command", now_s - 2100, state="pending", attempts=2,
                      sent_at_s=None, error="exited with 75", next_try_at_s=now_s + 600),
         ],
@@ -115,6 +117,7 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
         "firing: chat: waits: quiet hours until 07:00",
         "firing: command: not delivered after 2 tries: exited with 75; next try at",
         "told with leak:other",
+        "repeat: chat: not sent: overtaken by a later message",
     ):
         assert words in text, words
     order = [text.index(words) for words in ("held back: 20", "told (email", "waits: quiet")]

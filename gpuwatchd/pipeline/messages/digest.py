@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import Alert, Severity
 
-MOST = 8
+MOST = 7
 """Alerts that are named; the others are counted."""
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 _ENTRY_CHARS = 130

@@ -24,10 +24,11 @@ def facts(
 ) -> dict[str, str]:
     """Return who, where, since when, what to check, and what to type; nothing that is unknown."""
     over = alert.state == "resolved"
+    known = runs(alert)
     said = {
         "Who": alert.title or alert.subject.id,
-        "Runs": runs(alert),
-        "Host": host,
+        "Runs": f"{known}, on {host}" if known and host else known,
+        "Host": "" if known else host,
         "Also": others(also, now_s=now_s),
         "Who grew": "" if over else blamed(alert),
     }

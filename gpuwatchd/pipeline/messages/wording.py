@@ -230,12 +230,14 @@ def crash(finding: Finding, *, now_s: float, zone: bool) -> str:
         return f"When it is full is not known:{why}."
     if eta.mid_s <= 0.0:
         return f"{full} at any moment: {_due(finding, now_s)} was the middle of what was expected."
-    clock = units.moment(now_s + eta.mid_s, now_s=now_s, zone=zone)
-    low = units.moment(now_s + eta.low_s, now_s=now_s)
+    mid_at_s = now_s + eta.mid_s
+    clock = units.moment(mid_at_s, now_s=now_s, zone=zone)
+    # The day is said once: again only where an end of the interval is on another one.
+    low = units.moment(now_s + eta.low_s, now_s=mid_at_s)
     band = f"{full} in {units.band(eta.low_s, eta.mid_s, eta.high_s)}, at {clock}"
     if eta.high_s is None:
         return f"{band} ({low} - open): it may level off before."
-    high = units.moment(now_s + eta.high_s, now_s=now_s)
+    high = units.moment(now_s + eta.high_s, now_s=mid_at_s)
     return f"{band} ({low} - {high}), 90% sure."
 
 
