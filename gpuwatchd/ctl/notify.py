@@ -11,7 +11,7 @@ import click
 from gpuwatchd import text
 from gpuwatchd.ctl import envelope, options, output
 from gpuwatchd.errors import GpuwatchdError, NotifyError
-from gpuwatchd.model import Message
+from gpuwatchd.model import Chart, Message
 from gpuwatchd.notify import NOTIFIERS
 
 if TYPE_CHECKING:
@@ -53,8 +53,33 @@ def _message() -> Message:
         severity="info",
         subject=f"Test: gpuwatchd on {host} can reach you",
         body=f"This is a test from {host}. Warnings about GPU memory will arrive this way.",
-        facts={"Host": host, "Sent": time.strftime("%Y-%m-%d %H:%M:%S %Z")},
+        facts={
+            "Host": host,
+            "Sent": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            "Curve": "an example, in mails alone: nothing of this machine",
+        },
         command="gpuwatchctl status",
+        chart=_example(time.time()),
+    )
+
+
+def _example(now_s: float) -> Chart:
+    """Return an invented leak: a test mail shows whether pictures are drawn, and what they say."""
+    gib, rate = 1024.0**3, 700_000.0
+    at_s = tuple(now_s - 5400.0 + 90.0 * k for k in range(61))
+    used = tuple(12.0 * gib + rate * max(0.0, at - (now_s - 3600.0)) for at in at_s)
+    left_s = 6.0 * gib / rate
+    return Chart(
+        at_s=at_s,
+        used_bytes=used,
+        limit_bytes=used[-1] + 6.0 * gib,
+        onset_at_s=now_s - 3600.0,
+        judged_at_s=now_s,
+        rate_bytes_per_s=rate,
+        level_bytes=used[-1],
+        low_s=0.8 * left_s,
+        mid_s=left_s,
+        high_s=1.3 * left_s,
     )
 
 

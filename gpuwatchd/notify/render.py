@@ -76,7 +76,8 @@ def commands(message: Message) -> list[tuple[str, str]]:
     return [
         (text.clean(one.label, limit=60), text.clean(one.command, limit=LINE_CHARS))
         for one in message.buttons
-        if one.command and one.command not in said
+        # What the button "show" shows is what to do next.
+        if one.name != "show" and one.command and one.command not in said
     ]
 
 

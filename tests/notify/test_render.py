@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.model import Message, NoticeKind, Severity
+from gpuwatchd.model import Button, Message, NoticeKind, Severity
 from gpuwatchd.notify import render
 from gpuwatchd.notify.page import html
 from tests.notify.conftest import HOSTILE
@@ -40,6 +40,33 @@ def test_a_bare_message_has_no_empty_blocks() -> None:
     assert render.plain(bare) == "It works.\n\n--\ngpuwatchd (test)\n"
     assert "<table" not in html(bare)
     assert "<pre" not in html(bare)
+
+
+def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
+    buttons = (
+        Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h"),
+        Button(name="show", label="Show", command="gpuwatchctl alerts show abc"),
+        Button(name="checkpoint", label="Ask to save", command="gpuwatchctl ask 4711"),
+    )
+    facts = message.facts | {"Silence": "gpuwatchctl snooze 4711 1h"}
+    cost = "$25.28 since start <b>"
+    full = msgspec.structs.replace(message, buttons=buttons, facts=facts, cost=cost)
+    for shape in (render.plain(full), html(full)):
+        assert shape.count("$25.28 since start") == 1
+        assert shape.count("gpuwatchctl snooze 4711 1h") == 1
+        assert shape.count("gpuwatchctl ask 4711") == 1
+        assert "alerts show" not in shape  # what to do next says it
+    assert "<b>" not in html(full)
+
+
+def test_lines_are_wrapped_and_commands_are_not(message: Message) -> None:
+    typed = f"gpuwatchctl {'x' * 90}"
+    long = msgspec.structs.replace(
+        message, body="word " * 60, facts={"Who": "word " * 40, "Do": typed}
+    )
+    lines = render.plain(long).splitlines()
+    assert f"Do:  {typed}" in lines
+    assert max(len(line) for line in lines if "x" * 90 not in line) <= render.WIDTH_CHARS
 
 
 class _Reader(HTMLParser):
