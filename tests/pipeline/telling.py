@@ -1,7 +1,8 @@
 """What is told in each case, as text: one file of tests/pipeline/snapshots each.
 
-``python -m tests.pipeline.telling`` writes them anew; ``... NAME`` prints one. Look at the
-difference before it is committed: these are the words that people read.
+``python -m tests.pipeline.telling`` writes them anew, and the one that the README shows; ``...
+NAME`` prints one. Look at the difference before it is committed: these are the words that people
+read.
 """
 
 from __future__ import annotations
@@ -16,16 +17,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.model import About, Blame, Cost, EtaRange, ProcessKey, Subject
+from gpuwatchd.notify import render
 from gpuwatchd.pipeline import endings, messages
 from gpuwatchd.policy import STOPPED
 from tests.making import CARD, KEY, MIB, alert, finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
 
     from gpuwatchd.model import Alert, Message
 
+    _T = TypeVar("_T")
+
 FOLDER = Path(__file__).parent / "snapshots"
+README = Path(__file__).parents[2] / "README.md"
+SHOWN = "firing-process-gradual"
+"""The case that the README shows, as its mail reads."""
+_BEGIN, _END = "<!-- an alert, by `python -m tests.pipeline.telling` -->\n", "<!-- end -->\n"
 ZONE = "UTC"
 WIDTH, HEIGHT = 80, 24
 NOW_S = 1_795_313_220.0
@@ -60,7 +69,7 @@ def told(**changes: Any) -> Alert:
         framework="PyTorch",
         advice=TORCH,
         reason="grows steadily by 12.4 MB/min for 1h 06m, 792 MiB so far, none given back, up in "
-        "14 of 16 parts; 46% of its room is gone, 0.9 GiB left, full in 0h 47m (0h 39m - 1h 02m)",
+        "14 of 16 parts; 59% of its room is gone, 556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
         blame=(Blame(process=KEY, name="alice", share=1.0, rate_bytes_per_s=206_667.0),),
     )
     judged = msgspec.structs.replace(judged, **changes.pop("judged", {}))
@@ -104,8 +113,8 @@ def _ranks() -> Alert:
             "blame": shares,
             "reason": "all 4 ranks of torchrun 7f3a leak alike, together 49.6 MB/min, and rank 2 "
             "on GPU 2 is full first; rank 0 on GPU 0 grows steadily by 12.4 MB/min for 1h 06m, "
-            "792 MiB so far, none given back, up in 14 of 16 parts; 46% of its room is gone, "
-            "0.9 GiB left, full in 0h 47m (0h 39m - 1h 02m)",
+            "792 MiB so far, none given back, up in 14 of 16 parts; 59% of its room is gone, "
+            "556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
         },
         about=msgspec.structs.replace(ABOUT, job="torchrun 7f3a"),
     )
@@ -124,7 +133,7 @@ def _host() -> Alert:
                 ),
             ),
             "reason": "host memory grows steadily by 12.4 MB/min for 1h 06m, 792 MiB so far, none "
-            "given back, up in 14 of 16 parts; 46% of its room is gone, 0.9 GiB left, full in "
+            "given back, up in 14 of 16 parts; 59% of its room is gone, 556 MiB left, full in "
             "0h 47m (0h 39m - 1h 02m)",
         },
         cost=None,
@@ -166,8 +175,8 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
         "firing-process-step",
         told(judged={
             "pattern": "step", "confidence": 0.97,
-            "reason": "rises in steps of 24 MiB every 0h 10m, 7 so far, none given back; 46% of "
-            "its room is gone, 0.9 GiB left, full in 0h 47m (0h 39m - 1h 02m)",
+            "reason": "rises in steps of 24 MiB every 0h 10m, 7 so far, none given back; 59% of "
+            "its room is gone, 556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
         }),
         "firing", plain,
     )  # fmt: skip
@@ -176,7 +185,7 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
         told(judged={
             "pattern": "cyclic", "confidence": 0.78,
             "reason": "rises and falls every 0h 08m, and what is kept after each of 9 cycles "
-            "creeps up by 12.4 MB/min; 46% of its room is gone, 0.9 GiB left, full in 0h 47m "
+            "creeps up by 12.4 MB/min; 59% of its room is gone, 556 MiB left, full in 0h 47m "
             "(0h 39m - 1h 02m)",
         }),
         "firing", plain,
@@ -318,11 +327,25 @@ def shown(message: Message) -> str:
 
 def texts() -> dict[str, str]:
     """Return every case as text, in the time zone of the snapshots."""
+    return in_zone(lambda: {name: f"[{m.severity}] {shown(m)}" for name, m in cases()})
+
+
+def first_page(page: str) -> str:
+    """Return the README with the mail of one case as it reads now."""
+    message = in_zone(lambda: dict(cases()))[SHOWN]
+    before, _, rest = page.partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    mail = f"Subject: {message.subject}\n\n{render.plain(message)}"
+    return f"{before}{_BEGIN}\n```\n{mail}```\n\n{_END}{after}"
+
+
+def in_zone(work: Callable[[], _T]) -> _T:
+    """Return what some work gives in the time zone of the snapshots."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = ZONE
     time.tzset()
     try:
-        return {name: f"[{m.severity}] {shown(m)}" for name, m in cases()}
+        return work()
     finally:
         if before is None:
             os.environ.pop("TZ")
@@ -344,6 +367,7 @@ def main() -> None:
             old.unlink()
     for name, words in found.items():
         (FOLDER / f"{name}.txt").write_text(words)
+    README.write_text(first_page(README.read_text()))
 
 
 if __name__ == "__main__":

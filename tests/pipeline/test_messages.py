@@ -36,11 +36,17 @@ def test_a_message_reads_as_its_snapshot(name: str) -> None:
     assert TEXTS[name] == (telling.FOLDER / f"{name}.txt").read_text()
 
 
+def test_the_first_page_shows_a_message_as_it_reads() -> None:
+    page = telling.README.read_text()
+    assert telling.first_page(page) == page
+    assert page.count("```\nSubject: GPU 0: python train.py[4711] of alice probably leaks") == 1
+
+
 def test_there_is_no_snapshot_without_a_case() -> None:
     assert {file.stem for file in telling.FOLDER.glob("*.txt")} == set(TEXTS)
 
 
-@pytest.mark.parametrize(("name", "message"), list(telling.cases()))
+@pytest.mark.parametrize(("name", "message"), telling.in_zone(lambda: list(telling.cases())))
 def test_a_mail_fits_on_one_screen(name: str, message: Message) -> None:
     mail = render.plain(message).splitlines()
     assert len(mail) <= telling.HEIGHT, name
