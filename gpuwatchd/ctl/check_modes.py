@@ -60,7 +60,8 @@ def left_s(finding: Finding | None, now_s: float) -> float | None:
     """Return how long it is from now to out of memory, None when that is unknown."""
     if finding is None or finding.eta is None or finding.tier == "none":
         return None
-    return max(0.0, finding.judged_at_s + finding.eta.mid_s - now_s)
+    # A judgement of the future was made before the clock was set back: it counts as of now.
+    return max(0.0, finding.eta.mid_s - max(0.0, now_s - finding.judged_at_s))
 
 
 def _words(alert: Alert, now_s: float) -> str:

@@ -314,6 +314,9 @@ def test_an_eta_counts_from_now() -> None:
     value = call("--mode", "eta")[1].perf["gpu0_eta"].value
     assert value is not None
     assert 240 <= value <= 300
+    ahead = world.leak(judged_at_s=time.time() + 3600)
+    world.write(alerts=(world.firing(finding=ahead),))
+    assert call("--mode", "eta")[1].perf["gpu0_eta"].value == 2820
 
 
 def test_json_says_the_same() -> None:
