@@ -81,6 +81,7 @@ def every(flags: Globals) -> Iterator[Check]:
     yield from _daemon()
     yield from _directories()
     yield from _database()
+    yield from _prices(loaded.config)
     yield from _channels(loaded.config)
     yield from _service()
 
@@ -329,6 +330,15 @@ def _database() -> Iterator[Check]:
             "history", f"a damaged history was moved aside: {aside[-1].name}",
             f"sqlite3 {aside[-1]} .recover",
         )  # fmt: skip
+
+
+def _prices(settings: Config) -> Iterator[Check]:
+    from gpuwatchd.ctl import money  # noqa: PLC0415
+
+    state, _ = look.read_state()
+    devices = [] if state is None else [item.device for item in state.devices]
+    for well, words, hint in money.Book(settings, devices, now_s=time.time()).checks():
+        yield _check("price", "ok" if well else "warning", words, hint)
 
 
 def _channels(chosen: Config) -> Iterator[Check]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd import frameworks, policy, units
+from gpuwatchd import cost, frameworks, policy, units
 from gpuwatchd.ctl import arrivals, device_facts, process_facts, words
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.frameworks.serving import COUNTS_LIVE
@@ -63,6 +63,8 @@ def full(case: Case) -> Iterator[str]:
         line = units.duration((limit - held) / rate)
         yield f"a straight line at {units.rate(rate)} would take {line}"
     yield from _pace(case, finding)
+    if case.alert is not None and (said := cost.line(case.alert.cost)):
+        yield f"it has cost {said}, when people were last told"
 
 
 def _pace(case: Case, finding: Finding) -> Iterator[str]:

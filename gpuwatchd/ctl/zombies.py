@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import direct_holdings, envelope, look, options, output, payload, words
+from gpuwatchd.ctl import (
+    direct_holdings,
+    envelope,
+    look,
+    money,
+    options,
+    output,
+    payload,
+    words,
+)
 from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.model import PER_INSTANCE
 
@@ -163,7 +172,12 @@ def _checked(view: View) -> str:
 def _table(out: Out, flags: Globals, view: View) -> None:
     """Write one row and some lines for each; a column goes where the width does not suffice."""
     labels = {item.device.uid: item.device.label for item in view.devices}
-    rows = [_row(holding, labels, view.taken_at_s) for holding in view.holdings]
+    every = [item.device for item in view.devices]
+    book = money.Book(flags.load_config().config, every, now_s=view.taken_at_s)
+    rows = [
+        _row(holding, labels, view.taken_at_s, book.money(holding.cost_usd, ascii_only=out.ascii))
+        for holding in view.holdings
+    ]
     widths = [max(output.width_of(row[at]) for row in [_HEAD, *rows]) for at in range(len(_HEAD))]
     shown = [at for at, _ in enumerate(_HEAD) if at != _COST or any(row[at] != "?" for row in rows)]
     for at in (_SINCE, _HOURS):
@@ -187,9 +201,12 @@ def _table(out: Out, flags: Globals, view: View) -> None:
     least = "at least " if None in held else ""
     line = f"{len(held)} in all, {least}{amount}; {_checked(view)}"
     out.flow(_split(line), rest="  ", gap=" ")
+    priced = [one.device_uid for one in view.holdings if one.cost_usd is not None]
+    for line in () if flags.quiet else book.lines(priced, ascii_only=out.ascii):
+        out.flow(_split(f"cost: its share of {line}"), rest="  ", gap=" ")
 
 
-def _row(holding: Holding, labels: Mapping[str, str], now_s: float) -> list[str]:
+def _row(holding: Holding, labels: Mapping[str, str], now_s: float, cost: str) -> list[str]:
     since_s = holding.since_s
     hours = holding.gib_hours
     return [
@@ -199,7 +216,7 @@ def _row(holding: Holding, labels: Mapping[str, str], now_s: float) -> list[str]
         "?" if since_s is None else units.clock(since_s, now_s=now_s),
         "?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
         "?" if hours is None else f"{hours:,.1f}",
-        units.usd(holding.cost_usd),
+        cost,
     ]
 
 
