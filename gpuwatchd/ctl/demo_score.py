@@ -62,6 +62,8 @@ class Ledger:
         """Take what one tick said."""
         self._findings.update(findings)
         for alert in changes:
+            if alert.kind != "leak":
+                continue  # Nobody planted a program for it: it is not judged by its growth.
             story = self._stories.setdefault(alert.subject.id, _Story(subject=alert.subject))
             if alert.state == "watch" and story.watch_at_s is None:
                 story.watch_at_s = alert.watch_at_s

@@ -50,7 +50,7 @@ def command(target: str | None) -> int:
 
 def _tell(out: output.Out, case: Case, sections: list[Section], steps: list[Step]) -> None:
     device = case.item.device
-    out.flow([(device.label, "bold"), (device.name, "bold"), words.verdict(case.finding)])
+    out.flow([(device.label, "bold"), (device.name, "bold"), _verdict(case)])
     for section in sections:
         if section.lines:
             out.line((section.title, "bold"))
@@ -69,3 +69,13 @@ def _tell(out: output.Out, case: Case, sections: list[Section], steps: list[Step
                 rest="     ",
                 gap=" ",
             )
+
+
+def _verdict(case: Case) -> output.Part:
+    """Return the verdict in a few words; of an alert that needs none how much it is worth."""
+    alert = case.alert
+    if alert is None or alert.kind == "leak":
+        return words.verdict(case.finding)
+    if alert.state == "resolved":
+        return "over"
+    return alert.severity.upper(), "red-bold" if alert.severity == "critical" else "yellow-bold"

@@ -76,6 +76,11 @@ def say(alert: str, word: str, why: str | None) -> int:
     flags = options.current()
     found = _gather()
     meant = incidents.pick(found.alerts, alert)
+    if meant.kind != "leak":
+        raise GpuwatchdError(
+            "nothing can be learned from this alert: no growth was judged for it",
+            hint=f"to hear no more of it: gpuwatchctl snooze {meant.key} 8h",
+        )
     said = store.say(
         config.state_dir(),
         store.Word(

@@ -13,6 +13,7 @@ from gpuwatchd.ctl import (
     next_steps,
     past,
     payload,
+    plain_alert,
     reasons,
     subjects,
 )
@@ -95,6 +96,8 @@ def _wanted(meant: Meant, until_s: float) -> evidence.Wanted:
 
 def sections(case: Case) -> list[Section]:
     """Return the explanation, part by part; parts without anything to say are empty."""
+    if plain_alert.is_plain(case.alert):
+        return plain_alert.sections(case)
     pattern = case.finding.pattern if case.finding is not None else "no verdict"
     return [
         Section("What is judged", tuple(reasons.judged(case))),
@@ -114,6 +117,8 @@ def sections(case: Case) -> list[Section]:
 
 def steps(case: Case) -> list[Step]:
     """Return what to do next, in order."""
+    if plain_alert.is_plain(case.alert):
+        return plain_alert.steps(case)
     return next_steps.steps(case, hardware_first=circumstances.first(case))
 
 

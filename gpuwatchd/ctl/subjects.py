@@ -160,7 +160,9 @@ def _meant(
     if subject is None:
         key = None if process is None else process.info.key
         subject = Subject(device_uid=item.device.uid, process=key)
-    alert = next((one for one in view.alerts if one.subject == subject), None)
+    # Of the same subject there may be another kind of alert: it is explained by its key.
+    leaks = (one for one in view.alerts if one.kind == "leak" and one.subject == subject)
+    alert = next(leaks, None)
     return Meant(item, process, subject, finding, alert)
 
 
@@ -175,7 +177,7 @@ def _alert(view: View, target: str) -> Meant:
         ) from error
     live = next((one for one in every(view) if one.subject == alert.subject), None)
     word = found.said(alert)
-    if live is not None and alert.state in incidents.OPEN:
+    if live is not None and alert.kind == "leak" and alert.state in incidents.OPEN:
         return live._replace(alert=alert, word=word)
     uid = alert.subject.device_uid
     item = next((one for one in view.devices if one.device.uid == uid), None)

@@ -144,7 +144,8 @@ class Health:
     def _ail(self, seen: Seen, state: str, since_s: float) -> Ail:
         device = seen.device
         answer, others = self._others(seen)
-        said = [_WORDS[state], *seen.faults[:1]]
+        # Of "where: why" people are told why: where it is says the title.
+        said = [_WORDS[state], *(why.partition(": ")[2] or why for why in seen.faults[:1])]
         if others and not answer:
             said.append(
                 f"nor do the other {others} of its driver"

@@ -323,3 +323,46 @@ def test_a_test_without_enough_samples_is_no_chance_of_one(p: float, said: str) 
         n=14, facts=facts,
     )  # fmt: skip
     assert f", {said};" in reasons.signal_words(trend, now_s=60.0)
+
+
+def test_an_alert_that_no_curve_is_judged_for(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = world.firing(
+        key="gpu:GPU-1", kind="gpu", severity="critical", title="GPU 0 (A100)",
+        subject=Subject(device_uid="GPU-1"),
+        finding=making.finding(
+            subject=Subject(device_uid="GPU-1"), pattern="unknown", rate_bytes_per_s=None, eta=None,
+            reason="the GPU does not answer any more; it fell off",
+            advice=("the log says more: sudo dmesg | grep xid", "start it again elsewhere"),
+        ),
+    )  # fmt: skip
+    world.write(alerts=(world.firing(), lost))
+    assert main(["explain", "gpu:GPU-1"]) == 0
+    out = capsys.readouterr().out
+    assert "GPU 0  NVIDIA A100  CRITICAL" in out
+    assert "how the GPU answers: GPU 0 (A100)" in out
+    assert "it fell off" in out
+    assert "it is over when the GPU has answered for a minute" in out
+    assert "     sudo dmesg | grep xid" in out
+    assert "2. start it again elsewhere" in out
+    assert "grow" not in out
+    assert main(["explain", "0"]) == 0
+    assert "does not answer any more" not in capsys.readouterr().out
+
+
+def test_memory_that_is_held_is_explained_by_what_would_free_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    held = world.firing(
+        key="held:GPU-1/4711@1000.0", kind="held",
+        finding=making.finding(
+            pattern="unknown", rate_bytes_per_s=None, eta=None,
+            reason="12.0 GiB held by a process that does nothing", advice=("ask alice",),
+        ),
+    )  # fmt: skip
+    world.write(alerts=(held,))
+    assert main(["explain", "held:GPU-1", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert [one["text"] for one in data["next_steps"]] == [
+        "ask alice", "see everything that is held",
+    ]  # fmt: skip
+    assert "12.0 GiB held" in str(data["sections"])

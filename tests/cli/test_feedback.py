@@ -318,3 +318,15 @@ def test_a_word_outlives_its_alert_and_can_still_be_taken_back(
     (gone,) = ask(capsys, "feedback", "undo", said["key"])["data"]
     assert gone["undone_at"] is not None
     assert ask(capsys, "feedback", "list")["data"] == []
+
+
+def test_an_alert_without_a_curve_teaches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    history.apply([world.firing(key="gpu:GPU-9", kind="gpu")], [])
+    history.close()
+    assert main(["feedback", "gpu:GPU-9", "normal"]) == 1
+    err = capsys.readouterr().err
+    assert "nothing can be learned" in err
+    assert "gpuwatchctl snooze gpu:GPU-9 8h" in err
+    with Reader.open(config.state_dir()) as reader:
+        assert reader.words() == []
