@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuwatchd import __version__, config, text, units
-from gpuwatchd.ctl import look, settings
+from gpuwatchd.ctl import look, ruleset, settings
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Value
 
@@ -344,7 +344,8 @@ def _prices(settings: Config) -> Iterator[Check]:
 def _channels(chosen: Config) -> Iterator[Check]:
     from gpuwatchd.notify import NOTIFIERS, outbox  # noqa: PLC0415
 
-    names = [name for name in chosen.policy.channels if name in NOTIFIERS]
+    used = ruleset.used_channels(chosen)
+    names = [name for name in NOTIFIERS if name in used]
     for name, notifier in outbox.build(chosen.notify, names).items():
         hung = _warning(f"channel {name}", "does not answer", f"gpuwatchctl notify test {name}")
         yield from bounded(lambda name=name, notifier=notifier: [_channel(name, notifier)], hung)  # type: ignore[misc]

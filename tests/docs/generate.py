@@ -29,6 +29,7 @@ EXIT_CODES = [
     ("3", ("findings: `analyze` always; `status`, `predict` and `zombies` with `--exit-code`;"
           " `doctor` with warnings only; `service status` not running")),
     ("5", "bad input: a log that cannot be read or has no memory column, a configuration error"),
+    ("0-3", "`check` alone: OK, WARNING, CRITICAL, UNKNOWN; a wrong flag is UNKNOWN, too"),
     ("130", "interrupted (Ctrl-C)"),
     ("141", "the reader closed the pipe"),
 ]  # fmt: skip
