@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd import config, text
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
-from gpuwatchd.notify import bus, render
-from gpuwatchd.notify.link import Link
+from gpuwatchd.notify import bus
+from gpuwatchd.notify.link import Link, title
 from gpuwatchd.notify.loop import LoopThread
 from gpuwatchd.notify.shown import Shown
 
@@ -235,7 +235,7 @@ class _Library:
         urgent = "warning" if message.notice in {"resolved", "test"} else message.severity
         icon = "info" if message.notice in {"resolved", "test"} else message.severity
         return Notification(
-            title=render.subject(message),
+            title=title(message),
             message=body,
             urgency=urgencies[urgent],
             icon=Icon(name=_ICONS[icon]),

@@ -200,7 +200,7 @@ class Link:
         body = render.popup(message, markup=self._markup)
         if self._by_script:
             plain = render.popup(message, markup=False)
-            return osascript.show(render.subject(message), _typed(plain, wanted), within_s)
+            return osascript.show(title(message), _typed(plain, wanted), within_s)
         if wanted and not self._has_buttons:
             body = _typed(body, wanted, markup=self._markup)
             wanted = ()
@@ -269,6 +269,18 @@ class Link:
                 connection.disconnect()
                 await asyncio.wait_for(connection.wait_for_disconnect(), _CLEAR_S)
         return ""
+
+
+def title(message: Message) -> str:
+    """Return the title of a pop-up, which has room for some 40 characters.
+
+    How bad it is tells its picture.
+    """
+    subject = render.subject(message)
+    for lead, instead in (("CRITICAL: ", ""), ("Now CRITICAL: ", "Now: ")):
+        if subject.startswith(lead):
+            return instead + subject.removeprefix(lead)
+    return subject
 
 
 def _typed(body: str, buttons: Sequence[Button], *, markup: bool = False) -> str:

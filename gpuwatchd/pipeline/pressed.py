@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.act.checkpoint import Checkpoint
+    from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.config import Config
     from gpuwatchd.model import Alert, ButtonName, ProcessInfo, ProcessKey
     from gpuwatchd.pipeline.silencing import Silencing
     from gpuwatchd.store.actions import Phase
+    from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.profiles import Shelf
 
 log = logging.getLogger("gpuwatchd")
@@ -44,6 +45,10 @@ log = logging.getLogger("gpuwatchd")
 SNOOZE_S: Final = 3600.0
 TWICE_S: Final = 2.0
 """A second press of the same button within this is the same one: a double click."""
+CONFIRM_S: Final = 1800.0
+"""For so long after a job was asked to save a new checkpoint is taken for its answer."""
+_CLOCKS_S: Final = 1.0
+"""A file system tells times more coarsely than a clock."""
 _WAITING: Final = 32
 _AT_ONCE: Final = 4
 """Presses that are being carried out; one more is refused."""
@@ -63,6 +68,15 @@ class _Ended(NamedTuple):
     process: ProcessKey | None
     phase: Phase
     result: str
+    asked_at_s: float
+    message: Message
+
+
+class _Asked(NamedTuple):
+    """A job that was asked to save, and of which it is not known whether it has."""
+
+    at_s: float
+    message: Message
 
 
 def show_command(alert: Alert) -> list[str]:
@@ -112,9 +126,9 @@ def buttons_for(
     return (snooze, show, ask)
 
 
-def _ask(config: Config, booted_at_s: float | None) -> Checkpoint:
+def _ask(config: Config, booted_at_s: float | None) -> Asking:
     act = config.act
-    made: Checkpoint = load(ACTIONS, "checkpoint")(
+    made: Asking = load(ACTIONS, "checkpoint")(
         checkpoint=act.checkpoint, signal=act.signal, argv=act.argv, booted_at_s=booted_at_s
     )
     return made
@@ -133,6 +147,8 @@ class Pressed:
         Where actions are written down; None keeps nothing.
     booted_at_s
         When the system was booted, as processes' start times were reckoned.
+    saved
+        Gives the newest checkpoint of a process, None without one: what confirms that it has saved.
     say
         Shows an answer; None shows it as a pop-up.
     mono
@@ -146,6 +162,7 @@ class Pressed:
         silencing: Silencing,
         shelf: Shelf | None = None,
         booted_at_s: float | None = None,
+        saved: Callable[[ProcessKey], Checkpoint | None] = lambda _: None,
         say: Callable[[Message], object] | None = None,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -160,6 +177,8 @@ class Pressed:
         self._running: list[threading.Thread] = []
         self._windows: list[subprocess.Popen[bytes]] = []
         self._recent: dict[tuple[str, str], float] = {}
+        self._saved = saved
+        self._unconfirmed: dict[ProcessKey, _Asked] = {}
 
     def put(self, name: ButtonName, message: Message) -> None:
         """Take a press, for the next tick. Any thread may call it; of very many some are lost."""
@@ -185,6 +204,10 @@ class Pressed:
         while not self._ended.empty():
             done = self._ended.get()
             self._write(done.process, done.phase, done.result, now_s)
+            if done.process is not None and done.phase == "done":
+                self._unconfirmed[done.process] = _Asked(done.asked_at_s, done.message)
+        for process, asked in [*self._unconfirmed.items()]:
+            self._confirm(process, asked, now_s)
         if self._running:
             self._running = [thread for thread in self._running if thread.is_alive()]
         if self._windows:
@@ -260,11 +283,23 @@ class Pressed:
             except ActionError as error:
                 result, phase = error.message, "refused"
             log.info("checkpoint %s: %s", phase, result)
-            self._ended.put(_Ended(process, phase, result))
+            self._ended.put(_Ended(process, phase, result, now_s, message))
             self._speaker.say(_reply(message, f"{result[:1].upper()}{result[1:]}."))
 
         if not self._start(work, message):
             self._write(process, "refused", "too much is being done already", now_s)
+
+    def _confirm(self, process: ProcessKey, asked: _Asked, now_s: float) -> None:
+        """Say that a job has saved, once a checkpoint is seen that is newer than the wish."""
+        newest = self._saved(process)
+        if newest is not None and newest.saved_at_s >= asked.at_s - _CLOCKS_S:
+            del self._unconfirmed[process]
+            by = "as was said" if newest.said_by != "file" else newest.detail or "a new file"
+            result = f"has saved: {by}"
+            self._write(process, "done", result, now_s)
+            self._answer(asked.message, f"It {result}.")
+        elif not 0 <= now_s - asked.at_s < CONFIRM_S:
+            del self._unconfirmed[process]
 
     def _answer(self, message: Message, said: str, command: str = "") -> None:
         self._start(lambda: self._speaker.say(_reply(message, said, command)), message)

@@ -136,16 +136,14 @@ class Pipeline:
         self.serving = Serving(config, host)
         self.holdings = Holdings(config, self.intake, self.serving, host)
         self.silencing = Silencing(None if history is None else history.shelf, mono)
-        self.pressed = Pressed(
-            config,
-            silencing=self.silencing,
-            shelf=None if history is None else history.shelf,
-            booted_at_s=None if host is None else host.booted_at_s,
-        )
         self.alarms = Alarms(config, self.intake, self.holdings)
         self.costing = Costing(config, self.intake, history)
         self.holdings.price = self.costing.price
         booted_at_s = None if host is None else host.booted_at_s
+        self.pressed = Pressed(
+            config, silencing=self.silencing, shelf=None if history is None else history.shelf,
+            booted_at_s=booted_at_s, saved=self.costing.saved,
+        )  # fmt: skip
         self.dresser = Dresser(config, self.intake, self.costing, booted_at_s=booted_at_s)
         self.herald = Herald(
             self.watcher, self.post, history,

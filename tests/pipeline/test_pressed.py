@@ -16,9 +16,10 @@ from gpuwatchd.config import ActSection, Config
 from gpuwatchd.errors import NotAllowed, NotifyError
 from gpuwatchd.model import ProcessInfo, Subject
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.pressed import Pressed, buttons_for
+from gpuwatchd.pipeline.pressed import CONFIRM_S, Pressed, buttons_for
 from gpuwatchd.pipeline.silencing import Silencing
 from gpuwatchd.store import actions
+from gpuwatchd.store.checkpoints import Checkpoint
 from tests.act.children import job, key_of
 from tests.making import alert, finding
 from tests.store.world import T0, opened
@@ -264,3 +265,38 @@ def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: P
         assert len(buttons_for(about, ASKS, other)) == 2
         foreign = ProcessInfo(key=key_of(heeds.pid), name="x", foreign=True)
         assert len(buttons_for(about, ASKS, foreign)) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path) -> None:
+    world.pressed.config = ASKS
+    seen: list[Checkpoint] = []
+    world.pressed._saved = lambda process: seen[-1] if seen else None
+    with job(tmp_path / "saved") as process:
+        key = key_of(process.pid)
+        about = _about(key)
+        seen.append(Checkpoint(process=key, saved_at_s=T0 - 600, said_by="file", detail="old.ckpt"))
+        world.press("checkpoint", about)
+        world.step([about])
+        assert [row.phase for row in world.rows()] == ["asked", "done"]
+        seen.append(Checkpoint(process=key, saved_at_s=T0 + 40, said_by="file", detail="new.ckpt"))
+        world.now_s = T0 + 60
+        world.step([about])
+        world.step([about])
+    assert [row.result for row in world.rows()][2:] == ["has saved: new.ckpt"]
+    assert [said.body for said in world.said][1:] == ["It has saved: new.ckpt."]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_checkpoint_of_much_later_is_no_answer(world: World, tmp_path: Path) -> None:
+    world.pressed.config = ASKS
+    seen: list[Checkpoint] = []
+    world.pressed._saved = lambda process: seen[-1] if seen else None
+    with job(tmp_path / "saved") as process:
+        about = _about(key_of(process.pid))
+        world.press("checkpoint", about)
+        world.now_s = T0 + CONFIRM_S + 1
+        world.step([about])
+        seen.append(Checkpoint(process=key_of(process.pid), saved_at_s=world.now_s, said_by="file"))
+        world.step([about])
+    assert [row.phase for row in world.rows()] == ["asked", "done"]
