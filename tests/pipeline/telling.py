@@ -151,11 +151,12 @@ def _device(title: str, subject: Subject, **judged: Any) -> Alert:
 
 def _other(kind: str, reason: str, advice: tuple[str, ...], **changes: Any) -> Alert:
     subject = changes.pop("subject", Subject(device_uid=CARD.uid))
-    judged = {
+    judged: dict[str, Any] = {
         "subject": subject, "pattern": "unknown", "rate_bytes_per_s": None, "eta": None,
-        "onset_at_s": None, "growth_bytes": None, "reason": reason, "advice": advice,
-        "framework": None, "blame": (),
+        "growth_bytes": None, "reason": reason, "advice": advice,
+        "framework": None, "blame": (), "confidence": 1.0,
     }  # fmt: skip
+    judged["onset_at_s"] = changes.pop("onset_at_s", NOW_S - 430.0)
     values = {"kind": kind, "key": f"{kind}:{subject.id}", "cost": None, "about": None}
     return told(**{**values, **changes}, judged=judged)
 
@@ -255,6 +256,8 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
     yield "resolved-stopped", stopped, "resolved", plain
     yield "resolved-unseen", over("its process ended while nobody watched"), "resolved", plain
     yield "firing-gpu-lost", _gpu_lost(), "firing", plain
+    with_leak = msgspec.structs.replace(_gpu_lost(), notices=1)
+    yield "firing-gpu-lost-group", with_leak, "firing", {"also": (told(), _held())}
     yield "resolved-gpu-back", _gpu_back(), "resolved", plain
     yield "firing-held", _held(), "firing", plain
 
@@ -262,8 +265,12 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
 def _gpu_lost() -> Alert:
     return _other(
         "gpu",
-        "XID 79: the GPU has fallen off the bus",
-        ("Check power and the slot; as a rule only a reboot brings it back.",),
+        "the GPU does not answer any more; GPU is lost",
+        (
+            "the kernel's log says more: sudo dmesg | grep -iE 'xid|nvrm|amdgpu|pcie'",
+            "what ran on it cannot go on there: start it again on another GPU",
+            "one that fell off the bus comes back with a reboot, or with the power off and on",
+        ),
         title="GPU 0 (A100-SXM4-80GB)",
         severity="critical",
     )
@@ -271,18 +278,23 @@ def _gpu_lost() -> Alert:
 
 def _gpu_back() -> Alert:
     return msgspec.structs.replace(
-        _gpu_lost(), state="resolved", ended="it answers again", resolved_at_s=NOW_S, notices=2
+        _gpu_lost(), state="resolved", ended="the GPU answers again", resolved_at_s=NOW_S, notices=2
     )
 
 
 def _held() -> Alert:
     return _other(
         "held",
-        "9.4 GiB held for 2h 10m by a process that computes nothing",
-        ("end it (SIGTERM first) if its owner does not need it",),
+        "9.4 GiB held by a process that does nothing; no work on the GPU and 0.1 % of a core for "
+        "2h 10m; 20 GiB-hours so far, $3.10",
+        (
+            "it belongs to alice - python train.py - pid 4711",
+            "end it (SIGTERM first) if its owner does not need it",
+        ),
         subject=Subject(device_uid=CARD.uid, process=KEY),
         title="GPU 0 (A100-SXM4-80GB): python train.py[4711] of alice",
         about=ABOUT,
+        onset_at_s=NOW_S - 7800.0,
     )
 
 

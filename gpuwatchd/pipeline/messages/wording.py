@@ -24,6 +24,7 @@ STALE_S = 600.0
 _WHY_CHARS = 44
 _LEAST_NAME = 12
 _EVIDENCE_CHARS = 240
+_REASON_CHARS = 310
 LEAST_FLAPS = 2
 """Who came and went so often within an hour is told of as one who does."""
 
@@ -132,10 +133,11 @@ def calm_since_s(alert: Alert) -> float | None:
 
 def subject(alert: Alert, notice: NoticeKind, *, now_s: float, also: Sequence[Alert] = ()) -> str:
     """Return the line that must be enough on a lock screen, at most 78 characters."""
-    lead = _lead(alert, notice)
-    end = tail(alert, notice, now_s=now_s, also=also)
+    lead, who = _lead(alert, notice), brief(_who(alert))
+    beside = SUBJECT_CHARS - len(lead) - len(_OWNER.sub(r"\1", who))
+    end = tail(alert, notice, now_s=now_s, also=also, room=max(_WHY_CHARS, beside))
     room = max(SUBJECT_CHARS - len(lead) - len(end), _LEAST_NAME)
-    return text.cut(f"{lead}{fitted(brief(_who(alert)), room)}{end}", SUBJECT_CHARS)
+    return text.cut(f"{lead}{fitted(who, room)}{end}", SUBJECT_CHARS)
 
 
 def _who(alert: Alert) -> str:
@@ -155,14 +157,30 @@ def _lead(alert: Alert, notice: NoticeKind) -> str:
     return f"{word}: " if word else ""
 
 
-def tail(alert: Alert, notice: NoticeKind, *, now_s: float, also: Sequence[Alert] = ()) -> str:
-    """Return what a line says of its subject, and how soon it matters."""
+def tail(
+    alert: Alert,
+    notice: NoticeKind,
+    *,
+    now_s: float,
+    also: Sequence[Alert] = (),
+    room: int = _WHY_CHARS,
+) -> str:
+    """Return what a line says of its subject, and how soon it matters.
+
+    Parameters
+    ----------
+    also
+        Others that the line stands for.
+    room
+        Characters for a reason.
+    """
     more = f" and {len(also)} more" if also else ""
-    if notice == "resolved":
-        why = _OVER.get(alert.ended, alert.ended or "it is over")
-        return more if crashed(alert) else f"{more}: {text.cut(text.clean(why), _WHY_CHARS)}"
-    if alert.kind != "leak":
-        return f"{more}: {text.cut(_first(alert.finding.reason) or alert.kind, _WHY_CHARS)}"
+    if crashed(alert):
+        return more
+    if alert.state == "resolved" or notice == "resolved" or alert.kind != "leak":
+        over = alert.state == "resolved" or notice == "resolved"
+        why = _OVER.get(alert.ended, alert.ended or "it is over") if over else _first(alert)
+        return f"{more}: {text.cut(text.clean(why), room - len(more) - 2)}"
     since_s = calm_since_s(alert)
     if since_s is not None:
         return f"{more} has not grown since {units.moment(since_s, now_s=now_s)}"
@@ -184,8 +202,9 @@ def _soon(alerts: Sequence[Alert], now_s: float) -> str:
     return f", {first}{full} {'any moment' if mid_s <= 0.0 else f'in {units.duration(mid_s)}'}"
 
 
-def _first(reason: str) -> str:
-    return text.clean(reason).partition(";")[0].strip()
+def _first(alert: Alert) -> str:
+    """Return the first part of a reason."""
+    return text.clean(alert.finding.reason).partition(";")[0].strip() or alert.kind
 
 
 def is_stale(alert: Alert, now_s: float) -> bool:
@@ -284,7 +303,8 @@ def body(alert: Alert, *, now_s: float) -> list[str]:
         age, at = units.duration(now_s - judged_s), units.moment(judged_s, now_s=now_s)
         lines.append(f"No news for {age}: the figures are of {at}.")
     if alert.kind != "leak":
-        return [*lines, sentence(alert.finding.reason), *_since(alert, now_s)]
+        said = sentence(text.cut(alert.finding.reason, _REASON_CHARS))
+        return [*lines, said, *_since(alert, now_s)]
     lines.append(growth(alert, now_s=now_s))
     if calm_since_s(alert) is None:
         lines.append(crash(alert.finding, now_s=now_s, zone=alert.finding.onset_at_s is None))
