@@ -148,6 +148,8 @@ class Alert(Value, frozen=True, kw_only=True):
     """Key of the alert that makes this one no news."""
     milder_since_s: float | None = None
     """Since when its evidence has supported less than its severity."""
+    first_message: str = ""
+    """Id of the first message about it: later ones refer to it, however clocks are set."""
     told_severity: Severity | None = None
     """What people were last told that it is worth; None: nothing yet."""
     told_on: tuple[str, ...] = ()

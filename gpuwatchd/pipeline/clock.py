@@ -79,11 +79,13 @@ def resumed(alert: Alert, rules: Rules, now_s: float) -> Alert:
     """Return a stored alert fit for a clock that may have been set back since it was stored.
 
     What lies in the future counts as now, and no reminder is further away than the longest pause.
+    The row of one that is over is known by when it opened, whatever that was.
     """
+    kept = {"next_notice_at_s", *(("opened_at_s",) if alert.state == "resolved" else ())}
     times = {
         name: now_s
         for name in _ALERT_TIMES
-        if name != "next_notice_at_s"
+        if name not in kept
         and (value := getattr(alert, name)) is not None
         and value > now_s
     }

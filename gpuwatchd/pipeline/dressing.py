@@ -50,8 +50,10 @@ class Dresser:
         return msgspec.structs.replace(alert, about=found)
 
     def priced(self, alert: Alert, now_s: float) -> Alert:
-        """Return an alert with what it costs at this moment."""
-        return msgspec.structs.replace(alert, cost=self._costing.of(alert, now_s))
+        """Return an alert that is being told, with what it costs at this moment."""
+        first = alert.first_message or messages.message_id(alert, "firing", 1)
+        cost = self._costing.of(alert, now_s)
+        return msgspec.structs.replace(alert, cost=cost, first_message=first)
 
     def message(self, notice: Notice, curve: Curve | None, now_s: float) -> Message:
         """Return the message of a notice.

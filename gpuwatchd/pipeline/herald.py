@@ -276,7 +276,7 @@ class Herald:
             keys = [notice.alert.key, *(one.key for one in notice.also)]
             try:
                 costs = {key: self._dresser.priced(booked[key], now_s) for key in keys}
-                out += self._deliveries(_with_costs(notice, costs), told, now_s)
+                out += self._deliveries(_priced(notice, costs), told, now_s)
             except Exception as error:
                 if not unmade.union(self.failing).issuperset(keys):
                     log.exception("failed part=message key=%s", keys[0])
@@ -315,10 +315,11 @@ def _alerts(told: dict[str, Bearer]) -> tuple[Alert, ...]:
     return tuple(one.alert for one in told.values() if one.alert is not None)
 
 
-def _with_costs(notice: Notice, costs: dict[str, Alert]) -> Notice:
-    def with_cost(alert: Alert) -> Alert:
-        return msgspec.structs.replace(alert, cost=costs[alert.key].cost)
+def _priced(notice: Notice, costs: dict[str, Alert]) -> Notice:
+    def priced(alert: Alert) -> Alert:
+        known = costs[alert.key]
+        return msgspec.structs.replace(alert, cost=known.cost, first_message=known.first_message)
 
     return msgspec.structs.replace(
-        notice, alert=with_cost(notice.alert), also=tuple(map(with_cost, notice.also))
+        notice, alert=priced(notice.alert), also=tuple(map(priced, notice.also))
     )

@@ -277,6 +277,7 @@ def inherited(alert: Alert, before: Alert) -> Alert:
         told_severity=before.told_severity or before.severity,
         told_on=before.told_on,
         told_flapping=before.told_flapping,
+        first_message=before.first_message,
         flaps=max(alert.flaps, before.flaps),
     )
 

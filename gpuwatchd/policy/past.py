@@ -73,6 +73,7 @@ def reopened(alert: Alert, past: Past | None, rules: Rules, now_s: float) -> Ale
             told_severity=last.told_severity or last.severity,
             told_on=last.told_on,
             told_flapping=last.told_flapping,
+            first_message=last.first_message,
         )
     known = None if last.told_over else last.told_severity or last.severity
     again = msgspec.structs.replace(alert, last_notice_at_s=told_s, told_severity=known)

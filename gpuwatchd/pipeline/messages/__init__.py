@@ -88,7 +88,7 @@ def compose(
     host
         Name of this machine; by default as it calls itself.
     """
-    first = message_id(alert, "firing", 1)
+    first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
     crashed = wording.crashed(alert)
     name = _own_name() if host is None else text.clean(host, limit=_HOST_CHARS)

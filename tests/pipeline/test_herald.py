@@ -1,0 +1,216 @@
+"""From alerts to messages, with a real history: grouped, priced, written down, taken up again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.config import (
+    Config,
+    CostSection,
+    OverrideSection,
+    PolicySection,
+    Seconds,
+    StoreSection,
+)
+from gpuwatchd.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.store import silences
+from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.writer import History
+from tests.making import CARD, GIB, LEAKER, MIB, sample
+from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.pipeline import Tick
+
+BASE_S = 1_750_000_000.0
+OTHER = ProcessInfo(key=ProcessKey(pid=4712, started_at_s=1_001.0), name="python", user="bob")
+STEP = 5.0
+
+
+class Clocks:
+    """Both clocks of the people, as far on as the source's."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+        self.base_s = BASE_S
+
+    def wall(self) -> float:
+        return self.base_s + self.s
+
+    def mono(self) -> float:
+        return 1000.0 + self.s
+
+
+class Case:
+    """A pipeline on a history that survives it."""
+
+    def __init__(self, directory: Path, config: Config | None = None) -> None:
+        self.directory = directory
+        self.config = config or Config()
+        self.clocks = Clocks()
+        self.count = 0
+        self.ends_at: int | None = None
+        self.both = False
+        self.post = Postbox()
+        self.begin()
+
+    def begin(self) -> None:
+        self.history = History.open(
+            self.directory, StoreSection(min_free_mib=0), boot_id="boot", clock=self.clocks.wall,
+            monotonic=self.clocks.mono,
+        )  # fmt: skip
+        self.pipeline = Pipeline(
+            config=self.config, sources=[Script(lambda _: self.sample())], history=self.history,
+            courier=self.post, wall=self.clocks.wall, mono=self.clocks.mono,
+        )  # fmt: skip
+        self.pipeline.resume()
+
+    def sample(self) -> Sample:
+        """Return what is there now; the source's clock is that of the people."""
+        tick, at_s = self.count, 1000.0 + STEP * self.count
+        one = leaking(tick)
+        grown = max(0, tick - 60) * 200 * MIB
+        if self.both:
+            uses = [(LEAKER, 10 * GIB + grown // 2), (OTHER, 10 * GIB + grown // 2)]
+            one = sample(at_s, [*uses, (QUIET, 100 * MIB)])
+        if self.ends_at is not None and tick >= self.ends_at:
+            one = sample(at_s, [(QUIET, 100 * MIB)])
+        return _at(one, self.clocks.wall())
+
+    def run(self, ticks: int) -> list[Tick]:
+        out = []
+        for _ in range(ticks):
+            out += run(self.pipeline, 1)
+            self.count += 1
+            self.clocks.s += STEP
+        return out
+
+    def die(self) -> None:
+        """Stop without a word, as a kill does, and begin anew."""
+        self.history.close()
+        self.begin()
+
+    @property
+    def told(self) -> list[str]:
+        return [one.message.notice for one in self.post.taken]
+
+
+def _at(one: Sample, wall_s: float) -> Sample:
+    return msgspec.structs.replace(one, taken_at_s=wall_s)
+
+
+def test_what_is_known_of_an_alert_is_kept_with_it(tmp_path: Path) -> None:
+    case = Case(tmp_path, Config(cost=CostSection(usd_per_gpu_hour=2.0)))
+    case.run(190)
+    (delivery,) = case.post.taken
+    assert delivery.message.cost
+    assert [button.name for button in delivery.message.buttons][:2] == ["snooze", "show"]
+    assert delivery.message.chart is not None
+    (kept,) = case.history.open_alerts()
+    assert kept.about is not None
+    assert (kept.about.user, kept.about.process, kept.about.gpu) == ("alice", "python", "0")
+    assert kept.about.command == "python train.py"
+    assert kept.group == f"gpu:{CARD.uid}"
+    assert kept.cost is not None
+    assert kept.cost.usd_per_hour is not None
+    assert (kept.told_on, kept.told_severity) == (("desktop",), kept.severity)
+    assert kept.first_message == delivery.message.id
+    with Reader.open(tmp_path) as reader:
+        (said,) = [d for d in reader.decisions(kept.key) if d.kind == "notify"]
+    assert (said.target, said.notice) == ("desktop", "firing")
+    case.pipeline.close()
+
+
+def test_two_on_one_device_share_their_notice(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.both = True
+    case.run(260)
+    firing = [one.message for one in case.post.taken if one.message.notice == "firing"]
+    assert sum(1 + len(message.also) for message in firing) == 2
+    assert len(firing) == 1
+    case.pipeline.close()
+
+
+def test_a_restart_repeats_nothing_and_forgets_nothing(tmp_path: Path) -> None:
+    case = Case(tmp_path, Config(policy=PolicySection(max_per_hour=1)))
+    case.run(190)
+    assert case.told == ["firing"]
+    case.die()
+    case.run(5)
+    case.ends_at = case.count
+    case.run(5)
+    assert case.told == ["firing"]  # the limit per hour is remembered
+    case.die()
+    case.run(60 * 4)
+    assert case.told == ["firing", "resolved"]
+    assert case.post.taken[1].message.thread == case.post.taken[0].message.id
+    case.die()
+    case.run(5)
+    assert case.told == ["firing", "resolved"]
+    case.pipeline.close()
+
+
+def test_a_silence_that_somebody_sets_is_heard_and_ends(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.run(10)
+    now_s = case.clocks.wall()
+    one = Silence(
+        matcher=Matcher(user="alice"), from_at_s=now_s, until_at_s=now_s + 1200.0, who="alice",
+        even_critical=True,
+    )  # fmt: skip
+    silences.add(tmp_path, one)
+    case.run(190)
+    assert case.told == []
+    (held,) = [a for a in case.history.open_alerts() if a.state == "firing"]
+    assert held.held_back.startswith("silenced by alice until ")
+    case.die()
+    case.run(10)
+    assert case.told == []
+    case.run(60)
+    assert case.told == ["firing"]
+    with Reader.open(tmp_path) as reader:
+        reasons = [d.reason for d in reader.decisions(held.key) if d.kind == "hold"]
+    assert reasons == [held.held_back]
+    case.pipeline.close()
+
+
+@pytest.mark.parametrize(
+    ("rule", "state"),
+    [(OverrideSection(user="alice", mute=True, why="ours"), "firing"),
+     (OverrideSection(user="bob", mute=True), "firing"),
+     (OverrideSection(command="*train.py*", grows_to=80 * GIB), "watch")],  # type: ignore[arg-type]
+)  # fmt: skip
+def test_overrides_hold_for_those_they_are_about(
+    tmp_path: Path, rule: OverrideSection, state: str
+) -> None:
+    case = Case(tmp_path, Config(override=(rule,)))
+    last = case.run(190)[-1]
+    assert [alert.state for alert in last.alerts] == [state]
+    assert case.told == (["firing"] if rule.user == "bob" else [])
+    if rule.user == "alice":
+        assert last.alerts[0].held_back == "muted by override 1: ours"
+    case.pipeline.close()
+
+
+def test_the_clock_of_the_wall_moves_no_cooldown(tmp_path: Path) -> None:
+    rules = PolicySection(cooldown=Seconds(600), repeat=(Seconds(3600),))
+    case = Case(tmp_path, Config(policy=rules))
+    case.run(190)
+    (first,) = case.post.taken
+    before = case.history.open_alerts()[0].next_notice_at_s
+    assert before is not None
+    case.clocks.base_s += 86_400.0
+    case.run(5)
+    (after,) = case.history.open_alerts()
+    assert after.next_notice_at_s == pytest.approx(before + 86_400.0, abs=0.1)
+    case.ends_at = case.count
+    case.run(5)
+    assert case.told == ["firing", "resolved"]
+    assert case.post.taken[1].message.thread == first.message.id
+    case.pipeline.close()
