@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "analyze": "gpuwatchd.ctl.analyze:command",
     "backtest": "gpuwatchd.ctl.backtest:command",
     "doctor": "gpuwatchd.ctl.doctor:command",
+    "ask-checkpoint": "gpuwatchd.ctl.ask_checkpoint:command",
     "release": "gpuwatchd.ctl.release:command",
     "config": "gpuwatchd.ctl.config:command",
     "policy": "gpuwatchd.ctl.policy:command",

@@ -12,11 +12,11 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 TOOLS = ("dbus-daemon", "Xvfb", "dunst", "dunstctl", "import", "xdotool")
 
@@ -43,6 +43,7 @@ format = "<b>%s</b>\\n%b"
 icon_position = off
 notification_limit = 0
 word_wrap = yes
+mouse_left_click = do_action, close_current
 [urgency_low]
 background = "#203040"
 foreground = "#ffffff"
@@ -76,6 +77,8 @@ def until(condition: Callable[[], object], within_s: float = 10.0) -> bool:
 class Stage:
     """The parts, each ended by its own pid."""
 
+    size = "1024x400x24"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._socket = folder / "bus"
@@ -97,7 +100,7 @@ class Stage:
         }
 
     def _start(self, *argv: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{argv[0]}.log").open("ab") as log:
+        with (self.folder / f"{Path(argv[0]).name}.log").open("ab") as log:
             return subprocess.Popen(
                 argv,
                 env=self.environ,
@@ -115,7 +118,7 @@ class Stage:
     def start_screen(self) -> None:
         read, write = os.pipe()
         self._screen = subprocess.Popen(
-            ["Xvfb", "-displayfd", str(write), "-screen", "0", "1024x400x24", "-nolisten", "tcp"],
+            ["Xvfb", "-displayfd", str(write), "-screen", "0", self.size, "-nolisten", "tcp"],
             pass_fds=[write],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
