@@ -1,7 +1,7 @@
 """A picture of a growth, its fit and where it leads: drawn in a process of its own, then gone.
 
 ``python -m gpuwatchd.notify.chart`` reads an :class:`Order` as JSON on standard input and writes a
-PNG on standard output. Matplotlib takes 60 MiB and up to seconds, so the daemon never imports it.
+PNG on standard output. Matplotlib takes 73 MiB and most of a second, so the daemon never imports it.
 
 The colours are those of Okabe and Ito, which people who see fewer colours can tell apart; every
 part has a line style or a label of its own besides.

@@ -227,6 +227,10 @@ def _payload(message: Message) -> str:
         # The finding is kept whole in its alert.
         message = msgspec.structs.replace(message, finding=None)
         text = _JSON.encode(message)
+    if len(text) > PAYLOAD_LIMIT_BYTES and message.chart is not None:
+        # Words first: a picture is no more than a comfort.
+        message = msgspec.structs.replace(message, chart=None)
+        text = _JSON.encode(message)
     if len(text) > PAYLOAD_LIMIT_BYTES:
         # JSON writes a character in at most 6 bytes.
         room = PAYLOAD_LIMIT_BYTES // 12

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.model import Alert, EtaRange, Finding, Subject
+from gpuwatchd.model import Alert, EtaRange, Finding, Message, Subject
 from gpuwatchd.pipeline.charting import MOST_POINTS, chart, thinned
+from gpuwatchd.store import rows
 
 if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray
@@ -133,3 +134,17 @@ def test_extremes_stay(values: list[float], most: int) -> None:
     assert array[kept].max() == array.max()
     assert array[kept].min() == array.min()
     assert (kept[0], kept[-1]) == (0, array.size - 1)
+
+
+def test_of_a_message_that_is_too_large_the_words_are_kept() -> None:
+    drawn = chart(leak(), alert())
+    said = Message(
+        id="m", notice="firing", severity="warning", subject="s", body="x" * 6000,
+        facts={"Who": "y" * 6000}, chart=drawn,
+    )  # fmt: skip
+    payload = rows._payload(said)
+    assert len(payload) <= rows.PAYLOAD_LIMIT_BYTES
+    kept = msgspec.json.decode(payload, type=Message)
+    assert (kept.body, kept.facts, kept.chart) == (said.body, said.facts, None)
+    small = msgspec.structs.replace(said, body="x")
+    assert msgspec.json.decode(rows._payload(small), type=Message) == small
