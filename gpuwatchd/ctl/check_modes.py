@@ -289,13 +289,15 @@ def case_of(
     """
     devices = tuple(item for item in state.devices if wants(item.device))
     uids = {item.device.uid for item in devices}
-    alerts = [alert for alert in state.alerts if alert.subject.device_uid in uids]
+    # Where all are wanted, so is what is known of one that is not there any more.
+    every = len(devices) == len(state.devices)
+    alerts = [alert for alert in state.alerts if every or alert.subject.device_uid in uids]
     return Case(
         state=state,
         devices=devices,
         alerts=tuple(alert for alert in alerts if not quiet(alert)),
         silenced=tuple(alert for alert in alerts if quiet(alert)),
-        holdings=tuple(one for one in state.holdings if one.device_uid in uids),
+        holdings=tuple(one for one in state.holdings if every or one.device_uid in uids),
         now_s=time.time(),
         warn=warn,
         crit=crit,

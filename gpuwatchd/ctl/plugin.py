@@ -76,7 +76,8 @@ def parse(words: str, to_number: Callable[[str], float] = float) -> Range:
             raise ValueError("a range is a number, or START:END")
     low = -math.inf if first == "~" else to_number(first) if first else 0.0
     high = to_number(last) if last else math.inf
-    if math.isnan(low) or math.isnan(high) or low > high:
+    ends = [end for end, wanted in ((low, first not in {"", "~"}), (high, last)) if wanted]
+    if not all(math.isfinite(end) for end in ends) or low > high:
         raise ValueError("the range ends before it begins")
     return Range(low, high, inside)
 
@@ -115,13 +116,13 @@ class Perf(NamedTuple):
         "'gpu0_eta'=U;;;0;"
         """
         label = text.clean(self.label).translate({ord("="): "_", ord("'"): "_"})
-        value = "U" if self.value is None else f"{number(self.value)}{self.unit}"
+        value = f"{_maybe(self.value)}{self.unit}" if _maybe(self.value) else "U"
         rest = (self.warn or "", self.crit or "", *(_maybe(v) for v in (self.low, self.high)))
         return f"'{label}'={value};{';'.join(str(part) for part in rest)}"
 
 
 def _maybe(value: float | None) -> str:
-    return "" if value is None else number(value)
+    return number(value) if value is not None and math.isfinite(value) else ""
 
 
 class Answer(NamedTuple):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuwatchd.notify.addresses import Address
 
 EXTRA = "pip install 'gpuwatchd[chat]'"
-_TYPES = {"info": "info", "warning": "warning", "critical": "failure"}
+_TYPES = {"info": "INFO", "warning": "WARNING", "critical": "FAILURE"}
 _LEAKY = ("apprise", "urllib3", "requests")
 """Loggers that write addresses."""
 _STATUS = re.compile(r"\berror=([1-5]\d\d)\b")
@@ -256,7 +256,7 @@ def _prepared(service: Any, message: Message) -> Any:
 def _type(apprise: Any, message: Message) -> Any:
     if message.notice == "resolved":
         return apprise.NotifyType.SUCCESS
-    return apprise.NotifyType(_TYPES[message.severity])
+    return getattr(apprise.NotifyType, _TYPES[message.severity])
 
 
 def _title(message: Message) -> str:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpuwatchd import config
 from gpuwatchd.ctl import plugin, program
-from gpuwatchd.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Silence
+from gpuwatchd.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Silence, Subject
 from gpuwatchd.store import live
 from tests import making
 from tests.cli import world
@@ -269,7 +269,7 @@ def test_a_state_of_somebody_else_is_unknown(
     [
         ("--frobnicate",), ("-w",), ("-w", "ten"), ("-w", "20:10"), ("-c", ""), ("--mode", "all?"),
         ("-t", "0"), ("--gpu", "9"), ("surplus",), ("--config", "/nonexistent.toml"),
-        ("-w", "nan"), ("--mode", "eta", "-w", "50%"), ("-t", "0.000001"),
+        ("-w", "nan"), ("-w", "inf:"), ("--mode", "eta", "-w", "50%"), ("-t", "0.000001"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -319,6 +319,16 @@ def test_an_eta_counts_from_now() -> None:
     assert call("--mode", "eta")[1].perf["gpu0_eta"].value == 2820
 
 
+def test_a_gpu_that_has_gone_is_still_told_of() -> None:
+    gone = world.firing(key="gpu:GPU-9", kind="gpu", severity="critical", title="GPU 9 is lost",
+                        subject=Subject(device_uid="GPU-9"))  # fmt: skip
+    world.write(alerts=(gone,))
+    code, answer = call()
+    assert (code, answer.more[0].startswith("critical: GPU 9 is lost")) == (CRITICAL, True)
+    assert call("--mode", "daemon")[0] == CRITICAL
+    assert call("--gpu", "1")[0] == OK
+
+
 def test_json_says_the_same() -> None:
     world.write()
     done = world.run("check", "--json")
@@ -335,6 +345,45 @@ def test_it_starts_without_heavy_modules() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+_RANGES = st.none() | st.sampled_from([plugin.parse(words) for words in ("@1:2", "~:5", "3:", "0")])
+_PERF = st.builds(
+    plugin.Perf,
+    label=st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=12).filter(
+        lambda words: bool(words.strip())
+    ),
+    value=st.none() | st.floats(-1e15, 1e15) | st.just(math.inf) | st.just(math.nan),
+    unit=st.sampled_from(["", "s", "%", "B", "c"]),
+    warn=_RANGES,
+    crit=_RANGES,
+    low=st.none() | st.floats(-1e15, 1e15),
+    high=st.none() | st.floats(0, 1e15),
+)
+
+
+@given(
+    st.builds(
+        plugin.Answer,
+        state=st.sampled_from([OK, WARNING, CRITICAL, UNKNOWN]),
+        line=st.text(min_size=1).filter(lambda words: bool(plugin.safe(words))),
+        perf=st.lists(_PERF, max_size=4, unique_by=lambda one: str(one).partition("'=")[0]).map(
+            tuple
+        ),
+        more=st.lists(st.text(), max_size=30).map(tuple),
+    )
+)
+def test_whatever_is_said_can_be_read_again(answer: plugin.Answer) -> None:
+    found = read(plugin.render(answer) + "\n")
+    assert found.state == plugin.STATES[answer.state]
+    assert found.line == plugin.safe(answer.line)
+    assert [one.value for one in found.perf.values()] == [
+        pytest.approx(one.value, abs=0.001)
+        if one.value is not None and math.isfinite(one.value)
+        else None
+        for one in answer.perf
+    ]
+    assert len(found.more) <= 20
 
 
 # ---- ranges --------------------------------------------------------------------------------------
