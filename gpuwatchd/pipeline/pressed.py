@@ -21,9 +21,9 @@ import msgspec
 from gpuwatchd import text, units
 from gpuwatchd.act import ACTIONS, terminal
 from gpuwatchd.errors import ActionError, GpuwatchdError
-from gpuwatchd.model import Button, Message
-from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.model import Button
 from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.answers import Speaker, reply, sentence
 from gpuwatchd.registry import load
 from gpuwatchd.store import actions, silences
 from gpuwatchd.store.actions import Action
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.config import Config
-    from gpuwatchd.model import Alert, ButtonName, ProcessInfo, ProcessKey
+    from gpuwatchd.model import Alert, ButtonName, Message, ProcessInfo, ProcessKey, Silence
     from gpuwatchd.pipeline.silencing import Silencing
     from gpuwatchd.store.actions import Phase
     from gpuwatchd.store.checkpoints import Checkpoint
@@ -171,7 +171,7 @@ class Pressed:
         self._silencing = silencing
         self._shelf = shelf
         self._booted_at_s = booted_at_s
-        self._speaker = _Speaker(say)
+        self._speaker = Speaker(say)
         self._mono = mono
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._running: list[threading.Thread] = []
@@ -232,8 +232,8 @@ class Pressed:
         if press.name == "show":
             self._show(alert, press.message)
         elif alert is None:
-            done = "nothing was snoozed" if press.name == "snooze" else "nobody was asked"
-            self._answer(press.message, f"It is over already: {done}.")
+            done = "Nothing was snoozed" if press.name == "snooze" else "Nobody was asked"
+            self._answer(press.message, done, "It is over already.")
         elif press.name == "snooze":
             self._snooze(alert, press.message, known, now_s)
         else:
@@ -244,16 +244,18 @@ class Pressed:
     ) -> None:
         """Silence the alert, and those that the same notice was about."""
         others = [known[key] for key in message.also if key in known]
-        until_s = now_s + SNOOZE_S
+        kept: list[Silence] = []
         for one in (alert, *others):
             made = silences.of_alert(
                 one, now_s=now_s, for_s=SNOOZE_S, who=_user(), why="the button on its pop-up"
             )
-            until_s = self._silencing.add(made, now_s).until_at_s
-        said = f"Quiet until {units.clock(until_s, now_s=now_s)}."
-        if alert.severity != "critical":
-            said += " You are told all the same when it becomes critical."
-        self._answer(message, said, f"gpuwatchctl snooze clear {shlex.quote(alert.key)}")
+            kept.append(self._silencing.add(made, now_s))
+        head = f"Snoozed until {units.clock(kept[0].until_at_s, now_s=now_s)}"
+        said = "You are told all the same when it becomes critical."
+        if alert.severity == "critical":
+            said = "You are not told of it until then."
+        row = kept[0].row
+        self._answer(message, head, said, "" if row is None else f"gpuwatchctl snooze clear {row}")
 
     def _show(self, alert: Alert | None, message: Message) -> None:
         key = message.alert_key
@@ -266,8 +268,9 @@ class Pressed:
             try:
                 self._windows.append(terminal.show(command, chosen))
             except GpuwatchdError as error:
-                said = f"No window could be opened: {error.message}. Type this in a terminal:"
-                self._speaker.say(_reply(message, said, shlex.join(command)))
+                said = f"{sentence(error.message)} Type this in a terminal:"
+                head = "No window could be opened"
+                self._speaker.say(reply(message, head, said, shlex.join(command)))
 
         self._start(work, message)
 
@@ -284,7 +287,8 @@ class Pressed:
                 result, phase = error.message, "refused"
             log.info("checkpoint %s: %s", phase, result)
             self._ended.put(_Ended(process, phase, result, now_s, message))
-            self._speaker.say(_reply(message, f"{result[:1].upper()}{result[1:]}."))
+            head = "Asked to save" if phase == "done" else "Not asked to save"
+            self._speaker.say(reply(message, head, sentence(result)))
 
         if not self._start(work, message):
             self._write(process, "refused", "too much is being done already", now_s)
@@ -297,12 +301,12 @@ class Pressed:
             by = "as was said" if newest.said_by != "file" else newest.detail or "a new file"
             result = f"has saved: {by}"
             self._write(process, "done", result, now_s)
-            self._answer(asked.message, f"It {result}.")
+            self._answer(asked.message, "It has saved", by)
         elif not 0 <= now_s - asked.at_s < CONFIRM_S:
             del self._unconfirmed[process]
 
-    def _answer(self, message: Message, said: str, command: str = "") -> None:
-        self._start(lambda: self._speaker.say(_reply(message, said, command)), message)
+    def _answer(self, message: Message, head: str, said: str, command: str = "") -> None:
+        self._start(lambda: self._speaker.say(reply(message, head, said, command)), message)
 
     def _start(self, work: Callable[[], None], message: Message) -> bool:
         """Do something in a thread of its own; False when too much is being done already."""
@@ -337,51 +341,10 @@ class Pressed:
         self._shelf.write_now(lambda connection: actions.insert(connection, row))
 
 
-class _Speaker:
-    """Says what came of a press, where it was pressed."""
-
-    def __init__(self, say: Callable[[Message], object] | None) -> None:
-        self._say = say
-        self._lock = threading.Lock()
-        self._close: Callable[[], None] | None = None
-
-    def say(self, message: Message) -> None:
-        """Show an answer; a desktop that has gone away meanwhile is no reason to fail."""
-        with self._lock:
-            if self._say is None:
-                notifier = load(NOTIFIERS, "desktop")(timeout=10.0, buttons=False)
-                self._say, self._close = notifier.send, notifier.close
-            say = self._say
-        try:
-            say(message)
-        except GpuwatchdError as error:
-            log.warning("an answer could not be shown: %s", error.message)
-
-    def close(self) -> None:
-        """Let go of the desktop."""
-        with self._lock:
-            close, self._close = self._close, None
-        if close is not None:
-            close()
-
-
 def _same(alert: Alert, message: Message) -> bool:
     """Say whether a notice was about this life of the alert, not about an earlier one."""
     first = messages.message_id(alert, "firing", 1)
     return first in {message.id, message.thread}
-
-
-def _reply(message: Message, said: str, command: str = "") -> Message:
-    incident = message.thread or message.id
-    return Message(
-        id=f"answer-{incident}",
-        notice="test",
-        severity="info",
-        subject=message.subject,
-        body=said,
-        command=command,
-        alert_key=message.alert_key,
-    )
 
 
 def _user() -> str:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HEEDS = """
-import signal, sys, time
+import os, signal, sys, time
 def save(*_):
-    open(sys.argv[1], "a").write("saved\\n")
+    with open(sys.argv[1] + ".new", "w") as file:
+        file.write("saved\\n")
+    os.replace(sys.argv[1] + ".new", sys.argv[1])
 signal.signal(signal.SIGUSR1, save)
 print("ready", flush=True)
 while True:

@@ -86,8 +86,9 @@ def test_snooze_silences_for_an_hour_and_says_so(world: World) -> None:
     assert silence.row is not None
     assert silence.who
     (said,) = world.said
-    assert said.body.startswith("Quiet until ")
-    assert "when it becomes critical" in said.body
+    assert said.subject.startswith("Snoozed until ")
+    assert said.body.endswith("when it becomes critical.")
+    assert said.command == f"gpuwatchctl snooze clear {silence.row}"
     assert said.notice == "test"
 
 
@@ -114,7 +115,8 @@ def test_a_press_that_comes_too_late_does_nothing_and_says_so(
     assert world.silencing.active == ()
     assert world.rows() == []
     (said,) = world.said
-    assert said.body.startswith("It is over already: ")
+    assert said.subject in {"Nothing was snoozed", "Nobody was asked"}
+    assert said.body.endswith("It is over already.")
 
 
 def test_a_double_click_is_one_press(world: World) -> None:
@@ -169,7 +171,7 @@ def test_without_a_terminal_the_command_is_said(
     monkeypatch.setattr(terminal, "show", show)
     world.press("show", alert(notices=1))
     (said,) = world.said
-    assert "no display" in said.body
+    assert "No display" in said.body
     assert said.command == "gpuwatchctl explain leak:x"
 
 
@@ -200,7 +202,8 @@ def test_a_job_is_asked_and_both_rows_are_kept(world: World, tmp_path: Path) -> 
     assert done.result.endswith("not confirmed")
     assert asked.who == done.who != ""
     (said,) = world.said
-    assert said.body.startswith("Asked ")
+    assert said.subject == "Asked to save"
+    assert said.body.endswith("not confirmed.")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -284,7 +287,8 @@ def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path
         world.step([about])
         world.step([about])
     assert [row.result for row in world.rows()][2:] == ["has saved: new.ckpt"]
-    assert [said.body for said in world.said][1:] == ["It has saved: new.ckpt."]
+    assert [said.subject for said in world.said] == ["Asked to save", "It has saved"]
+    assert "new.ckpt" in world.said[1].body
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
