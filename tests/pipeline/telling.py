@@ -305,6 +305,7 @@ def _digests() -> Iterator[tuple[str, Message]]:
         "why": "of the day",
         "from_s": NOW_S - 24 * HOUR_S,
         "now_s": NOW_S,
+        "host": "lab3",
     }
     yield "digest", messages.digest(some, **day)
     yield "digest-empty", messages.digest([], **day)

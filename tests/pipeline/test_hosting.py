@@ -67,7 +67,7 @@ def test_a_leak_on_the_host_is_found_and_told_as_one_of_the_host() -> None:
     message = post.taken[0].message
     assert re.fullmatch(
         r"(CRITICAL: )?host memory of (python )?train.py\[4711\]( of alice)? (probably|possibly) "
-        r"leaks, out of memory in \d+h \d\dm",
+        r"leaks, out of memory in \d+h \d\dm.*",
         message.subject,
     )
     words = " ".join([message.subject, message.body, *message.facts, *message.facts.values()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_the_time_left_is_that_of_now_not_of_the_judgement() -> None:
     told = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 600.0)
     assert "Full in 0h 37m (0h 29m - 0h 52m), at " in told.body
     late = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 2_900.0)
-    assert late.subject.endswith("no news for 0h 48m")
+    assert late.subject.partition(" (")[0].endswith("no news for 0h 48m")
     assert "Full at any moment: " in late.body
 
 
@@ -118,7 +119,20 @@ def test_ranks_are_told_by_their_common_pace() -> None:
 def test_a_notice_on_several_names_them_and_the_first_to_be_full() -> None:
     told = dict(telling.cases())["firing-group"]
     assert told.also == ("leak:2", "leak:3")
-    assert told.subject.endswith("and 2 more probably leak, first full in 0h 20m")
+    assert "and 2 more probably leak, first full in 0h 20m" in told.subject
+    assert told.body.startswith("The first: grows 12.4 MB/min")
+    assert told.facts["Silence"] == "gpuwatchctl snooze --job 'slurm 42.0' 1h"
+
+
+def test_a_rude_job_is_no_command_of_a_shell() -> None:
+    job = "x'; rm -rf ~; echo *"
+    one = alert(notices=1, about=About(job=job, gpu="0"))
+    told = messages.compose(one, "firing", now_s=NOW_S, also=(one,))
+    words = shlex.split(told.facts["Silence"])
+    assert words == ["gpuwatchctl", "snooze", "--job", job.replace("*", "[*]"), "1h"]
+    none = alert(notices=1, about=About(gpu="0:1"))
+    other = messages.compose(none, "firing", now_s=NOW_S, also=(none,))
+    assert other.facts["Silence"] == "gpuwatchctl snooze --gpu 0:1 1h"
 
 
 def test_what_is_passed_along_is_in_the_message() -> None:

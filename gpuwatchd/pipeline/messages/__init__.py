@@ -7,15 +7,13 @@ pop-up; the facts say the rest, each thing once. All of it fits on a screen of 2
 
 from __future__ import annotations
 
-import functools
-import platform
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import cost, text, units
+from gpuwatchd import cost, units
 from gpuwatchd.model import Message
-from gpuwatchd.pipeline.messages import facts, wording
+from gpuwatchd.pipeline.messages import facts, here, wording
 from gpuwatchd.pipeline.messages.digest import digest
 from gpuwatchd.pipeline.messages.wording import SUBJECT_CHARS
 
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Alert, Button, Chart, EtaRange, Finding, NoticeKind
 
 __all__ = ["SUBJECT_CHARS", "compose", "digest", "eta_words", "growth_line", "message_id"]
-
-_HOST_CHARS = 40
 
 
 def eta_words(eta: EtaRange | None) -> str:
@@ -58,11 +54,6 @@ def message_id(alert: Alert, notice: NoticeKind, number: int) -> str:
     return f"{hashlib.sha256(seed.encode('utf-8', 'replace')).hexdigest()[:24]}@gpuwatchd"
 
 
-@functools.cache
-def _own_name() -> str:
-    return text.clean(platform.node().partition(".")[0], limit=_HOST_CHARS)
-
-
 def compose(
     alert: Alert,
     notice: NoticeKind,
@@ -91,14 +82,14 @@ def compose(
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
     crashed = wording.crashed(alert)
-    name = _own_name() if host is None else text.clean(host, limit=_HOST_CHARS)
+    name = here.name(host)
     return Message(
         id=own,
         notice=notice,
         # What probably ran out of memory has not recovered.
         severity="info" if notice == "resolved" and not crashed else alert.severity,
-        subject=wording.subject(alert, notice, now_s=now_s, also=also),
-        body="\n".join(wording.body(alert, now_s=now_s)),
+        subject=wording.subject(alert, notice, now_s=now_s, also=also, host=name),
+        body="\n".join(wording.body(alert, now_s=now_s, others=bool(also))),
         facts=facts.facts(alert, notice, now_s=now_s, also=also, host=name),
         command=facts.command(alert, notice),
         thread=first if own != first else None,
@@ -115,7 +106,8 @@ def _money(alert: Alert) -> str:
     """Return the line on money; of what is over only what a crash has cost."""
     if alert.cost is None or (alert.state == "resolved" and not wording.crashed(alert)):
         return ""
-    if alert.state != "resolved":
+    if alert.state != "resolved" and wording.calm_since_s(alert) is None:
         return cost.line(alert.cost)
+    # Nothing is added until memory is full where it is over, or does not grow.
     spent = msgspec.structs.replace(alert.cost, at_risk_usd=None, at_risk_gpu_hours=None)
     return cost.line(spent)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import text, units
 from gpuwatchd.model import Message
-from gpuwatchd.pipeline.messages import wording
+from gpuwatchd.pipeline.messages import here, wording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,13 @@ _ENTRY_CHARS = 130
 
 
 def digest(
-    alerts: Sequence[Alert], *, number: str, why: str, from_s: float, now_s: float
+    alerts: Sequence[Alert],
+    *,
+    number: str,
+    why: str,
+    from_s: float,
+    now_s: float,
+    host: str | None = None,
 ) -> Message:
     """Return one message on several alerts, the worst and those that are open first.
 
@@ -34,6 +40,8 @@ def digest(
         Of what it is a digest: "of the day", "of quiet hours".
     from_s, now_s
         The period, epoch seconds.
+    host
+        Name of this machine; by default as it calls itself.
     """
     import hashlib  # noqa: PLC0415 - brings the whole of OpenSSL into a daemon that has no alert
 
@@ -60,7 +68,9 @@ def digest(
         notice="digest",
         severity=worst,
         subject=text.cut(
-            f"{said} since {units.moment(from_s, now_s=now_s)}{state}", wording.SUBJECT_CHARS
+            f"{said} since {units.moment(from_s, now_s=now_s)}{state}"
+            f"{wording.on_host(here.name(host))}",
+            wording.SUBJECT_CHARS,
         ),
         body="\n".join(_body(ordered, text.clean(why), now_s)),
         facts=entries,

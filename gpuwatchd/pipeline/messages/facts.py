@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import shlex
 from typing import TYPE_CHECKING
 
 from gpuwatchd import text, units
@@ -36,7 +38,7 @@ def facts(
         said["Alert"] = _life(alert, now_s)
     else:
         said["Advice"] = advice(alert)
-        said |= _ways_out(alert)
+        said |= _ways_out(alert, also)
     if notice == "repeat":
         said["Reminder"] = _reminder(alert, now_s)
     return {label: _short(value) for label, value in said.items() if value}
@@ -113,12 +115,26 @@ def command(alert: Alert, notice: NoticeKind) -> str:
     return f"gpuwatchctl explain {target(alert)}"
 
 
-def _ways_out(alert: Alert) -> dict[str, str]:
+def _ways_out(alert: Alert, also: Sequence[Alert]) -> dict[str, str]:
     """Return how to hear no more of it."""
-    ways = {"Silence": f"gpuwatchctl snooze {target(alert)} 1h"}
+    ways = {"Silence": f"gpuwatchctl snooze {_all_of(alert, also) or target(alert)} 1h"}
     if alert.kind == "leak":
         ways["If normal"] = f"gpuwatchctl feedback {target(alert)} normal"
     return ways
+
+
+def _all_of(alert: Alert, also: Sequence[Alert]) -> str:
+    """Return the rule that several alerts fit: their job, else their device; "" without one."""
+    about = alert.about
+    if not also or about is None:
+        return ""
+    if about.job and all(one.about is not None and one.about.job == about.job for one in also):
+        # To be copied into a shell: nobody's name may end there as a command.
+        return f"--job {shlex.quote(glob.escape(text.clean(about.job, limit=80)))}"
+    uid = alert.subject.device_uid
+    if about.gpu and all(one.subject.device_uid == uid for one in also):
+        return f"--gpu {shlex.quote(about.gpu)}"
+    return ""
 
 
 def _life(alert: Alert, now_s: float) -> str:

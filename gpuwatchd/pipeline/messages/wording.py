@@ -23,6 +23,7 @@ STALE_S = 600.0
 """Figures that are older than this are said to be."""
 _WHY_CHARS = 44
 _LEAST_NAME = 12
+_HOST_CHARS = 16
 _EVIDENCE_CHARS = 240
 _REASON_CHARS = 310
 LEAST_FLAPS = 2
@@ -46,7 +47,7 @@ _KINDS = {
 
 _MODEL = re.compile(r"^((?:GPU|MIG) [\w:]+) \([^()]*\)")
 _RUNS = re.compile(r"^(\d+ ranks of [^()]+) \([^()]*\)")
-_OWNER = re.compile(r"(\[\d+\]) of \S+$")
+_OWNER = re.compile(r"(?<=\]) of \S+$|(?<=\S) of \S+(?= on (?:GPU|MIG) )")
 _INTERPRETER = re.compile(r"\bpython[\d.]* (?=\S+\[)")
 _PID = re.compile(r"\[\d+\]$")
 _MANY = re.compile(r"(?:host memory of )?\d+ ranks ")
@@ -77,7 +78,8 @@ def brief(title: str) -> str:
     >>> brief("4 ranks of torchrun 7f3a (python train.py) of alice on GPU 0-3")
     '4 ranks of torchrun 7f3a of alice on GPU 0-3'
     """
-    return _RUNS.sub(r"\1", _MODEL.sub(r"\1", text.clean(title).strip()))
+    short = _RUNS.sub(r"\1", _MODEL.sub(r"\1", text.clean(title).strip()))
+    return short.replace("memory that no listed process owns", "memory that nobody owns")
 
 
 def fitted(title: str, room: int) -> str:
@@ -93,7 +95,7 @@ def fitted(title: str, room: int) -> str:
     'GPU 0: tr…[4711]'
     """
     if len(title) > room:
-        title = _OWNER.sub(r"\1", title)
+        title = _OWNER.sub("", title)
     if len(title) > room:
         title = _INTERPRETER.sub("", title)
     pid = _PID.search(title)
@@ -131,13 +133,25 @@ def calm_since_s(alert: Alert) -> float | None:
     return None if alert.state == "resolved" else alert.clear_since_s
 
 
-def subject(alert: Alert, notice: NoticeKind, *, now_s: float, also: Sequence[Alert] = ()) -> str:
+def subject(
+    alert: Alert,
+    notice: NoticeKind,
+    *,
+    now_s: float,
+    also: Sequence[Alert] = (),
+    host: str = "",
+) -> str:
     """Return the line that must be enough on a lock screen, at most 78 characters."""
-    lead, who = _lead(alert, notice), brief(_who(alert))
-    beside = SUBJECT_CHARS - len(lead) - len(_OWNER.sub(r"\1", who))
-    end = tail(alert, notice, now_s=now_s, also=also, room=max(_WHY_CHARS, beside))
+    lead, who, on = _lead(alert, notice), brief(_who(alert)), on_host(host)
+    beside = SUBJECT_CHARS - len(lead) - len(on) - len(_INTERPRETER.sub("", _OWNER.sub("", who)))
+    end = tail(alert, notice, now_s=now_s, also=also, room=max(_WHY_CHARS, beside)) + on
     room = max(SUBJECT_CHARS - len(lead) - len(end), _LEAST_NAME)
     return text.cut(f"{lead}{fitted(who, room)}{end}", SUBJECT_CHARS)
+
+
+def on_host(host: str) -> str:
+    """Return " (lab3)"; "" where the name is not known."""
+    return f" ({text.cut(host, _HOST_CHARS)})" if host else ""
 
 
 def _who(alert: Alert) -> str:
@@ -292,8 +306,18 @@ def evidence(reason: str) -> str:
     return text.cut(kept.strip(" ,;"), _EVIDENCE_CHARS)
 
 
-def body(alert: Alert, *, now_s: float) -> list[str]:
-    """Return the two to five lines that a pop-up shows below the subject."""
+def body(alert: Alert, *, now_s: float, others: bool = False) -> list[str]:
+    """Return the two to five lines that a pop-up shows below the subject.
+
+    With ``others`` it is said that the figures are those of the first.
+    """
+    lines = _body(alert, now_s)
+    if others:
+        lines[0] = f"The first: {lines[0][:1].lower()}{lines[0][1:]}"
+    return lines
+
+
+def _body(alert: Alert, now_s: float) -> list[str]:
     if alert.state == "resolved":
         grew = [growth(alert, now_s=now_s)] if alert.kind == "leak" else []
         return [_ending(alert, now_s), *grew]
