@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.promises.post_office import DOWN, WRONG, Channel, Office
@@ -126,6 +126,8 @@ class Run:
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
+@example([("fail_all", WRONG), ("tell", 0, "warning"), ("pass", 1.0)], ())
+@example([("fail_all", DOWN), ("tell", 0, "warning"), ("crash", True), ("pass", 125.0)], ("email",))
 @given(st.lists(_EVENTS, max_size=14), st.sampled_from([(), ("email",), ("email", "chat")]))
 def test_no_order_of_events_loses_an_alert(
     events: list[tuple[Any, ...]], fallback: tuple[str, ...]
