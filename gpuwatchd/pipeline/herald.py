@@ -29,6 +29,8 @@ log = logging.getLogger("gpuwatchd")
 STALE_S = 600.0
 """Nobody is reminded of an alert whose subject has not been seen for this long."""
 STALE = policy.STALE
+UNHEARD = "that it began has reached nobody"
+"""Why nobody is told that something is over."""
 _HOUR_S = 3600.0
 
 Opening = tuple[str, float]
@@ -147,7 +149,7 @@ class Herald:
         }
         news = self._news(source, told, changes, now_s)
         owed = self._bygone.owed(source)
-        if not told and not news and not owed:
+        if not (told or news or owed):
             self._open.pop(source, None)
             return []
         for one in told.values():
@@ -179,7 +181,10 @@ class Herald:
             now = alert
             bearer = told.get(alert.key)
             if alert.state == "resolved":
-                self._bygone.over(source, alert, rules, now_s)
+                if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
+                    now = msgspec.structs.replace(alert, next_notice_at_s=None, held_back=UNHEARD)
+                    self._explain(now, UNHEARD, now_s)
+                self._bygone.over(source, now, rules, now_s)
             elif bearer is not None and bearer.alert is not None:
                 now = self._dresser.introduced(bearer.alert)
                 now = msgspec.structs.replace(now, group=now.group or policy.group_of(now))
@@ -187,27 +192,33 @@ class Herald:
                     now, not_over = self._bygone.reopened(source, now, rules, now_s)
                     if not_over is not None:
                         news[not_over.key, not_over.opened_at_s] = not_over
-                        self._say_back(not_over, now_s)
+                        self._explain(not_over, BACK, now_s)
                 bearer.alert = now
             news[now.key, now.opened_at_s] = now
         return news
 
-    def _say_back(self, alert: Alert, now_s: float) -> None:
-        """Write down why nobody is told that an alert was over."""
+    def _is_unheard(self, key: str) -> bool:
+        """Say whether every channel has given up to tell that an alert began."""
+        if self._history is None or key not in self._post.untold():
+            return False
+        # What still waits is dropped by the post, with the end of what it tells.
+        return not any(
+            key in {one.alert_key, *one.message.also} for one in self._history.pending_deliveries()
+        )
+
+    def _explain(self, alert: Alert, why: str, now_s: float) -> None:
+        """Write down why nobody is told that an alert is over."""
+        decision = Decision(
+            finding_id=alert.finding.id,
+            alert_key=alert.key,
+            kind="hold",
+            target="",
+            notice="resolved",
+            reason=why,
+            at_s=now_s,
+        )
         if self._history is not None:
-            self._history.decide(
-                [
-                    Decision(
-                        finding_id=alert.finding.id,
-                        alert_key=alert.key,
-                        kind="hold",
-                        target="",
-                        notice="resolved",
-                        reason=BACK,
-                        at_s=now_s,
-                    )
-                ]
-            )
+            self._history.decide([decision])
 
     def _announced(
         self, source: str, told: dict[str, Bearer], owed: list[Alert], now_s: float

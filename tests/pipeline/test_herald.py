@@ -61,6 +61,7 @@ class Case:
         self.begin()
 
     def begin(self) -> None:
+        """Begin with what the history has."""
         self.history = History.open(
             self.directory, StoreSection(min_free_mib=0), boot_id="boot", clock=self.clocks.wall,
             monotonic=self.clocks.mono,
@@ -213,4 +214,19 @@ def test_the_clock_of_the_wall_moves_no_cooldown(tmp_path: Path) -> None:
     case.run(5)
     assert case.told == ["firing", "resolved"]
     assert case.post.taken[1].message.thread == first.message.id
+    case.pipeline.close()
+
+
+def test_of_what_reached_nobody_nobody_hears_that_it_is_over(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.post.outcome = "failed"  # for good
+    case.run(190)
+    assert case.told == ["firing"]
+    assert case.pipeline.post.untold() == (case.post.taken[0].alert_key,)
+    case.post.outcome = "sent"
+    case.ends_at = case.count
+    case.run(20)
+    assert case.told == ["firing"]
+    (over,) = case.history.over_since(0.0)
+    assert (over.next_notice_at_s, over.held_back) == (None, "that it began has reached nobody")
     case.pipeline.close()

@@ -149,7 +149,7 @@ class World:
         """Begin anew with nothing but the store."""
         watcher: Any = SimpleNamespace(rules=self.rules)
         silencing: Any = SimpleNamespace(active=())
-        post: Any = SimpleNamespace(send=self._send)
+        post: Any = SimpleNamespace(send=self._send, untold=tuple)
         store: Any = self.store
         dresser: Any = Dresser()
         self.silencing = silencing
