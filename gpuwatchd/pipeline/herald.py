@@ -107,6 +107,11 @@ class Herald:
         self.failing: dict[str, str] = {}
         """Alert key -> why no message could be made of it."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to announce even where no alert is given."""
+        return bool(self._open or self._bygone.owing)
+
     def resume(self, over: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
         """Take up what an earlier run left.
 
@@ -142,6 +147,8 @@ class Herald:
         now_s
             The time on the source's clock.
         """
+        if changes:
+            self._silencing.follow(changes, self._wall())
         told = {
             one.alert.key: one
             for one in bearers

@@ -225,7 +225,6 @@ class Pipeline:
         shown_s = self._wall() if taken_at_s is None else taken_at_s
         beside, held = self._beside(shown_s)
         changes, decisions = changes + beside, decisions + held
-        self._guard("silences", lambda: self.silencing.ended(changes, self._wall()))
         self._guard("digest", lambda: self.digests.step(self._wall()))
         self._guard("outbox", lambda: self.post.collect(self._wall()))
         self._guard("history", self._flush)
@@ -321,10 +320,10 @@ class Pipeline:
     def _tell(
         self, label: str, bearers: Sequence[Bearer], changed: list[Alert], now_s: float
     ) -> list[Decision]:
-        def work() -> list[Decision]:
-            return self.herald.announce(label, bearers, changed, now_s)
-
-        return self._guard("policy", work) or []
+        if not (bearers or changed or self.herald.busy):
+            return []  # As in most ticks.
+        told = partial(self.herald.announce, label, bearers, changed, now_s)
+        return self._guard("policy", told) or []
 
     def _flush(self) -> None:
         if self.history is not None:
