@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from gpuwatchd.model import Matcher
+from gpuwatchd.pipeline.handover import KNOWN, UNKNOWN
+from gpuwatchd.pipeline.ranks import GOES_ON
 from gpuwatchd.store import silences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.model import Alert, Silence
     from gpuwatchd.store.profiles import Shelf
@@ -81,19 +84,28 @@ class Silencing:
         self._hold([*others, self._begun(silence, now_s)], now_s)
         return silence
 
-    def ended(self, changes: Iterable[Alert], now_s: float) -> None:
-        """End those that were to last until one of these alerts is over."""
+    def follow(self, changes: Sequence[Alert], now_s: float) -> None:
+        """Go with alerts that have just changed, before anybody is told of them.
+
+        One that goes on under another key, since it is now known who holds the memory or another
+        rank leaks on, stays silenced there. One that is over ends what was to last until then.
+        """
         if not self._held:
             return
-        keys = {alert.key for alert in changes if alert.state == "resolved"}
-        self._end(
-            [
-                one
-                for one in self._held
-                if one.silence.until_resolved and one.silence.matcher.key in keys
-            ],
-            now_s,
-        )
+        for alert in changes:
+            mine = [one for one in self._held if one.silence.matcher.key == alert.key]
+            if alert.state != "resolved" or not mine:
+                continue
+            heir = _heir(alert, changes)
+            if heir is None:
+                mine = [one for one in mine if one.silence.until_resolved]
+            else:
+                for one in mine:
+                    moved = msgspec.structs.replace(
+                        one.silence, matcher=Matcher(key=heir.key), row=None
+                    )
+                    self.add(moved, now_s)
+            self._end(mine, now_s)
 
     def _take(self, found: Iterable[Silence], now_s: float) -> None:
         """Take over what the file says; those that could not be kept there stay."""
@@ -137,3 +149,16 @@ class Silencing:
         if rows and self._shelf is not None:
             self._shelf.write_now(lambda it: [silences.strike(it, row, now_s) for row in rows])
         self._hold([one for one in self._held if one not in over], now_s)
+
+
+def _heir(alert: Alert, changes: Iterable[Alert]) -> Alert | None:
+    """Return the alert that another goes on with; None where it is just over."""
+    if alert.ended not in {KNOWN, UNKNOWN, GOES_ON}:
+        return None
+    others = [one for one in changes if one.state == "firing" and one.kind == alert.kind]
+    if alert.ended != GOES_ON:
+        uid = alert.subject.device_uid
+        return next((one for one in others if one.subject.device_uid == uid), None)
+    # A job may be on several devices.
+    same = (one for one in others if alert.group and one.group == alert.group)
+    return next(same, others[0] if others else None)

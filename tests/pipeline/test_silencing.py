@@ -6,10 +6,13 @@ import time as real
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.model import Matcher, Silence
+from gpuwatchd.pipeline.handover import KNOWN, UNKNOWN
+from gpuwatchd.pipeline.ranks import GOES_ON
 from gpuwatchd.pipeline.silencing import STEP_S, Silencing
 from gpuwatchd.store import silences
 from tests.making import alert
@@ -17,8 +20,6 @@ from tests.store.world import T0, Time, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 HOUR_S = 3600.0
 KEY = Matcher(key="leak:x")
@@ -106,9 +107,9 @@ def test_until_resolved_ends_with_its_alert() -> None:
     time, paper = Time(), Paper(silence(until_resolved=True))
     silencing = on(paper, time)
     silencing.look(time.now_s)
-    silencing.ended([alert(state="resolved", key="leak:y"), alert()], time.now_s)
+    silencing.follow([alert(state="resolved", key="leak:y"), alert()], time.now_s)
     assert len(silencing.active) == 1
-    silencing.ended([alert(state="resolved")], time.now_s)
+    silencing.follow([alert(state="resolved")], time.now_s)
     assert not silencing.active
     assert paper.rows[1].cleared_at_s == T0
 
@@ -117,8 +118,40 @@ def test_other_silences_outlive_the_alert() -> None:
     time, paper = Time(), Paper(silence())
     silencing = on(paper, time)
     silencing.look(time.now_s)
-    silencing.ended([alert(state="resolved")], time.now_s)
+    silencing.follow([alert(state="resolved")], time.now_s)
     assert len(silencing.active) == 1
+
+
+@pytest.mark.parametrize("why", [KNOWN, UNKNOWN, GOES_ON])
+@pytest.mark.parametrize("last", [True, False])
+def test_an_alert_that_goes_on_under_another_key_stays_silenced(why: str, *, last: bool) -> None:
+    time = Time()
+    silencing = on(None, time)
+    silencing.add(silence(row=None, until_resolved=True, why="known"), time.now_s)
+    over = alert(state="resolved", ended=why)
+    heir = alert(key="leak:heir")
+    silencing.follow([over, heir] if last else [heir, over], time.now_s)
+    (one,) = silencing.active
+    assert one.matcher == Matcher(key="leak:heir")
+    assert (one.until_at_s, one.until_resolved, one.why) == (T0 + HOUR_S, True, "known")
+    silencing.follow([alert(key="leak:heir", state="resolved", ended="it ended")], time.now_s)
+    assert not silencing.active
+
+
+def test_moved_to_another_key_it_is_kept_and_the_old_one_struck(tmp_path: Path) -> None:
+    time = Time()
+    history = opened(tmp_path, time)
+    silences.add(tmp_path, silence(row=None))
+    history.shelf.spoken()
+    silencing = Silencing(history.shelf, time.monotonic)
+    silencing.look(time.now_s)
+    heir = alert(key="leak:heir")
+    silencing.follow([alert(state="resolved", ended=KNOWN), heir], time.now_s)
+    again = Silencing(history.shelf, time.monotonic)
+    again.look(time.now_s)
+    assert [one.matcher.key for one in again.active] == ["leak:heir"]
+    assert again.active == silencing.active
+    history.close()
 
 
 def test_what_cannot_be_kept_holds_all_the_same() -> None:
