@@ -38,6 +38,10 @@ class Entry(Value, frozen=True, kw_only=True):
     """With the electricity that is known."""
     electricity_usd: float | None = None
     """Of that, electricity; None where it is not counted."""
+    whole_gpu_hours: float | None = None
+    """Hours for which it was on the device at all: more where others shared it."""
+    whole_usd: float | None = None
+    """What the whole device cost in these."""
     ahead_gpu_hours: float | None = None
     """Of what is at risk: from now until memory is full; None where nothing is foreseen."""
     ahead_usd: float | None = None
@@ -163,6 +167,7 @@ def _entry(
     price = part.price
     hourly = None if price is None else price.running_usd_per_hour
     current = None if price is None else price.electricity_usd_per_hour
+    whole = part.whole_hours if like.what in {"at-risk", "lost"} else None
     return Entry(
         what=like.what,
         key=like.key,
@@ -177,6 +182,8 @@ def _entry(
         gpu_hours=hours,
         usd=None if hours is None or hourly is None else hours * hourly,
         electricity_usd=None if hours is None or current is None else hours * current,
+        whole_gpu_hours=whole,
+        whole_usd=None if whole is None or hourly is None else whole * hourly,
         ahead_gpu_hours=ahead,
         ahead_usd=None if ahead is None or hourly is None else ahead * hourly,
         basis="" if price is None else price.basis,

@@ -22,6 +22,8 @@ class Part(NamedTuple):
     share: float | None
     """Of the device, that falls to it now; 0-1."""
     price: Price | None
+    whole_hours: float | None = None
+    """Hours for which it was on the device at all, whoever else was."""
 
 
 def charge(

@@ -97,7 +97,10 @@ def stint(
     first_at_s = min((had.first_at_s for _, had in found), default=None)
     since_at_s, since = begun(started_at_s, saved_at_s, first_at_s)
     parts = tuple(
-        (uid, Part(had.hours, had.last_share, ask.price(uid, early_s, until_s)))
+        (
+            uid,
+            Part(had.hours, had.last_share, ask.price(uid, early_s, until_s), had.whole_hours),
+        )
         for uid, had in found
     )
     return Stint(parts, since_at_s, since, until_s)

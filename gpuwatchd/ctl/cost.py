@@ -26,6 +26,12 @@ _TITLES: Final = {
     "held": "held without work",
     "saved": "saved by early warning, at least",
 }
+_SHORT: Final = {
+    "at-risk": "at risk now",
+    "lost": "probably lost",
+    "held": "held without work",
+    "saved": "saved",
+}
 _BY: Final[dict[str, Callable[[Entry], str]]] = {
     "gpu": lambda one: one.gpu,
     "user": lambda one: one.user or "(unknown)",
@@ -34,9 +40,9 @@ _BY: Final[dict[str, Callable[[Entry], str]]] = {
 }
 _NAME, _CELL = 24, 11
 _SINCE: Final = {
-    "start": "since its start",
+    "start": "since its start, no checkpoint known",
     "checkpoint": "since its last checkpoint",
-    "first-seen": "since it was first seen",
+    "first-seen": "since it was first seen, no checkpoint known",
 }
 
 
@@ -114,6 +120,8 @@ def _entry_json(one: Entry, prices: Prices) -> dict[str, Any]:
         "gpu_hours": finite(one.gpu_hours),
         **_money_json("cost", one.usd, prices),
         **_money_json("electricity", one.electricity_usd, prices),
+        "whole_gpu_hours": finite(one.whole_gpu_hours),
+        **_money_json("whole", one.whole_usd, prices),
         "ahead_gpu_hours": finite(one.ahead_gpu_hours),
         **_money_json("ahead", one.ahead_usd, prices),
         "basis": text.clean(one.basis) or None,
@@ -294,11 +302,14 @@ def _incidents(out: Out, bill: Bill) -> None:
         hours = "? GPU-hours" if found.gpu_hours is None else f"{found.gpu_hours:,.1f} GPU-hours"
         since = _SINCE[one.since] if what in {"at-risk", "lost"} else ""
         parts: list[output.Part] = [
-            (_TITLES[what].partition(",")[0], "bold"),
+            (_SHORT[what], "bold"),
             one.title,
             f"{_total(out, bill, found)} {since}".strip(),
             hours,
         ]
+        whole = cost.total(e.whole_gpu_hours for e in entries)
+        if whole is not None and found.gpu_hours is not None and whole > found.gpu_hours * 1.01:
+            parts.append(f"its share of {whole:,.1f}, in which others were there too")
         if found.ahead_gpu_hours is not None:
             parts.append(f"{_money(out, bill, found.ahead_usd)} more until memory is full")
         out.line("")
@@ -327,4 +338,4 @@ def _prices(out: Out, bill: Bill) -> None:
             said += f", of {_money(out, bill, price.whole_usd_per_hour)}/h for the whole card"
         if price.source:
             said += f"; {price.source}"
-        out.flow(output.sentence(said, "dim"), first=first, rest="  ", gap=" ")
+        out.flow(output.sentence(said, "dim"), first=first, rest="  ", gap=" ", whole=True)

@@ -84,7 +84,7 @@ def gather(flags: Globals, since_s: float) -> Bill:
         bill.warnings.append(("no-history", words))
         _Counter(flags, bill, state if running else None, None).count(state)
     if not running:
-        at = "it left no word" if state is None else "as it left things"
+        at = "only the history tells" if state is None else "this is how it left things"
         bill.warnings.append(("daemon-absent", f"the daemon is not running: {at}"))
     if prices.off:
         bill.warnings.append(("off", 'money is not counted: [cost] mode = "off"'))

@@ -316,6 +316,26 @@ def test_a_process_and_its_device_are_not_counted_twice(
     assert asked(capsys)["sums"]["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
 
 
+def test_of_a_shared_device_its_share_is_counted_and_the_whole_is_beside_it(
+    past: Past, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun_s = past.now_s - 2 * HOUR_S
+    infos = [
+        ProcessInfo(key=ProcessKey(pid=pid, started_at_s=begun_s), name="p", user="alice")
+        for pid in (1, 2)
+    ]
+    for minute in range(120):
+        uses = [(infos[0], 30 * GIB), (infos[1], 10 * GIB)]
+        one = making.sample(begun_s + minute * 60.0, uses)
+        past.history.record(one, (making.CARD,), {info.key: info for info in infos})
+    live(past, alerts=(past.alert(infos[0]),))
+    (entry,) = asked(capsys)["data"]
+    assert entry["gpu_hours"] == pytest.approx(1.5, abs=0.05)
+    assert entry["whole_gpu_hours"] == pytest.approx(2.0, abs=0.05)
+    assert entry["whole_usd"] == pytest.approx(2 * 4.1, abs=0.2)
+    assert "its share of 2.0" in shown(capsys, "--by", "incident")
+
+
 def test_only_the_devices_that_were_asked_for(
     past: Past, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -187,3 +188,14 @@ def test_drivers_names_find_their_row(name: str, usd: float) -> None:
     found = cost.Prices(CostSection(), prices.builtin()).of(card(name), {}, now_s=NOW_S)
     assert found is not None
     assert found.usd_per_hour == usd
+
+
+def test_the_page_on_costs_shows_every_row() -> None:
+    page = (
+        Path(__file__).parents[2].joinpath("docs", "how-to", "what-it-costs.md").read_text("utf-8")
+    )
+    for row in prices.builtin():
+        told = f"| {row.name} | ${row.usd_per_gpu_hour:g} | {row.basis} | {row.as_of} |"
+        assert told in page
+        assert row.note in page
+    assert page.count("](https://") == len(prices.builtin())
