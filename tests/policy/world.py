@@ -148,7 +148,7 @@ class World:
     def restart(self) -> None:
         """Begin anew with nothing but the store."""
         watcher: Any = SimpleNamespace(rules=self.rules)
-        silencing: Any = SimpleNamespace(active=())
+        silencing: Any = SimpleNamespace(active=(), follow=lambda changes, now_s: None)
         post: Any = SimpleNamespace(send=self._send, untold=tuple)
         store: Any = self.store
         dresser: Any = Dresser()
