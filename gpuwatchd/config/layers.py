@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import msgspec
 
 from gpuwatchd import units
-from gpuwatchd.config import checks, presets
 from gpuwatchd.config.places import SYSTEM_FILE, user_file
 from gpuwatchd.config.sections import Config, Seconds, Section, Size
 from gpuwatchd.errors import ConfigError
@@ -157,6 +156,8 @@ def _convert(raw: dict[str, Any], file: str) -> Config:
             _plainly(text, section, key),
             hint="gpuwatchctl config init prints every key with its default",
         ) from None
+    from gpuwatchd.config import checks  # noqa: PLC0415 - status reads no file, and must be quick
+
     checks.check(config, file)
     return config
 
@@ -305,6 +306,8 @@ def load(
         normal = _normalise(overrides, Config, "", "command line")
         _convert(normal, "command line")
         layers.append((normal, "command line"))
+    from gpuwatchd.config import presets  # noqa: PLC0415
+
     named = [found for table, _ in layers if (found := table.get("policy", {}).get("preset"))]
     preset = named[-1] if named else Config().policy.preset
     merged: dict[str, Any] = {}
