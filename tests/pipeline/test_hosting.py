@@ -155,8 +155,12 @@ def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
     ticks = run(pipeline, 700)
     found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
     assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
-    assert post.told == ["firing: host memory of python train.py[4711] of alice"]
-    assert [a.state for t in ticks for a in t.changes] == ["watch", "firing"]
+    # Of the GPU that hangs people are told as well: that is another alert.
+    assert [told for told in post.told if "host memory" in told] == [
+        "firing: host memory of python train.py[4711] of alice"
+    ]
+    changes = [a.state for t in ticks for a in t.changes if a.subject.host]
+    assert changes == ["watch", "firing"]
 
 
 def test_the_room_of_the_host(tmp_path: Path) -> None:
