@@ -1,7 +1,7 @@
 """A picture of a growth, its fit and where it leads: drawn in a process of its own, then gone.
 
 ``python -m gpuwatchd.notify.chart`` reads an :class:`Order` as JSON on standard input and writes a
-PNG on standard output. Matplotlib takes 73 MiB and most of a second, so the daemon never imports it.
+PNG on standard output. Matplotlib takes 73 MiB and most of a second: the daemon never imports it.
 
 The colours are those of Okabe and Ito, which people who see fewer colours can tell apart; every
 part has a line style or a label of its own besides.
@@ -40,6 +40,8 @@ _LONGEST_WHEN = 32
 _MOST_AHEAD = 8.0
 _LEAST_AHEAD = 0.15
 """The future takes at most, and at least, so many times the width of the past."""
+FOLDER = "gpuwatchd-chart-"
+"""Begins the name of the directory that Matplotlib may write to."""
 _MOST_ORDER_BYTES = 64 * 1024
 _MOST_MEMORY_BYTES = 1024**3
 _MOST_CPU_S = 20
@@ -332,15 +334,26 @@ def _bound() -> None:
 
 def main() -> int:
     """Draw what standard input says; return 0, or 1 with the reason on standard error."""
+    try:
+        return _answer()
+    finally:
+        # Who started us does the same; but he may be gone by now.
+        folder = os.environ.get("MPLCONFIGDIR", "")
+        if os.path.basename(folder).startswith(FOLDER):  # noqa: PTH119 - one word of a path
+            import shutil  # noqa: PLC0415 - of the child alone
+
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answer() -> int:
     _bound()
     try:
         order = msgspec.json.decode(sys.stdin.buffer.read(_MOST_ORDER_BYTES), type=Order)
-        picture = draw(order)
+        sys.stdout.buffer.write(draw(order))
+        sys.stdout.buffer.flush()
     except Exception as error:  # noqa: BLE001 (whatever it is, the mail goes without a picture)
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
-    sys.stdout.buffer.write(picture)
-    sys.stdout.buffer.flush()
     return 0
 
 

@@ -12,6 +12,20 @@ if TYPE_CHECKING:
 SPARK_CHARS = 40
 
 
+def drawable(chart: Chart | None) -> Chart | None:
+    """Return a chart that has a curve; None of anything else.
+
+    Examples
+    --------
+    >>> from gpuwatchd.model import Chart
+    >>> drawable(Chart(at_s=(1.0, 2.0), used_bytes=(5.0,))) is None
+    True
+    """
+    if chart is None or len(chart.at_s) < 2 or len(chart.at_s) != len(chart.used_bytes):
+        return None
+    return chart if chart.at_s[-1] > chart.at_s[0] else None
+
+
 def sparkline(chart: Chart) -> str:
     """Return the curve in two lines: the marks, and what they mean.
 

@@ -60,12 +60,7 @@ class EmailNotifier:
     chart
         Whether a picture is put into the mail.
     timeout
-        Seconds for the whole conversation with the server.
-
-    Attributes
-    ----------
-    timeout_s
-        Seconds for an attempt, its picture and its question to a keyring included.
+        Seconds for an attempt: for all of the conversation, and at most a quarter for the picture.
     """
 
     name = "email"
@@ -95,9 +90,7 @@ class EmailNotifier:
         self._sender = sender or (username if _ADDRESS.fullmatch(username) else "")
         self._to = tuple(to)
         self._chart = chart
-        self._timeout_s = float(timeout)
-        self.timeout_s = self._timeout_s + picture.DEADLINE_S * chart
-        self.timeout_s += secret.KEYRING_S * bool(password_keyring)
+        self.timeout_s = float(timeout)
 
     def __repr__(self) -> str:
         return f"EmailNotifier({self._where}, {self._security}, {len(self._to)} recipients)"
@@ -131,12 +124,13 @@ class EmailNotifier:
             Permanent for refused logins, senders, recipients and certificates and for settings
             that cannot work; else transient.
         """
+        ends_s = time.monotonic() + self.timeout_s
         self._check()
         password = self._password()
         image: bytes | None = None
         if self._chart and message.chart is not None:
-            image = picture.draw(message.chart)
-        ends_s = time.monotonic() + self._timeout_s
+            most_s = min(picture.DEADLINE_S, 0.25 * self.timeout_s)
+            image = picture.draw(message.chart, deadline_s=most_s)
         failure, refused = self._attempt(message, password, image, ends_s)
         if image is not None and isinstance(failure, _TooBigError):
             failure, refused = self._attempt(message, password, None, ends_s)
@@ -277,7 +271,7 @@ class EmailNotifier:
             what = "refused"
         kind: type[NotifyError] = NotifyError
         if code == _TOO_BIG:
-            kind, what, hint = _TooBigError, "refused", "set [notify.email] chart = false"
+            kind, what, hint = _TooBigError, "refused", "raise the size that the server takes"
         # RFC 5321: 5xx is for good, everything else may pass.
         return kind(
             f"{self._where}: {what}: {code} {_safe(error.smtp_error, password)}",
@@ -296,7 +290,7 @@ class EmailNotifier:
             return True, why, "where it wants OAuth, use an app password or a local relay"
         # smtplib turns a timeout while it reads an answer into "disconnected".
         if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
-            return False, f"no answer within {self._timeout_s:g} s", ""
+            return False, f"no answer within {self.timeout_s:g} s", ""
         for kind, permanent, why, hint in _REASONS:
             if isinstance(error, kind):
                 return permanent, why, hint

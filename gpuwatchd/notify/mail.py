@@ -60,7 +60,7 @@ def compose(
     # RFC 3834: no holiday answers to a machine; and what Exchange calls the same.
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
-    mail["X-Priority"] = _PRIORITY["info" if message.notice == "resolved" else message.severity]
+    mail["X-Priority"] = _priority(message)
     mail.set_content(render.plain(message), cte="quoted-printable")
     name = f"chart.{_NOT_IN_CID.sub('-', own[1:-1])}" if picture is not None else ""
     mail.add_alternative(page.html(message, picture=name), subtype="html", cte="quoted-printable")
@@ -71,6 +71,13 @@ def compose(
                 picture, "image", "png", cid=f"<{name}>", filename="chart.png", disposition="inline"
             )
     return mail
+
+
+def _priority(message: Message) -> str:
+    """Return how soon it should be read: a digest waits, however bad what it lists is."""
+    if message.notice == "resolved":
+        return _PRIORITY["info"]
+    return _PRIORITY["warning" if message.notice == "digest" else message.severity]
 
 
 def message_id(name: str, domain: str) -> str:

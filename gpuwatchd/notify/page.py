@@ -92,11 +92,12 @@ def _body(message: Message) -> list[str]:
 
 
 def _chart(message: Message, picture: str) -> list[str]:
-    if message.chart is None:
+    chart = curve.drawable(message.chart)
+    if chart is None:
         return []
-    words = text.for_html(curve.words(message.chart))
+    words = text.for_html(curve.words(chart))
     if not picture:
-        marks, _, scale = curve.sparkline(message.chart).partition("\n")
+        marks, _, scale = curve.sparkline(chart).partition("\n")
         return [
             (
                 f'<p style="{_MONO};margin:0;font-size:13px;line-height:1.1;white-space:pre;'

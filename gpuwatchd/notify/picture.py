@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import text
-from gpuwatchd.notify.chart import Order
+from gpuwatchd.notify import curve
+from gpuwatchd.notify.chart import FOLDER, Order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,15 +54,15 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
     Parameters
     ----------
     chart
-        At least two points.
+        Of a curve.
     deadline_s
         Seconds.
     """
-    if len(chart.at_s) < 2 or not available():
+    if curve.drawable(chart) is None or not available():
         return None
     order = msgspec.json.encode(Order(chart=chart, now_s=time.time()))
     try:
-        folder = tempfile.mkdtemp(prefix="gpuwatchd-chart-")
+        folder = tempfile.mkdtemp(prefix=FOLDER)
     except OSError as error:
         log.debug("no picture: %s", error)
         return None

@@ -102,8 +102,9 @@ def plain(message: Message) -> str:
     gpuwatchd (warning)
     """
     blocks = ["\n".join(_wrapped(line) for line in lines(message.body))]
-    if message.chart is not None:
-        blocks.append(curve.sparkline(message.chart))
+    chart = curve.drawable(message.chart)
+    if chart is not None:
+        blocks.append(curve.sparkline(chart))
     rows = [*facts(message), *commands(message)]
     if message.cost:
         rows.insert(0, ("Cost", text.clean(message.cost, limit=LINE_CHARS)))

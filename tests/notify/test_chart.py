@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from gpuwatchd.model import Chart
 from gpuwatchd.notify import chart as drawing
-from gpuwatchd.notify import curve, picture
+from gpuwatchd.notify import curve, picture, render
+from gpuwatchd.notify.page import html
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+
+    from gpuwatchd.model import Message
 
 GIB = 1024.0**3
 NOW_S = 1_795_313_220.0
@@ -249,3 +252,30 @@ def test_the_channel_itself_never_imports_matplotlib() -> None:
 
 def test_a_chart_keeps_its_shape_in_the_outbox() -> None:
     assert msgspec.json.decode(msgspec.json.encode(leak()), type=Chart) == leak()
+
+
+def test_a_broken_chart_costs_nothing_but_itself(message: Message) -> None:
+    for odd in (
+        Chart(at_s=(), used_bytes=()),
+        Chart(at_s=(1.0,), used_bytes=(5.0,)),
+        Chart(at_s=(1.0, 2.0), used_bytes=(5.0,)),
+        Chart(at_s=(2.0, 2.0), used_bytes=(5.0, 6.0)),
+    ):
+        broken = msgspec.structs.replace(message, chart=odd)
+        assert picture.draw(odd) is None
+        assert render.plain(broken) == render.plain(message)
+        assert html(broken) == html(message)
+
+
+def test_who_draws_cleans_up_also_when_nobody_waits_any_more(
+    drawn_here: None, tmp_path: Path
+) -> None:
+    folder = tmp_path / f"{drawing.FOLDER}x"
+    folder.mkdir()
+    order = msgspec.json.encode(drawing.Order(chart=leak(), now_s=NOW_S))
+    done = subprocess.run(
+        [sys.executable, *picture.PROGRAM], input=order, capture_output=True, check=True,
+        env=picture.environment(os.environ, str(folder)), timeout=60,
+    )  # fmt: skip
+    assert done.stdout.startswith(b"\x89PNG")
+    assert not folder.exists()
