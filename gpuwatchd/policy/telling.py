@@ -167,7 +167,7 @@ class _Teller:
             for one in beside
             if one.state == "firing" and (one.kind == "gpu" or one.subject.process is not None)
         ]
-        self.lost = any(one.kind == "gpu" for one in self.above)
+        self.lost = [one for one in self.above if one.kind == "gpu"]
         self.changed: dict[tuple[str, float], Alert] = {}
         self.decisions: list[Decision] = []
         self.notices: list[Notice] = []
@@ -177,7 +177,7 @@ class _Teller:
         notice = notice_due(alert, self.now_s)
         if notice is None and not (self.lost or alert.held_back or alert.inhibited_by):
             return None
-        alert = self._inhibited(alert)
+        alert = self._inhibited(alert, due=notice is not None)
         found = None if notice is None else self._due(alert)
         if found is None:
             if alert.held_back and alert.held_back != STALE:
@@ -213,9 +213,11 @@ class _Teller:
         )
         return _Due(alert, notice, severity, effective, found)
 
-    def _inhibited(self, alert: Alert) -> Alert:
+    def _inhibited(self, alert: Alert, *, due: bool) -> Alert:
         """Note which alert makes this one no news, or that none does any more."""
-        above = inhibitor(alert, self.above) if alert.state == "firing" else None
+        # Of a lost GPU it is shown at once; of others when there is something to tell.
+        others = self.above if due or alert.inhibited_by else self.lost
+        above = inhibitor(alert, others) if alert.state == "firing" else None
         key = "" if above is None else above.key
         return alert if alert.inhibited_by == key else self._change(alert, inhibited_by=key)
 
