@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "DBUS_SESSION_BUS_ADDRESS"
 SERVER: Final = "org.freedesktop.Notifications"
 LIBRARY_LOG: Final = "desktop_notifier"
+NO_BUS: Final = "no session bus"
 _BUS: Final = "org.freedesktop.DBus"
 _ASK_S: Final = 2.0
 _NO_BUS_HINT: Final = "needs a graphical session; on a machine without one use [notify.email]"
@@ -38,13 +39,11 @@ def addresses(environ: Mapping[str, str], home: Path | None = None) -> list[str]
     found = [environ[VARIABLE]] if environ.get(VARIABLE) else []
     if sys.platform != "linux":
         return found
-    folders = [environ["XDG_RUNTIME_DIR"]] if environ.get("XDG_RUNTIME_DIR") else []
-    for folder in dict.fromkeys([*folders, f"/run/user/{os.getuid()}"]):
-        path = Path(folder) / "bus"
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.getuid():
-                found.append(f"unix:path={path}")
+    path = Path(environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "bus"
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.getuid():
+            found.append(f"unix:path={path}")
     with contextlib.suppress(OSError, RuntimeError):
         notes = ((home or Path.home()) / ".dbus/session-bus").iterdir()
         newest = sorted(notes, key=lambda note: -note.stat().st_mtime)[:_NEWEST]
@@ -138,6 +137,6 @@ def explain(cause: BaseException | str | None) -> NotifyError:
     if type(cause).__name__ in {"InvalidAddressError", "AuthError"} or isinstance(
         cause, (FileNotFoundError, ConnectionError, PermissionError, EOFError)
     ):
-        return NotifyError("no session bus", permanent=False, hint=_NO_BUS_HINT)
+        return NotifyError(NO_BUS, permanent=False, hint=_NO_BUS_HINT)
     said = text.clean(str(cause), limit=160) or type(cause).__name__
     return NotifyError(f"the pop-up failed: {said}", permanent=False)

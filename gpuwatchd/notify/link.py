@@ -89,24 +89,27 @@ class Link:
         """
         named = os.environ.get(bus.VARIABLE)
         failure: NotifyError | None = None
-        for address in bus.addresses(os.environ) or [""]:
-            if address:
-                # The library looks nowhere else.
-                os.environ[bus.VARIABLE] = address
-            try:
-                await self._open()
-            except NotifyError as error:
-                await self.close()
-                if error.permanent:
-                    raise
-                # That there is a bus says more than that there is none at the next place.
-                failure = error if failure is None or "bus" not in error.message else failure
-            else:
-                return
-        if named is not None:
-            os.environ[bus.VARIABLE] = named
-        else:
+        try:
+            for address in bus.addresses(os.environ) or [""]:
+                if address:
+                    # The library looks nowhere else.
+                    os.environ[bus.VARIABLE] = address
+                try:
+                    await self._open()
+                except NotifyError as error:
+                    await self.close()
+                    if error.permanent:
+                        raise
+                    # That nobody answers on a bus says more than that there is none elsewhere.
+                    if failure is None or failure.message == bus.NO_BUS:
+                        failure = error
+                else:
+                    return
+        finally:
+            # Where it is now need not be where it is next time.
             os.environ.pop(bus.VARIABLE, None)
+            if named is not None:
+                os.environ[bus.VARIABLE] = named
         raise failure or bus.explain(None)
 
     async def _open(self) -> None:

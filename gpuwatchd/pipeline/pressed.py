@@ -237,7 +237,8 @@ class Pressed:
         elif press.name == "snooze":
             self._snooze(alert, press.message, known, now_s)
         else:
-            self._checkpoint(alert, press.message, now_s)
+            others = [known[key] for key in press.message.also if key in known]
+            self._checkpoint([alert, *others], press.message, now_s)
 
     def _snooze(
         self, alert: Alert, message: Message, known: dict[str, Alert], now_s: float
@@ -274,24 +275,33 @@ class Pressed:
 
         self._start(work, message)
 
-    def _checkpoint(self, alert: Alert, message: Message, now_s: float) -> None:
-        process = alert.subject.process
+    def _checkpoint(self, alerts: list[Alert], message: Message, now_s: float) -> None:
+        """Ask each process that a notice was about: one rank alone can save nothing."""
         ask = _ask(self.config, self._booted_at_s)
-        self._write(process, "asked", "by the button on its pop-up", now_s)
+        asked = {alert.subject.process: alert.finding for alert in alerts}
+        for process in asked:
+            self._write(process, "asked", "by the button on its pop-up", now_s)
 
         def work() -> None:
-            phase: Phase = "done"
-            try:
-                result = ask.run(alert.finding, dry_run=False)
-            except ActionError as error:
-                result, phase = error.message, "refused"
-            log.info("checkpoint %s: %s", phase, result)
-            self._ended.put(_Ended(process, phase, result, now_s, message))
-            head = "Asked to save" if phase == "done" else "Not asked to save"
-            self._speaker.say(reply(message, head, sentence(result)))
+            said: list[_Ended] = []
+            for process, finding in asked.items():
+                phase: Phase = "done"
+                try:
+                    result = ask.run(finding, dry_run=False)
+                except ActionError as error:
+                    result, phase = error.message, "refused"
+                log.info("checkpoint %s: %s", phase, result)
+                said.append(_Ended(process, phase, result, now_s, message))
+                self._ended.put(said[-1])
+            head = "Asked to save"
+            if all(one.phase != "done" for one in said):
+                head = "Not asked to save"
+            told = "\n".join(sentence(one.result) for one in said)
+            self._speaker.say(reply(message, head, told))
 
         if not self._start(work, message):
-            self._write(process, "refused", "too much is being done already", now_s)
+            for process in asked:
+                self._write(process, "refused", "too much is being done already", now_s)
 
     def _confirm(self, process: ProcessKey, asked: _Asked, now_s: float) -> None:
         """Say that a job has saved, once a checkpoint is seen that is newer than the wish."""

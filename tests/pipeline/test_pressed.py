@@ -207,6 +207,29 @@ def test_a_job_is_asked_and_both_rows_are_kept(world: World, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: Path) -> None:
+    world.pressed.config = ASKS
+    files = tmp_path / "saved-0", tmp_path / "saved-1"
+    with job(files[0]) as first, job(files[1]) as second, job() as deaf:
+        ranks = [
+            msgspec.structs.replace(_about(key_of(one.pid)), key=f"leak:{n}")
+            for n, one in enumerate((first, second, deaf))
+        ]
+        message = messages.compose(ranks[0], "firing", now_s=T0, also=ranks[1:])
+        world.pressed.put("checkpoint", message)
+        world.step(ranks)
+        end = time.monotonic() + 5
+        while not all(file.exists() for file in files) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert deaf.poll() is None
+    assert all(file.exists() for file in files)
+    assert [row.phase for row in world.rows()] == ["asked"] * 3 + ["done", "done", "refused"]
+    (said,) = world.said
+    assert said.subject == "Asked to save"
+    assert "has no handler" in said.body
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_job_that_would_be_ended_is_not_asked(world: World) -> None:
     world.pressed.config = ASKS
     with job() as process:
