@@ -14,6 +14,7 @@ from gpuwatchd.config import PolicySection
 from gpuwatchd.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import digests
 from gpuwatchd.pipeline.digests import Digests, News, following
+from gpuwatchd.pipeline.post import Post
 from tests.making import alert
 from tests.store.world import Time, opened
 
@@ -86,6 +87,42 @@ def test_daily_at_its_hour_only_when_there_is_something(tmp_path: Path) -> None:
     assert [d.message.id for d in history.pending_deliveries()] == [one.message.id]
     run(made, time, 24 * HOUR_S)
     assert len(box.sent) == 2
+    history.close()
+
+
+class Carrier:
+    """A courier that takes everything."""
+
+    def __init__(self) -> None:
+        self.taken: list[Delivery] = []
+
+    def submit(self, delivery: Delivery) -> bool:
+        self.taken.append(delivery)
+        return True
+
+    def results(self) -> list[Delivery]:
+        return []
+
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        return []
+
+
+def test_it_leaves_by_the_post_like_everything_else(tmp_path: Path) -> None:
+    time = Time(at("2026-11-16T20:00"))
+    history = opened(tmp_path, time)
+    carrier = Carrier()
+    policy = PolicySection(digest="daily", digest_channels=("email", "chat"))
+    post = Post(carrier, history, policy=policy, wall=time.clock, mono=time.monotonic)
+    made = Digests(post, history, Held())  # type: ignore[arg-type]
+    made.step(time.now_s)
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    for _ in range(24 * 6):
+        time.pass_s(600)
+        made.step(time.now_s)
+        post.collect(time.now_s)
+    assert [one.channel for one in carrier.taken] == ["email", "chat"]
+    assert len({one.message.id for one in carrier.taken}) == 1
+    assert {one.channel for one in history.pending_deliveries()} == {"email", "chat"}
     history.close()
 
 
