@@ -224,7 +224,7 @@ def test_a_preset_lies_below_the_files(tmp_path: Path) -> None:
     policy = loaded.config.policy
     assert (policy.channels, policy.digest) == (("email",), "daily")
     assert policy.repeat == (7200.0,)
-    assert policy.severity == {"email": "warning", "chat": "critical"}
+    assert policy.severity == {"chat": "critical"}
     assert loaded.origin["policy.channels"] == "preset shared"
     assert loaded.origin["policy.repeat"] == str(tmp_path / "config.toml")
     assert loaded.origin["policy.confirm"] == "default"

@@ -13,7 +13,6 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     # summary each day, and memory that nobody works with is told of too.
     "shared": {
         "channels": ["email"],
-        "severity": {"email": "warning"},
         "digest": "daily",
         "digest-channels": ["email"],
         "repeat": ["4h", "1d"],

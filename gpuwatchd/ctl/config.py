@@ -160,7 +160,7 @@ def validate(file: Path | None) -> int:
         for sentence in rules:
             out.flow([sentence], whole=True)
     for note in notes:
-        out.flow([(f"note: {note}", "yellow")])
+        out.flow([(f"note: {note}", "yellow")], whole=True)
     _warn(loaded.warnings)
     if not flags.quiet:
         out.line(f"valid: {', '.join(files) or 'no file; the defaults are in force'}")

@@ -49,6 +49,18 @@ def used_channels(settings: Config) -> set[str]:
     return {part.channel for part in _uses(settings)}
 
 
+def place_of(settings: Config, channel: str) -> str:
+    """Return where a channel is put to use, in brackets; "" where that is the list of channels.
+
+    Examples
+    --------
+    >>> place_of(Config(), "desktop"), place_of(Config(), "email")
+    ('', '')
+    """
+    keys = [part.key for part in _uses(settings) if part.channel == channel]
+    return f" ({keys[0]})" if keys and keys[0] != "[policy] channels" else ""
+
+
 def problems(settings: Config) -> Iterator[str]:
     """Yield what cannot be meant: names that are none, conditions that nothing fits."""
     policy = settings.policy

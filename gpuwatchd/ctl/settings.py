@@ -254,7 +254,8 @@ def problems(settings: Config) -> list[str]:
     if "email" in used:
         found += _email(settings)
     if "command" in used and not settings.notify.command.argv:
-        found.append("[notify.command] argv: empty, and the channel command is in use")
+        place = ruleset.place_of(settings, "command")
+        found.append(f"[notify.command] argv: empty, and the channel command is in use{place}")
     if "chat" in used and settings.notify.chat.urls_file:
         found += _chat(settings)
     if settings.act.checkpoint == "command" and not settings.act.argv:
@@ -275,7 +276,8 @@ def _email(settings: Config) -> Iterator[str]:
     section = settings.notify.email
     for key, value in (("host", section.host), ("to", section.to)):
         if not value:
-            yield f"[notify.email] {key}: empty, and the channel email is in use"
+            place = ruleset.place_of(settings, "email")
+            yield f"[notify.email] {key}: empty, and the channel email is in use{place}"
     if section.security == "none" and section.host and section.host not in _LOOPBACK:
         yield f'[notify.email] security: "none" is refused for {section.host}'
     if not section.password_file:

@@ -147,6 +147,18 @@ def test_credential_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ChatNotifier().probe().reason == "json at localhost"
 
 
+def test_addresses_that_were_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from gpuwatchd.notify import secret
+
+    monkeypatch.setattr(secret, "_withheld", {})
+    monkeypatch.setenv(addresses.VARIABLE, "ntfy://127.0.0.1/gpu")
+    secret.withhold()
+    assert addresses.VARIABLE not in os.environ
+    assert ChatNotifier().probe().ok
+
+
 # ---- what may be shown ---------------------------------------------------------------------------
 
 SECRETIVE = [
