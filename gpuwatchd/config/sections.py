@@ -224,8 +224,8 @@ class EmailSection(Section, frozen=True, kw_only=True):
     username: str = ""
     """Empty means no login."""
     password_file: str = ""
-    """Readable by you alone (0600). A systemd credential smtp-password comes before it, the variable
-    GPUWATCHD_SMTP_PASSWORD after it."""
+    """Readable by you alone (0600). A systemd credential smtp-password comes before it, the
+    variable GPUWATCHD_SMTP_PASSWORD after it."""
     password_keyring: str = ""
     """Name of a keyring service that has the password of the user name (extra keyring)."""
     sender: str = ""
