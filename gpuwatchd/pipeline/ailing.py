@@ -162,7 +162,7 @@ class Health:
         return Ail(
             kind="gpu",
             subject=Subject(device_uid=device.uid),
-            severity="warning" if state == "reset-required" else "critical",
+            severity="critical" if state in {"lost", "hung"} else "warning",
             title=device_title(device),
             reason="; ".join(said),
             advice=advice,
@@ -173,6 +173,7 @@ class Health:
 
 def _state(seen: Seen) -> str | None:
     """Return a device's state as far as it is known."""
-    if seen.reading is not None:
-        return seen.reading.state
+    reading = seen.reading
+    if reading is not None and reading.state != "no-permission":
+        return reading.state
     return _SILENT if seen.source in _BLIND else None

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from gpuwatchd.config import Config, PolicySection
-from gpuwatchd.model import Alert, DeviceReading, Holding, ProcessInfo, ProcessKey, ProcessUse
+from gpuwatchd.model import Alert, DeviceReading, Holding, ProcessUse
 from gpuwatchd.pipeline.ailing import ALONE_S, DRIVER_S, HUNG_S, RESET_S
 from gpuwatchd.pipeline.alarms import Alarms
-from gpuwatchd.pipeline.idling import BUSY_S, GONE_S, HOLD_S
 from gpuwatchd.pipeline.intake import Intake
 from gpuwatchd.pipeline.seen import Seen
 from gpuwatchd.pipeline.track import Room
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
 
 T0 = 100_000.0
 TICK_S = 5.0
-GIB = 2**30
 OTHER = msgspec.structs.replace(CARD, uid="GPU-other", index=1)
-ALICE = ProcessInfo(
-    key=ProcessKey(pid=4711, started_at_s=90_000.0), name="python", user="alice",
-    argv=("python", "train.py"),
-)  # fmt: skip
 
 
 class Held:
@@ -138,7 +132,7 @@ def test_a_driver_that_is_exchanged_is_no_alarm_until_it_stays_away() -> None:
     assert "nor does the other" in opened[0].finding.reason
 
 
-@pytest.mark.parametrize("state", ["released", "asleep", "no-permission", "unsupported"])
+@pytest.mark.parametrize("state", ["released", "asleep", "unsupported"])
 def test_what_is_meant_or_not_known_is_no_alarm(state: DeviceState) -> None:
     world = World(CARD)
     world.run(10)
@@ -146,7 +140,7 @@ def test_what_is_meant_or_not_known_is_no_alarm(state: DeviceState) -> None:
     assert world.run(7200) == []
 
 
-@pytest.mark.parametrize("state", ["released", "asleep", "no-permission", None])
+@pytest.mark.parametrize("state", ["released", "asleep", "unsupported", "no-permission", None])
 def test_nothing_but_a_good_reading_ends_it(state: DeviceState | None) -> None:
     world = World(CARD, OTHER)
     world.run(10)
@@ -213,6 +207,19 @@ def test_a_source_that_falls_silent_is_told_a_recording_that_ends_is_not() -> No
     seen.source = "nvml"
     assert world.run(DRIVER_S - 10) == []
     (opened,) = world.run(60)
+    assert opened.finding.reason.startswith("nothing can be read")
+    assert opened.severity == "warning"
+
+
+def test_one_that_may_not_be_read_any_more_is_told() -> None:
+    world = World(CARD)
+    world.run(10)
+    world.set(CARD, "no-permission")
+    world.intake.devices[CARD.uid].source = "simulate"
+    assert world.run(3600) == []
+    world.intake.devices[CARD.uid].source = "nvml"
+    world.set(CARD, "no-permission")
+    (opened,) = world.run(DRIVER_S + 10)
     assert opened.finding.reason.startswith("nothing can be read")
 
 
@@ -291,98 +298,3 @@ def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
     world.alarms.config = Config(policy=PolicySection(tell_hardware=False))
     (over,) = world.run(10)
     assert "turned off" in over.ended
-
-
-# ---- memory that is held ------------------------------------------------------------------------
-
-
-def holding(since_s: float = T0, **changes: object) -> Holding:
-    values: dict[str, object] = {
-        "kind": "idle", "device_uid": CARD.uid, "process": ALICE, "held_bytes": 12 * GIB,
-        "since_s": since_s, "evidence": "0 % of the GPU for 3h", "gib_hours": 36.0,
-        "advice": ("ask alice",), "cost_usd": 1.2,
-    }  # fmt: skip
-    return Holding(**{**values, **changes})  # type: ignore[arg-type]
-
-
-USE = ProcessUse(key=ALICE.key, used_bytes=12 * GIB)
-
-
-def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
-    world = World(CARD, tell_held=("idle",))
-    world.set(CARD, "ok", (USE,))
-    world.held.found = (holding(T0),)
-    assert world.run(HOLD_S - 10) == []
-    world.held.found = (holding(T0),)
-    world.run(5)
-    world.held.found = (holding(T0),)
-    (opened,) = world.run(60)
-    assert (opened.kind, opened.severity, opened.opened_at_s) == ("held", "warning", T0)
-    assert opened.title == "GPU 0 (A100): python train.py[4711] of alice"
-    assert opened.finding.reason == (
-        "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; "
-        "36 GiB-hours so far, $1.20"
-    )
-    assert opened.finding.advice[-1] == "ask alice"
-    assert "alice" in opened.finding.advice[0]
-    for _ in range(20):
-        world.held.found = (holding(T0),)
-        assert world.run(30) == []
-    world.held.found = ()
-    assert world.run(BUSY_S - 10) == []
-    (over,) = world.run(30)
-    assert "at work again" in over.ended
-
-
-def test_one_process_on_two_gpus_is_one_alert() -> None:
-    world = World(CARD, OTHER, tell_held=("idle",))
-    world.now_s += 1000
-    world.held.found = (holding(), holding(device_uid=OTHER.uid, held_bytes=4 * GIB))
-    (opened,) = world.run(60)
-    assert opened.finding.reason.startswith("16.0 GiB on 2 GPUs")
-    world.held.found = world.held.found[::-1]
-    assert world.run(600) == []
-    assert [alert.subject.device_uid for alert in world.open] == [CARD.uid]
-
-
-def test_only_the_kinds_that_were_asked_for() -> None:
-    world = World(CARD, tell_held=("gone", "ghost"))
-    world.now_s += 1000
-    world.held.found = (holding(), holding(kind="ghost", process=None))
-    (opened,) = world.run(60)
-    assert opened.subject.unattributed
-    assert opened.key == f"held:{CARD.uid}/unattributed"
-    world = World(CARD)
-    world.now_s += 1000
-    world.held.found = (holding(),)
-    assert world.run(60) == []
-
-
-def test_a_process_that_ended_ends_its_alert_soon_and_an_unknown_list_never() -> None:
-    world = World(CARD, tell_held=("idle",))
-    world.now_s += 1000
-    world.set(CARD, "ok", (USE,))
-    world.held.found = (holding(),)
-    world.run(60)
-    world.held.found = ()
-    world.set(CARD, "lost")
-    world.alarms.config = Config(policy=PolicySection(tell_held=("idle",), tell_hardware=False))
-    assert world.run(3600) == []
-    world.set(CARD, "ok", ())
-    (over,) = world.run(GONE_S + 10)
-    assert "ended" in over.ended
-
-
-def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
-    world = World(CARD, tell_held=("idle",))
-    world.now_s += 1000
-    world.held.found = (holding(),)
-    (opened,) = world.run(60)
-    again = World(CARD, tell_held=("idle",))
-    again.now_s = world.now_s
-    again.set(CARD, "ok", (USE,))
-    again.alarms.adopt(opened, again.now_s)
-    assert again.run(120) == []
-    again.held.found = (holding(),)
-    assert again.run(600) == []
-    assert [alert.key for alert in again.open] == [opened.key]

@@ -1,0 +1,107 @@
+"""Memory that is held without work: one alert per process, told when it lasts, over when it is."""
+
+from __future__ import annotations
+
+from gpuwatchd.config import Config, PolicySection
+from gpuwatchd.model import Holding, ProcessInfo, ProcessKey, ProcessUse
+from gpuwatchd.pipeline.idling import BUSY_S, GONE_S, HOLD_S
+from tests.making import CARD
+from tests.pipeline.test_alarms import OTHER, T0, World
+
+GIB = 2**30
+ALICE = ProcessInfo(
+    key=ProcessKey(pid=4711, started_at_s=90_000.0), name="python", user="alice",
+    argv=("python", "train.py"),
+)  # fmt: skip
+
+
+def holding(since_s: float = T0, **changes: object) -> Holding:
+    values: dict[str, object] = {
+        "kind": "idle", "device_uid": CARD.uid, "process": ALICE, "held_bytes": 12 * GIB,
+        "since_s": since_s, "evidence": "0 % of the GPU for 3h", "gib_hours": 36.0,
+        "advice": ("ask alice",), "cost_usd": 1.2,
+    }  # fmt: skip
+    return Holding(**{**values, **changes})  # type: ignore[arg-type]
+
+
+USE = ProcessUse(key=ALICE.key, used_bytes=12 * GIB)
+
+
+def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.set(CARD, "ok", (USE,))
+    world.held.found = (holding(T0),)
+    assert world.run(HOLD_S - 10) == []
+    world.held.found = (holding(T0),)
+    world.run(5)
+    world.held.found = (holding(T0),)
+    (opened,) = world.run(60)
+    assert (opened.kind, opened.severity, opened.opened_at_s) == ("held", "warning", T0)
+    assert opened.title == "GPU 0 (A100): python train.py[4711] of alice"
+    assert opened.finding.reason == (
+        "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; "
+        "36 GiB-hours so far, $1.20"
+    )
+    assert opened.finding.advice[-1] == "ask alice"
+    assert "alice" in opened.finding.advice[0]
+    for _ in range(20):
+        world.held.found = (holding(T0),)
+        assert world.run(30) == []
+    world.held.found = ()
+    assert world.run(BUSY_S - 10) == []
+    (over,) = world.run(30)
+    assert "at work again" in over.ended
+
+
+def test_one_process_on_two_gpus_is_one_alert() -> None:
+    world = World(CARD, OTHER, tell_held=("idle",))
+    world.now_s += 1000
+    world.held.found = (holding(), holding(device_uid=OTHER.uid, held_bytes=4 * GIB))
+    (opened,) = world.run(60)
+    assert opened.finding.reason.startswith("16.0 GiB on 2 GPUs")
+    world.held.found = world.held.found[::-1]
+    assert world.run(600) == []
+    assert [alert.subject.device_uid for alert in world.open] == [CARD.uid]
+
+
+def test_only_the_kinds_that_were_asked_for() -> None:
+    world = World(CARD, tell_held=("gone", "ghost"))
+    world.now_s += 1000
+    world.held.found = (holding(), holding(kind="ghost", process=None))
+    (opened,) = world.run(60)
+    assert opened.subject.unattributed
+    assert opened.key == f"held:{CARD.uid}/unattributed"
+    world = World(CARD)
+    world.now_s += 1000
+    world.held.found = (holding(),)
+    assert world.run(60) == []
+
+
+def test_a_process_that_ended_ends_its_alert_soon_and_an_unknown_list_never() -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.now_s += 1000
+    world.set(CARD, "ok", (USE,))
+    world.held.found = (holding(),)
+    world.run(60)
+    world.held.found = ()
+    world.set(CARD, "lost")
+    world.alarms.config = Config(policy=PolicySection(tell_held=("idle",), tell_hardware=False))
+    assert world.run(3600) == []
+    world.set(CARD, "ok", ())
+    (over,) = world.run(GONE_S + 10)
+    assert "ended" in over.ended
+
+
+def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.now_s += 1000
+    world.held.found = (holding(),)
+    (opened,) = world.run(60)
+    again = World(CARD, tell_held=("idle",))
+    again.now_s = world.now_s
+    again.set(CARD, "ok", (USE,))
+    again.alarms.adopt(opened, again.now_s)
+    assert again.run(120) == []
+    again.held.found = (holding(),)
+    assert again.run(600) == []
+    assert [alert.key for alert in again.open] == [opened.key]
