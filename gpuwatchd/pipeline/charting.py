@@ -48,8 +48,15 @@ def chart(track: Curve | None, alert: Alert) -> Chart | None:
     """
     if track is None:
         return None
+    try:
+        return _chart(*track.window.window(), alert)
+    except (ArithmeticError, IndexError, ValueError):
+        # Odd numbers cost the picture, never the message.
+        return None
+
+
+def _chart(t_s: FloatArray, used: FloatArray, alert: Alert) -> Chart | None:
     finding = alert.finding
-    t_s, used = track.window.window()
     left_s = 0.0 if finding.eta is None else finding.eta.mid_s
     t_s, used = _since(t_s, used, finding.onset_at_s, left_s)
     if t_s.size < _FEWEST or not float(t_s[-1]) > float(t_s[0]):

@@ -120,6 +120,20 @@ def test_without_an_end_none_is_drawn(changes: dict[str, Any]) -> None:
     assert drawn.mid_s is None
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rate_bytes_per_s": float("nan")},
+        {"judged_at_s": float("inf")},
+        {"eta": EtaRange(low_s=float("nan"), mid_s=float("inf"), high_s=None)},
+        {"onset_at_s": float("nan"), "limit_bytes": float("nan")},
+    ],
+)
+def test_odd_numbers_cost_no_message(changes: dict[str, Any]) -> None:
+    drawn = chart(leak(), alert(**changes))
+    assert drawn is None or msgspec.json.decode(msgspec.json.encode(drawn)) is not None
+
+
 def test_nothing_to_draw() -> None:
     assert chart(None, alert()) is None
     assert chart(Track(np.array([]), np.array([])), alert()) is None
