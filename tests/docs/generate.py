@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from gpuwatchd import config, units
+from gpuwatchd.act import ACTIONS
 from gpuwatchd.ctl import COMMANDS, program
 from gpuwatchd.daemon import command as daemon_command
 from gpuwatchd.detect import DETECTORS
@@ -148,6 +149,7 @@ def tables() -> str:
         ("Log formats", FORMATS),
         ("Detectors", DETECTORS),
         ("Channels", NOTIFIERS),
+        ("Actions", ACTIONS),
         ("Verbs", COMMANDS),
     ):
         lines += [f"## {title}", "", "| name | class |", "|---|---|"]
