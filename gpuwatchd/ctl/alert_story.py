@@ -102,7 +102,11 @@ def _facts(story: Story, now_s: float) -> list[Line]:
 
 def _silent(alert: Alert, found: Found, now_s: float) -> str:
     silence = found.silence(alert, now_s)
-    return "" if silence is None else arrivals.silence(silence, now_s=now_s, alerts=found.alerts)
+    if silence is None:
+        return ""
+    if silence.matcher.key == alert.key:
+        return arrivals.silence_end(silence, now_s=now_s)
+    return arrivals.silence(silence, now_s=now_s, alerts=found.alerts)
 
 
 def _why_quiet(alert: Alert) -> str:

@@ -108,7 +108,7 @@ def _decided(one: Decision) -> str:
     if one.kind == "act":
         return f"asked to act: {one.reason}"
     return (
-        f"{one.notice} told"
+        f"{one.notice} is to be told"
         if one.reason in {one.notice, ""}
         else f"{one.notice} waits: {one.reason}"
     )
@@ -135,11 +135,16 @@ def conditions(matcher: Matcher, alerts: Iterable[Alert] = ()) -> str:
 
 def silence(one: Silence, *, now_s: float, alerts: Iterable[Alert] = ()) -> str:
     """Return a silence in a line: what, until when, by whom, why."""
+    return f"{conditions(one.matcher, alerts)} {silence_end(one, now_s=now_s)}"
+
+
+def silence_end(one: Silence, *, now_s: float) -> str:
+    """Return until when a silence lasts, who wants it and why."""
     until = units.moment(one.until_at_s, now_s=now_s)
     end = f"until it is over, {until} at the latest" if one.until_resolved else f"until {until}"
     who = f", by {one.who}" if one.who else ""
     why = f" ({one.why})" if one.why else ""
-    return text.clean(f"{conditions(one.matcher, alerts)} {end}{who}{why}", limit=400)
+    return text.clean(f"{end}{who}{why}", limit=400)
 
 
 def in_force(silences: Iterable[Silence], now_s: float | None = None) -> tuple[Silence, ...]:

@@ -51,7 +51,11 @@ def pids(incomplete: str) -> list[CompletionItem]:
 
 
 def alert_keys(incomplete: str) -> list[CompletionItem]:
-    """Return the keys of the open alerts."""
+    """Return the ids (and, once a letter is typed, the keys) of the open alerts."""
     state = _state()
     alerts = state.alerts if state is not None else ()
-    return _offer(((alert.key, alert.title) for alert in alerts), incomplete)
+    keys = alerts if incomplete else ()
+    return _offer(
+        (*((one.code, one.title) for one in alerts), *((one.key, one.title) for one in keys)),
+        incomplete,
+    )

@@ -11,22 +11,31 @@ import pytest
 
 from gpuwatchd import config
 from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.model import About, Cost, Decision, Delivery, Matcher, Message, Silence
+from gpuwatchd.ctl import completing, main
+from gpuwatchd.model import (
+    About,
+    ChannelHealth,
+    Cost,
+    Decision,
+    Delivery,
+    Matcher,
+    Message,
+    Silence,
+)
 from gpuwatchd.store.writer import History
 from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.model import Alert, DecisionKind, NoticeKind
 
 
-def message(notice: str, *also: str) -> Message:
+def message(notice: NoticeKind, *also: str) -> Message:
     """Return what was told of the leak."""
     return Message(
         id=f"{notice}@x", notice=notice, severity="warning", subject="s", body="b", also=also
-    )  # type: ignore[arg-type]
+    )
 
 
 def delivery(key: str, channel: str, at_s: float, **changes: Any) -> Delivery:
@@ -38,12 +47,14 @@ def delivery(key: str, channel: str, at_s: float, **changes: Any) -> Delivery:
     return Delivery(alert_key=key, channel=channel, **{**values, **changes})
 
 
-def decision(alert: Alert, at_s: float, reason: str, target: str = "", kind: str = "hold") -> Any:
+def decision(
+    alert: Alert, at_s: float, reason: str, target: str = "", kind: DecisionKind = "hold"
+) -> Decision:
     """Return what policy decided."""
     return Decision(
         finding_id="f", alert_key=alert.key, kind=kind, target=target, notice="firing",
         reason=reason, at_s=at_s,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 def record(
@@ -110,7 +121,7 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
         "cost $25.28 since start, $3.21 more until it is full (yours)",
         "came again 2 times within the hour before",
         "firing held back: 20 messages went out within the hour",
-        "firing told (email, desktop)",
+        "firing is to be told (email, desktop)",
         "firing waits: quiet hours until 07:00 (chat)",
         "firing: email: given up after 4 tries: 550 no such user",
         "firing with 1 other: desktop in place of email: delivered (shown by the server)",
@@ -120,7 +131,7 @@ def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
         "repeat: chat: not sent: overtaken by a later message",
     ):
         assert words in text, words
-    order = [text.index(words) for words in ("held back: 20", "told (email", "waits: quiet")]
+    order = [text.index(words) for words in ("held back: 20", "to be told (email", "waits: quiet")]
     assert order == sorted(order)
 
 
@@ -200,6 +211,7 @@ def test_an_alert_says_why_nobody_hears_of_it(shown: Callable[..., str]) -> None
     assert "bob" not in text
     one = shown("alerts", "show", alert.code)
     assert "it has reached nobody yet: gpuwatchctl notify test" in one
+    assert "silent until" in one
     data = json.loads(shown("alerts", "show", alert.code, "--json"))["data"]
     assert data["reached_nobody"] is True
     assert data["inhibited_by"] == lost.key
@@ -215,3 +227,38 @@ def test_an_alert_of_another_kind_has_no_pace(shown: Callable[..., str]) -> None
     assert "growth" not in text
     assert "full in" not in text
     assert "XID 79: gone" in shown("alerts")
+
+
+def test_tab_offers_ids_first_and_keys_to_those_who_type(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alert = world.firing(title=world.HOSTILE)
+    world.write(alerts=(alert,))
+    assert [one.value for one in completing.alert_keys("")] == [alert.code]
+    assert [one.value for one in completing.alert_keys("leak:")] == [alert.key]
+    assert capsys.readouterr().out == ""
+
+
+def test_hostile_words_change_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = time.time()
+    evil = f"{world.HOSTILE}{'x' * 300}"
+    alert = world.firing(
+        title=evil, held_back=evil, ended=evil, inhibited_by=evil, about=About(user=evil),
+    )  # fmt: skip
+    silence = Silence(
+        matcher=Matcher(user=evil), from_at_s=0.0, until_at_s=now_s + 99, who=evil, why=evil
+    )
+    record(
+        [alert],
+        [delivery(alert.key, "email", now_s, known=evil, fallback_of=evil, held=evil)],
+        [decision(alert, now_s, evil, evil)],
+    )
+    down = ChannelHealth(name="email", ok=False, why=evil)
+    world.write(alerts=(alert,), silences=(silence,), untold=(alert.key,), channels=(down,))
+    for arguments in (["alerts"], ["alerts", "show", alert.code], ["status"]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert not any(c in out for c in "\x1b\x07\u202e")
+        assert not any(line.startswith("next") for line in out.splitlines())
+    assert main(["alerts", "show", alert.code, "--json"]) == 0
+    assert "\\u001b" not in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import platform
+import os
 
 from gpuwatchd import text
 
@@ -17,4 +17,4 @@ def name(host: str | None) -> str:
 
 @functools.cache
 def _own() -> str:
-    return text.clean(platform.node().partition(".")[0], limit=HOST_CHARS)
+    return text.clean(os.uname().nodename.partition(".")[0], limit=HOST_CHARS)
