@@ -49,8 +49,12 @@ def is_held(delivery: Delivery) -> bool:
 
 
 def leaves_with_others(delivery: Delivery, now_s: float) -> bool:
-    """Say whether a message may be merged with others: it is late, or was held back."""
-    return bool(delivery.held) or is_late(delivery, now_s)
+    """Say whether a message may be merged with others: it is late, or was held back.
+
+    A digest is one already.
+    """
+    late = bool(delivery.held) or is_late(delivery, now_s)
+    return late and delivery.message.notice != "digest"
 
 
 def dropped(delivery: Delivery, why: str) -> Delivery:

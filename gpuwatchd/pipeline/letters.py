@@ -129,9 +129,14 @@ def _given_up(
 
 
 def _is_for(section: PolicySection, channel: str, meant: Delivery) -> bool:
-    """Say whether a channel is used for messages of this severity; an end, where the rest went."""
+    """Say whether a channel stands in for messages like this; for an end, where the rest went.
+
+    A digest has channels of its own: it is no news that somebody has to hear.
+    """
     least = section.severity.get(channel, "info")
     message = meant.message
+    if message.notice == "digest":
+        return False
     return message.notice == "resolved" or RANK[message.severity] >= RANK[least]
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.model import Delivery, Message
-from gpuwatchd.notify.backlog import LATE_S, MAX_LINES, digest, is_late, plan
+from gpuwatchd.notify.backlog import (
+    LATE_S,
+    MAX_LINES,
+    digest,
+    dropped,
+    is_dropped,
+    is_held,
+    is_late,
+    leaves_with_others,
+    moved,
+    plan,
+)
 
 if TYPE_CHECKING:
     from gpuwatchd.model import NoticeKind, Severity
@@ -159,3 +170,63 @@ def test_late_is_after_an_hour() -> None:
     assert is_late(waiting("a", age_s=LATE_S + 1), NOW_S)
     ahead = msgspec.structs.replace(waiting("a"), created_at_s=NOW_S + 1e6)
     assert not is_late(ahead, NOW_S)
+
+
+def held(name: str, *, for_s: float = 7200.0, **fields: Any) -> Delivery:
+    """Return what quiet hours keep."""
+    made = waiting(name, due_in_s=for_s, **fields)
+    return msgspec.structs.replace(made, held="quiet hours until 07:00", attempts=0)
+
+
+def test_what_is_held_waits_for_its_time_however_far_away() -> None:
+    late = waiting("late", age_s=LATE_S + 1)
+    one = held("a", for_s=60 * 3600.0, age_s=LATE_S + 1)
+    assert names(plan([one, late], NOW_S).submit) == ["late"]
+    assert names(plan([one], NOW_S + 60 * 3600.0).submit) == ["a"]
+    assert leaves_with_others(held("b", age_s=0.0), NOW_S)
+    tried = msgspec.structs.replace(one, attempts=1)
+    assert (is_held(one), is_held(tried)) == (True, False)
+
+
+def test_what_recovered_while_it_was_held_is_told_as_recovered() -> None:
+    over = held("over", incident="first", notice="resolved", age_s=10)
+    made = plan([held("first", age_s=50), over], NOW_S + 7200.0)
+    assert (names(made.submit), names(made.drop)) == (["over"], ["first"])
+    assert all(is_dropped(one) for one in made.drop)
+
+
+def test_a_digest_of_what_was_held_says_so() -> None:
+    one = digest([held("a"), held("b", notice="resolved")], NOW_S)
+    assert one.subject == "gpuwatchd: 2 messages that were held back"
+    first, *rest = one.body.splitlines()
+    assert first == "Held back until now (quiet hours until 07:00):"
+    assert [line.split("  ")[1] for line in rest] == ["warning: about a", "recovered: about b"]
+    mixed = digest([held("a"), waiting("b")], NOW_S)
+    assert mixed.subject == "gpuwatchd: 2 messages that could not be delivered earlier"
+    assert mixed.body.startswith("Held back (quiet hours until 07:00), or undeliverable until now:")
+
+
+def test_a_summary_is_never_part_of_another() -> None:
+    assert not leaves_with_others(waiting("daily", notice="digest", age_s=LATE_S + 1), NOW_S)
+
+
+def test_a_step_of_the_clock_changes_no_wait_for_a_retry() -> None:
+    for by_s in (3600.0, -600.0, -1e8):
+        now_s = NOW_S + by_s
+        later = moved(waiting("a", age_s=60, due_in_s=25), by_s, now_s)
+        assert (later.created_at_s, later.next_try_at_s) == (now_s - 60, now_s + 25)
+
+
+def test_a_step_of_the_clock_keeps_to_the_hour_that_something_is_held_for() -> None:
+    seven_s = NOW_S + 7200.0
+    assert moved(held("a"), 3600.0, NOW_S + 3600.0).next_try_at_s == seven_s
+    # Never longer than it would have been.
+    assert moved(held("a"), -600.0, NOW_S - 600.0).next_try_at_s == NOW_S - 600.0 + 7200.0
+
+
+def test_what_is_not_sent_on_purpose_is_told_from_what_failed() -> None:
+    one = dropped(waiting("a"), "told by email instead")
+    assert (one.state, one.next_try_at_s) == ("failed", None)
+    assert is_dropped(one)
+    assert not is_dropped(msgspec.structs.replace(one, error="wrong password"))
+    assert not is_dropped(waiting("a"))

@@ -1,0 +1,155 @@
+"""Which message goes to the next channel, and which is not needed any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.config import PolicySection
+from gpuwatchd.model import Delivery, Message
+from gpuwatchd.pipeline.letters import Letters, Turn
+from gpuwatchd.pipeline.ruling import local
+
+NOW_S = 1_800_000_000.0
+BOTH = PolicySection(channels=("desktop",), fallback=("email", "chat"))
+
+
+def delivery(channel: str = "desktop", **changes: Any) -> Delivery:
+    values: dict[str, Any] = {"notice": "firing", "severity": "warning"}
+    values |= {name: changes.pop(name) for name in ("notice", "severity") if name in changes}
+    message = Message(id="m", subject="s", body="b", **values)
+    made = Delivery(
+        alert_key="k",
+        channel=channel,
+        message=message,
+        state="pending",
+        attempts=1,
+        created_at_s=NOW_S - 60,
+        next_try_at_s=NOW_S + 30,
+        error="no session bus",
+        row=7,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def turn(
+    *noted: Delivery, lost: bool = True, section: PolicySection = BOTH, busy: tuple[str, ...] = ()
+) -> tuple[Turn, Letters]:
+    letters = Letters()
+    for one in noted:
+        letters.note(one)
+    made = letters.turn(
+        section,
+        lambda: local(NOW_S),
+        waits=lambda one: one.channel not in busy,
+        lost=lambda _: lost,
+    )
+    return made, letters
+
+
+def test_the_first_fallback_gets_the_same_message_as_a_new_row() -> None:
+    made, letters = turn(delivery())
+    (new,) = made.new
+    assert (new.channel, new.fallback_of, new.state, new.attempts) == (
+        *("email", "desktop", "pending"),
+        0,
+    )
+    assert (new.message, new.row, new.error) == (delivery().message, None, None)
+    assert (new.next_try_at_s, made.spare, len(letters)) == (NOW_S, [], 1)
+
+
+def test_a_channel_has_its_time_and_one_that_is_busy_is_waited_for() -> None:
+    assert turn(delivery(), lost=False)[0] == ([], [])
+    assert turn(delivery(), busy=("desktop",))[0] == ([], [])
+    assert turn(delivery(error=None, attempts=0))[0] == ([], [])
+    failed = delivery(state="failed", error="wrong password")
+    assert [one.channel for one in turn(failed, lost=False)[0].new] == ["email"]
+
+
+def test_every_channel_of_its_own_must_have_failed() -> None:
+    chat = delivery("command", error=None, attempts=0)
+    assert turn(delivery(), chat)[0] == ([], [])
+    held = delivery("command", held="quiet hours until 07:00", attempts=0, error=None)
+    assert turn(delivery(), held)[0] == ([], [])
+    assert len(turn(delivery(), delivery("command"))[0].new) == 1
+
+
+def test_the_next_fallback_follows_one_that_failed_and_after_the_last_there_is_none() -> None:
+    email = delivery("email", state="failed", fallback_of="desktop")
+    (new,) = turn(delivery(), email)[0].new
+    assert (new.channel, new.fallback_of) == ("chat", "desktop")
+    chat = delivery("chat", state="failed", fallback_of="desktop")
+    assert turn(delivery(), email, chat)[0] == ([], [])
+
+
+def test_what_a_fallback_told_is_told() -> None:
+    email = delivery("email", state="sent", error=None, fallback_of="desktop")
+    made, letters = turn(delivery(), email)
+    (spare,) = made.spare
+    assert (spare.channel, spare.state) == ("desktop", "failed")
+    assert spare.error == "not sent: told by email instead"
+    letters.note(spare)
+    after = letters.turn(BOTH, lambda: local(NOW_S), waits=lambda _: True, lost=lambda _: True)
+    assert (after, len(letters)) == (([], []), 0)
+
+
+def test_a_fallback_is_called_off_when_the_channel_delivers_after_all() -> None:
+    sent = delivery(state="sent", error=None)
+    email = delivery("email", fallback_of="desktop")
+    other = delivery("command")
+    (spare,) = turn(sent, email, other)[0].spare
+    assert (spare.channel, spare.error) == ("email", "not sent: told by desktop after all")
+
+
+def test_a_fallback_for_critical_alerts_only_is_not_used_for_others() -> None:
+    section = msgspec.structs.replace(BOTH, severity={"email": "critical"})
+    assert [one.channel for one in turn(delivery(), section=section)[0].new] == ["chat"]
+    urgent = delivery(severity="critical")
+    assert [one.channel for one in turn(urgent, section=section)[0].new] == ["email"]
+    over = delivery(notice="resolved", severity="info")
+    assert [one.channel for one in turn(over, section=section)[0].new] == ["email"]
+
+
+def test_a_digest_has_channels_of_its_own() -> None:
+    assert turn(delivery(notice="digest"))[0] == ([], [])
+
+
+def test_a_fallback_that_is_quiet_waits_unless_it_is_critical() -> None:
+    section = msgspec.structs.replace(BOTH, quiet_hours={"all": ("00:00-24:00",)})
+    (new,) = turn(delivery(), section=section)[0].new
+    assert new.held.startswith("quiet hours until ")
+    assert (new.next_try_at_s or 0.0) > NOW_S
+    (new,) = turn(delivery(severity="critical"), section=section)[0].new
+    assert (new.held, new.next_try_at_s) == ("", NOW_S)
+
+
+def test_without_fallbacks_nothing_is_kept() -> None:
+    none = PolicySection(channels=("desktop",))
+    assert len(turn(delivery(), section=none)[1]) == 1  # it is still on its way
+    assert len(turn(delivery(state="failed"), section=none)[1]) == 0
+    assert len(turn(delivery(state="sent"), section=none)[1]) == 0
+
+
+_STATES = st.sampled_from(["pending", "sent", "failed"])
+
+
+@given(
+    st.dictionaries(st.sampled_from(["desktop", "command", "email", "chat"]), _STATES, min_size=1),
+    st.booleans(),
+)
+def test_never_two_fallbacks_at_once_nor_one_beside_a_delivery(
+    states: dict[str, Any], lost: bool
+) -> None:
+    noted = [
+        delivery(name, state=state, fallback_of="desktop" if name in BOTH.fallback else "")
+        for name, state in states.items()
+    ]
+    made, _ = turn(*noted, lost=lost)
+    assert len(made.new) <= 1
+    assert not (made.new and "sent" in states.values())
+    assert {one.channel for one in made.new}.isdisjoint(states)
+    assert all(states[one.channel] == "pending" for one in made.spare)
+    assert not made.spare or "sent" in states.values()

@@ -1,0 +1,83 @@
+"""How the channels do, and which open alerts have reached nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gpuwatchd.notify import backlog
+from gpuwatchd.pipeline.reach import Channels, Reach
+from tests.pipeline.test_letters import delivery
+
+
+def about(*keys: str, **changes: Any) -> Any:
+    one = delivery(**changes)
+    message = msgspec.structs.replace(one.message, also=keys[1:])
+    return msgspec.structs.replace(one, alert_key=keys[0], message=message)
+
+
+def test_untold_is_what_failed_and_was_told_by_nobody() -> None:
+    opened = {"a": 1.0, "b": 1.0, "c": 1.0}
+    reach = Reach(opened.get)
+    reach.note(about("a", "b"))
+    reach.note(about("c", error=None, attempts=0))
+    assert reach.untold() == ("a", "b")
+    reach.note(about("b", channel="email", state="sent", error=None))
+    assert reach.untold() == ("a",)
+    del opened["a"]
+    assert reach.untold() == ()
+
+
+def test_a_new_opening_is_untold_although_the_last_was_told() -> None:
+    opened = {"a": 1.0}
+    reach = Reach(opened.get)
+    reach.note(about("a", state="sent", error=None))
+    opened["a"] = 2.0
+    assert reach.untold() == ()
+    reach.note(about("a"))
+    assert reach.untold() == ("a",)
+
+
+def test_what_was_not_sent_on_purpose_has_not_failed() -> None:
+    reach = Reach({"a": 1.0}.get)
+    reach.note(backlog.dropped(about("a"), "overtaken"))
+    assert reach.untold() == ()
+
+
+def test_without_a_history_an_alert_is_open_until_its_end_is_told() -> None:
+    reach = Reach(None)
+    reach.note(about("a"))
+    assert reach.untold() == ("a",)
+    reach.note(about("a", notice="resolved"))
+    assert reach.untold() == ()
+
+
+def test_a_channel_fails_since_its_first_failure_after_a_delivery() -> None:
+    channels = Channels()
+    assert channels.failed("email", "down", at_s=100.0, mono_s=10.0)
+    assert not channels.failed("email", "down", at_s=160.0, mono_s=70.0)
+    assert channels.failed("email", "refused", at_s=170.0, mono_s=80.0)
+    assert channels.failing_for_s("email", 130.0) == 120.0
+    assert channels.problems() == ["channel email does not deliver: refused"]
+    (health,) = channels.health((), ())
+    assert (health.ok, health.why, health.failing_since_s) == (False, "refused", 100.0)
+    assert channels.delivered("email", 200.0)
+    assert not channels.delivered("email", 210.0)
+    assert channels.failing_for_s("email", 140.0) is None
+    assert channels.problems() == []
+
+
+def test_channels_are_shown_as_configured_and_others_while_they_matter() -> None:
+    channels = Channels()
+    channels.remember({"old": 50.0, "email": 60.0})
+    channels.failed("chat", "down", at_s=1.0, mono_s=1.0)
+    told = channels.health(("desktop", "email"), [delivery("command")])
+    assert [(one.name, one.ok, one.delivered_at_s, one.waiting) for one in told] == [
+        ("desktop", None, None, 0),
+        ("email", None, 60.0, 0),
+        ("chat", False, None, 0),
+        ("command", None, None, 1),
+    ]
+    channels.forgive()
+    assert [one.ok for one in channels.health(("chat",), ())] == [None]
