@@ -48,6 +48,12 @@ class _Setting(click.Group):
                 break
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer alerts beside the verbs: "set" may be left out."""
+        from gpuwatchd.ctl import completing  # noqa: PLC0415 - only at a TAB
+
+        return [*super().shell_complete(ctx, incomplete), *completing.alert_keys(incomplete)]
+
 
 def _complete_term(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB

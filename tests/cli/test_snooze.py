@@ -182,6 +182,13 @@ def test_an_alert_that_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert "should it come back" in capsys.readouterr().out
 
 
+def test_the_short_id_that_messages_name_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,) = answer(capsys, world.firing().code, "1h")
+    assert entry["matcher"] == {"key": KEY}
+    (gone,) = answer(capsys, "clear", world.firing().code)
+    assert gone["id"] == entry["id"]
+
+
 def test_no_such_alert(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["snooze", "nonsense", "1h"]) == 1
     assert "no alert 'nonsense'" in capsys.readouterr().err
@@ -206,7 +213,11 @@ def test_tab_offers_alerts_then_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     world.write(alerts=(world.firing(),))
     verb = program.load("snooze")
     complete = ShellComplete(verb, {}, "gpuwatchctl snooze", "X")
-    assert KEY in [item.value for item in complete.get_completions(["set"], "")]
+    first = [item.value for item in complete.get_completions([], "")]
+    assert {world.firing().code, "list", "clear"} <= set(first)
+    assert KEY in [item.value for item in complete.get_completions([], "leak")]
+    assert [item.value for item in complete.get_completions([KEY], "1")] == ["1h"]
+    assert KEY in [item.value for item in complete.get_completions(["set"], "leak")]
     assert [item.value for item in complete.get_completions(["set", KEY], "")] == [
         "1h", "8h", "2d", "until-resolved",
     ]  # fmt: skip
