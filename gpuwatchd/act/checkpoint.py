@@ -19,6 +19,7 @@ import msgspec
 
 from gpuwatchd import text
 from gpuwatchd.act.target import Target
+from gpuwatchd.config import SECRET_VARIABLES
 from gpuwatchd.errors import ActionError, NotAllowed
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class Checkpoint:
                     stdin=given,
                     stdout=subprocess.DEVNULL,
                     stderr=said,
+                    env={k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES},
                     cwd="/",
                     start_new_session=True,
                 )

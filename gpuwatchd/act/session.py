@@ -11,6 +11,8 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd.config import SECRET_VARIABLES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,11 +38,12 @@ def has_display(environ: Mapping[str, str]) -> bool:
 
 
 def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return our environment, with the display of the user's session where we have none.
+    """Return our environment without secrets, with the session's display where we have none.
 
     May take some seconds; never raises.
     """
-    own = dict(os.environ if environ is None else environ)
+    given = os.environ if environ is None else environ
+    own = {name: value for name, value in given.items() if name not in SECRET_VARIABLES}
     if has_display(own):
         return own
     told = parse(_ask())
