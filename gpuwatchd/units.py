@@ -301,19 +301,22 @@ def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
     day = "" if days == 0 else f"{_WEEKDAYS[when.weekday()]} "
     if days > 6:
         day += f"{when.date().isoformat()} "
-    return f"{day}{when:%H:%M}" + (f" {when.tzname()}" if zone else "")
+    return f"{day}{when:%H:%M}" + (f" {_zone(when)}" if zone else "")
 
 
 def zone(at_s: float) -> str:
     """Return what the local time zone is called at an instant: "CET", or "UTC+03:30"."""
     try:
-        moment = datetime.fromtimestamp(at_s).astimezone()
+        return _zone(datetime.fromtimestamp(at_s).astimezone())
     except (OverflowError, OSError, ValueError):
         return "local time"
-    name = moment.tzname() or ""
+
+
+def _zone(when: datetime) -> str:
+    name = when.tzname() or ""
     if name.isalpha():
         return name
-    offset = moment.strftime("%z")
+    offset = when.strftime("%z")
     return f"UTC{offset[:3]}:{offset[3:5]}"
 
 

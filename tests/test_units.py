@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -116,3 +117,41 @@ def test_a_sparkline_has_one_character_per_value(values: list[float | None]) -> 
 def test_an_instant_that_no_calendar_has_is_unknown(at_s: float) -> None:
     assert units.clock(at_s) == "?"
     assert units.instant(at_s) is None
+    assert units.moment(at_s, now_s=0.0) == "?"
+    assert units.zone(at_s) == "local time"
+
+
+@pytest.mark.parametrize(
+    ("zone", "later_s", "words"),
+    [
+        ("UTC", 0.0, "02:07"),
+        ("UTC", 79_200.0, "Mon 00:07"),
+        ("UTC", -10_800.0, "Sat 23:07"),
+        ("UTC", 6 * 86_400.0, "Sat 02:07"),
+        ("UTC", 7 * 86_400.0, "Sun 2026-11-29 02:07"),
+        ("Asia/Kolkata", 0.0, "07:37"),
+    ],
+)
+def test_a_moment_says_its_day_when_it_is_another(
+    zone: str, later_s: float, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    now_s = 1_795_313_220.0  # Sunday, 22 November 2026, 02:07 UTC
+    try:
+        assert units.moment(now_s + later_s, now_s=now_s) == words
+        named = units.moment(now_s + later_s, now_s=now_s, zone=True)
+        assert named == f"{words} {'IST' if zone == 'Asia/Kolkata' else 'UTC'}"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_zone_without_letters_is_said_by_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "<+0330>-3:30")
+    time.tzset()
+    try:
+        assert units.moment(0.0, now_s=0.0, zone=True) == "03:30 UTC+03:30"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
