@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuwatchd.config import Config, PolicySection
 from gpuwatchd.model import Alert, DeviceReading, Holding, ProcessUse
@@ -298,3 +300,34 @@ def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
     world.alarms.config = Config(policy=PolicySection(tell_hardware=False))
     (over,) = world.run(10)
     assert "turned off" in over.ended
+
+
+_STATES = st.sampled_from(
+    ["ok", "lost", "hung", "reset-required", "released", "asleep", "no-permission", None]
+)
+
+
+@given(story=st.lists(st.tuples(_STATES, st.integers(1, 80)), max_size=25))
+@settings(max_examples=150, deadline=None)
+def test_no_order_of_states_opens_two_or_ends_one_without_a_good_reading(
+    story: list[tuple[DeviceState | None, int]],
+) -> None:
+    world = World(CARD, OTHER)
+    is_open, well_ticks = False, 0
+    for state, ticks in story:
+        world.set(CARD, state)
+        for _ in range(ticks):
+            changed = world.run(TICK_S)
+            well_ticks = well_ticks + 1 if state == "ok" else 0
+            for alert in changed:
+                assert alert.key == f"gpu:{CARD.uid}"
+                if alert.state == "resolved":
+                    assert is_open
+                    assert well_ticks * TICK_S >= 60.0
+                    is_open = False
+                else:
+                    # Opened, or escalated: never by what is meant, or well.
+                    assert state not in {"ok", "released", "asleep"}
+                    is_open = True
+            assert is_open == bool(world.open)
+            assert len(world.open) <= 1
