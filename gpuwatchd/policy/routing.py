@@ -134,7 +134,7 @@ def _held(
             return grows, None
         above = inhibitor(alert, others)
         if above is not None:
-            return f"{above.title or above.key} says it all", None
+            return _said(above), None
     silence = silenced(alert, silences, now_s)
     if silence is None:
         return "", None
@@ -142,6 +142,14 @@ def _held(
     why = f": {silence.why}" if silence.why else ""
     until = "it is over" if silence.until_resolved else units.clock(silence.until_at_s, now_s=now_s)
     return f"silenced{who} until {until}{why}", silence.until_at_s
+
+
+def _said(above: Alert) -> str:
+    """Return why another alert makes one no news."""
+    who, what = above.title or above.key, above.finding.reason.partition(";")[0]
+    if above.kind == "gpu" and what:
+        return f"{who}: {what}"
+    return f"the alert on {who} says it all"
 
 
 def _route(channel: str, case: _Case, rules: Rules) -> Route:

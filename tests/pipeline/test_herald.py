@@ -230,3 +230,35 @@ def test_of_what_reached_nobody_nobody_hears_that_it_is_over(tmp_path: Path) -> 
     (over,) = case.history.over_since(0.0)
     assert (over.next_notice_at_s, over.held_back) == (None, "that it began has reached nobody")
     case.pipeline.close()
+
+
+def test_a_gpu_that_is_lost_says_it_all_until_it_is_back(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.run(150)
+    real = case.sample
+
+    def lost() -> Sample:
+        one = real()
+        reading = msgspec.structs.replace(
+            one.readings[0], state="lost", used_bytes=None, free_bytes=None, uses=None
+        )
+        return msgspec.structs.replace(one, readings=(reading,), processes=())
+
+    before = case.told
+    case.sample = lost  # type: ignore[method-assign]
+    case.run(80)
+    kinds = [one.alert_key.partition(":")[0] for one in case.post.taken[len(before) :]]
+    assert kinds == ["gpu"]
+    (leak,) = [a for a in case.history.open_alerts() if a.kind == "leak"]
+    assert leak.inhibited_by == f"gpu:{CARD.uid}"
+    case.die()
+    case.run(30)
+    assert len(case.post.taken) == len(before) + 1
+    case.sample = real  # type: ignore[method-assign]
+    case.run(90)
+    (leak,) = [a for a in case.history.open_alerts() if a.kind == "leak"]
+    assert leak.inhibited_by == ""
+    later = [(d.message.notice, d.alert_key.partition(":")[0]) for d in case.post.taken]
+    assert ("resolved", "gpu") in later
+    assert ("firing", "leak") in later
+    case.pipeline.close()

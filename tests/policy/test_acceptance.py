@@ -183,7 +183,7 @@ def test_inhibit() -> None:
     assert world.notices("gpu:GPU-0") == ["firing"]
     alert = world.bearers[key].alert
     assert alert is not None
-    assert (alert.inhibited_by, alert.held_back) == ("gpu:GPU-0", "GPU 0 is lost says it all")
+    assert (alert.inhibited_by, alert.held_back) == ("gpu:GPU-0", "GPU 0: it does not answer")
     world.lost = False
     world.run(400.0)
     # Told again when that is over and it is still true.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuwatchd.config.hours import parse
 from gpuwatchd.model import EtaRange, Matcher, Silence
 from gpuwatchd.policy import Local, Override, Rules, quiet_until, routes
-from tests.making import alert, finding
+from tests.making import alert, calm, finding
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NIGHT = ("22:00-07:00",)
@@ -193,14 +193,21 @@ def test_a_mute_holds_everything_and_a_cap_keeps_it_from_being_critical() -> Non
 def gpu_lost(**changes: object) -> object:
     bare = msgspec.structs.replace(alert().subject, process=None)
     return alert(
-        **{"key": "gpu:GPU-1", "kind": "gpu", "subject": bare, "title": "GPU 0 is lost", **changes}
+        **{
+            "key": "gpu:GPU-1",
+            "kind": "gpu",
+            "subject": bare,
+            "title": "GPU 0",
+            "finding": calm(reason="it does not answer; nor do others"),
+            **changes,
+        }
     )
 
 
 def test_inhibit() -> None:
     lost = gpu_lost()
     (held,) = routes(alert(severity="critical"), "firing", Rules(), others=[lost])  # type: ignore[list-item]
-    assert (held.kind, held.reason) == ("hold", "GPU 0 is lost says it all")
+    assert (held.kind, held.reason) == ("hold", "GPU 0: it does not answer")
     over = gpu_lost(state="resolved")
     assert routes(alert(), "firing", Rules(), others=[over])[0].kind == "send"  # type: ignore[list-item]
     assert routes(lost, "firing", Rules(), others=[alert(severity="critical")])[0].kind == "send"  # type: ignore[arg-type]

@@ -239,9 +239,10 @@ class World:
             subject = Subject(device_uid="GPU-0")
             self.gpu.alert = Alert(
                 key="gpu:GPU-0", kind="gpu", subject=subject, state="firing", severity="critical",
-                finding=calm(subject=subject), opened_at_s=now_s, changed_at_s=now_s,
+                finding=calm(subject=subject, reason="it does not answer; nor do others"),
+                opened_at_s=now_s, changed_at_s=now_s,
                 firing_at_s=now_s, next_notice_at_s=now_s + self.rules.flap_hold_s,
-                title="GPU 0 is lost",
+                title="GPU 0",
             )  # fmt: skip
             changes.append(self.gpu.alert)
         elif not self.lost and self.gpu.alert is not None:
