@@ -124,15 +124,19 @@ def compose(told: News, *, number: str, why: str, from_s: float, now_s: float) -
 
 
 def _cost(alerts: Sequence[Alert]) -> str:
-    """Return what is at risk now, and what was lost."""
+    """Return what is at risk now, what idle memory has cost, and what was lost."""
+    still = [one for one in alerts if one.state != "resolved"]
     parts = []
     for label, those, name in (
-        ("at risk by what is open", [a for a in alerts if a.state != "resolved"], "at_risk_usd"),
-        ("lost where memory ran out", [a for a in alerts if wording.crashed(a)], "spent_usd"),
+        ("at risk by what leaks", [one for one in still if one.kind == "leak"], "at_risk_usd"),
+        ("spent on memory without work", [one for one in still if one.kind == "held"], "spent_usd"),
+        ("lost where memory ran out", [one for one in alerts if wording.crashed(one)], "spent_usd"),
     ):
         costs = [one.cost for one in those if one.cost is not None]
-        amounts = [getattr(one, name) or one.spent_usd for one in costs]
-        known = [amount for amount in amounts if amount is not None]
+        amounts = [(getattr(one, name), one.spent_usd) for one in costs]
+        known = [
+            one for pair in amounts if (one := pair[1] if pair[0] is None else pair[0]) is not None
+        ]
         if known:
             parts.append(f"{cost.in_currency(sum(known), costs[0])} {label}")
     return ", ".join(parts)

@@ -261,16 +261,22 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
         )
         for channel in ("email", "desktop")
     ]  # fmt: skip
+    idle = alert(
+        key="held:x", kind="held", firing_at_s=from_s + 20, opened_at_s=from_s,
+        cost=Cost(spent_usd=1.5),
+    )  # fmt: skip
     told = digests.news(
-        [open_one, over, long_over, watch],
+        [open_one, over, long_over, watch, idle],
         holds,
         [Holding(kind="idle", device_uid="GPU-1", process=info, held_bytes=12 * GIB)],
         from_s=from_s,
     )
-    assert told.alerts == (open_one, over)
+    assert told.alerts == (open_one, over, idle)
     assert len(told.held_back) == 1
     message = digests.compose(told, number="n", why="of the day", from_s=from_s, now_s=now_s)
-    assert message.facts["Cost"] == "$12.40 at risk by what is open"
+    assert message.facts["Cost"] == (
+        "$12.40 at risk by what leaks, $1.50 spent on memory without work"
+    )
     assert message.facts["Growing"].startswith("no warning yet: GPU 0")
     assert message.facts["Held without work"] == "12.0 GiB: bob - x - pid 7 12.0 GiB (idle)"
     assert message.facts["Not told"] == "1 notice: 1 x quiet hours until 07:00"
