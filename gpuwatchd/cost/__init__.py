@@ -1,11 +1,11 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
 from gpuwatchd.cost.account import WHATS, Entry, Sum, entries_of, grouped, saved, summed
-from gpuwatchd.cost.charge import Part, Since, charge, total
+from gpuwatchd.cost.charges import Part, Since, charge, total
 from gpuwatchd.cost.held import GIB, gib_hours, usd
-from gpuwatchd.cost.hours import Held, Taken, taken, with_rest
-from gpuwatchd.cost.lines import in_currency, line
+from gpuwatchd.cost.lines import in_currency, in_hours, line
 from gpuwatchd.cost.price import OLD_DAYS, Price, Prices
+from gpuwatchd.cost.sharing import Held, Taken, taken, with_rest
 from gpuwatchd.cost.stints import Ask, Stint, begun, stint
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "gib_hours",
     "grouped",
     "in_currency",
+    "in_hours",
     "line",
     "saved",
     "stint",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from gpuwatchd.cost.charge import total
+from gpuwatchd.cost.charges import total
 from gpuwatchd.model import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.cost.charge import Part, Since
+    from gpuwatchd.cost.charges import Part, Since
     from gpuwatchd.cost.stints import Stint
 
 What = Literal["at-risk", "lost", "held", "saved"]
@@ -72,7 +72,7 @@ def summed(entries: Iterable[Entry]) -> Sum:
         incidents=len({one.key for one in found}),
         gpu_hours=total(one.gpu_hours for one in found),
         usd=total(one.usd for one in found),
-        known_usd=sum(one.usd for one in found if one.usd is not None),
+        known_usd=sum((one.usd for one in found if one.usd is not None), 0.0),
         electricity_usd=sum(current) if current else None,
         ahead_gpu_hours=total(one.ahead_gpu_hours for one in ahead) if ahead else None,
         ahead_usd=total(one.ahead_usd for one in ahead) if ahead else None,

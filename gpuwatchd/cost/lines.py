@@ -37,10 +37,23 @@ def line(cost: Cost | None) -> str:
         return f"{said} ({cost.basis})" if cost.basis else said
     if cost.gpu_hours is None:
         return ""
-    said = f"{cost.gpu_hours:,.1f} GPU-hours {since}"
+    said = f"{in_hours(cost.gpu_hours)} GPU-hours {since}"
     if cost.at_risk_gpu_hours is not None:
-        said += f", {cost.at_risk_gpu_hours:,.1f} more until it is full"
+        said += f", {in_hours(cost.at_risk_gpu_hours)} more until it is full"
     return f"{said} (no price known)"
+
+
+def in_hours(value: float | None) -> str:
+    """Return GPU-hours, as fine as it takes to see them.
+
+    Examples
+    --------
+    >>> in_hours(6.17), in_hours(0.034), in_hours(0.0), in_hours(None), in_hours(1234.5)
+    ('6.2', '0.03', '0.0', '?', '1,234.5')
+    """
+    if value is None:
+        return "?"
+    return f"{value:,.2f}" if 0.0 < value < 0.1 else f"{value:,.1f}"
 
 
 def in_currency(value_usd: float | None, cost: Cost) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from gpuwatchd.cost.charge import Part, Since
-from gpuwatchd.cost.hours import Taken, taken
+from gpuwatchd.cost.charges import Part, Since
+from gpuwatchd.cost.sharing import Taken, taken
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-    from gpuwatchd.cost.hours import Held
     from gpuwatchd.cost.price import Price
+    from gpuwatchd.cost.sharing import Held
 
 SEEN_SOON_S: Final = 600.0
 """A process that was seen on the device so soon after its start was there from the start."""

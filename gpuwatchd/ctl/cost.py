@@ -232,12 +232,12 @@ def _show(out: Out, flags: Globals, bill: Bill, by: str) -> None:
 
 
 def _sum_line(out: Out, bill: Bill, title: str, found: Sum, count: int) -> None:
-    hours = "?" if found.gpu_hours is None else f"{found.gpu_hours:,.1f}"
+    hours = cost.in_hours(found.gpu_hours)
     out.line(f"{title:<42}{count:>10}{hours:>12}{_total(out, bill, found):>15}")
 
 
 def _ahead_line(out: Out, bill: Bill, found: Sum) -> None:
-    hours = "?" if found.ahead_gpu_hours is None else f"{found.ahead_gpu_hours:,.1f}"
+    hours = cost.in_hours(found.ahead_gpu_hours)
     money = _money(out, bill, found.ahead_usd)
     out.line(f"{'  and until memory is full':<42}{'':>10}{hours:>12}{money:>15}")
 
@@ -292,14 +292,14 @@ def _cell(out: Out, bill: Bill, usd: float | None, hours: float | None) -> str:
         return "-" if hours == 0.0 else "?"
     if usd is not None:
         return _money(out, bill, usd)
-    return "?" if hours is None else f"{hours:,.1f} h"
+    return "?" if hours is None else f"{cost.in_hours(hours)} h"
 
 
 def _incidents(out: Out, bill: Bill) -> None:
     for name, entries in cost.grouped(bill.entries, lambda one: f"{one.what}\0{one.key}"):
         what, one = name.partition("\0")[0], entries[0]
         found = cost.summed(entries)
-        hours = "? GPU-hours" if found.gpu_hours is None else f"{found.gpu_hours:,.1f} GPU-hours"
+        hours = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
         since = _SINCE[one.since] if what in {"at-risk", "lost"} else ""
         parts: list[output.Part] = [
             (_SHORT[what], "bold"),

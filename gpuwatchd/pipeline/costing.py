@@ -154,7 +154,6 @@ class Costing:
                 started_at_s=begun_s,
                 saved_at_s=max(saved) if saved else None,
                 until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
-                lasts=alert.resolved_at_s is None,
             ),
             left_s=left_s,
             members=members,
@@ -177,7 +176,8 @@ class Costing:
             left_s=left_s,
         )
         if found is None:
-            return None
+            # Of who has gone without having been written down, what was known before counts.
+            return None if self.prices.off else alert.cost
         told = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
         return msgspec.structs.replace(found, members=told)
 
@@ -202,7 +202,6 @@ class Costing:
             started_at_s=alert.opened_at_s,
             saved_at_s=None,
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
-            lasts=alert.resolved_at_s is None,
         )
         return self._charged(alert, had, left_s=None, members=members)
 
@@ -226,6 +225,10 @@ class Costing:
         track = self._intake.watcher.tracks.get(subject.id)
         team = info.team if info is not None and track is not None and track.leads else None
         found: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
+        if alert.resolved_at_s is not None and alert.cost is not None:
+            # They have gone: who they were is what was known last.
+            found += [(one.device_uid, one.process) for one in alert.cost.members]
+            return list(dict.fromkeys(found))
         for uid, seen in self._intake.devices.items():
             for key in seen.processes:
                 other = infos.get(key)

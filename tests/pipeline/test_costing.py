@@ -246,3 +246,17 @@ def test_a_restart_knows_the_hours_of_before(tmp_path: Path) -> None:
     assert before is not None
     assert found is not None
     assert found.gpu_hours == pytest.approx(before + 15 / 3600, abs=0.02)
+
+
+def test_of_one_that_has_ended_what_it_cost_is_still_known() -> None:
+    def play(tick: int) -> Sample:
+        return alone(tick) if tick < 220 else sample(1000.0 + 5.0 * tick, [])
+
+    post = Postbox()
+    pipeline = Pipeline(config=PRICED, sources=[Script(play)], courier=post)
+    ticks = run(pipeline, 240)
+    over = next(a for t in ticks for a in t.changes if a.state == "resolved")
+    before = next(a.cost for t in ticks[::-1] for a in t.alerts if a.cost is not None)
+    found = pipeline.costing.of(msgspec.structs.replace(over, cost=before), 2200.0)
+    assert found == before
+    assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
