@@ -47,6 +47,8 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.born_s = time.time()
+        self.policy = "channels = ['command']"
+        self.extra: dict[str, str] = {}
         self.configure(self.hook("heard"))
 
     def hook(self, name: str) -> list[str]:
@@ -54,11 +56,11 @@ class World:
         file = self.folder / name
         return ["sh", "-c", f"cat >> '{file}'; echo >> '{file}'"]
 
-    def configure(self, hook: list[str], policy: str = "") -> None:
+    def configure(self, hook: list[str]) -> None:
         (self.folder / "c.toml").write_text(
             "[daemon]\ninterval = '0.1s'\n[sources]\nenabled = ['simulate:one-leak']\n"
             f"[notify.command]\nargv = {json.dumps(hook)}\n"
-            f"[policy]\nchannels = ['command']\nflap-hold = '0s'\n{policy}\n"
+            f"[policy]\nflap-hold = '0s'\n{self.policy}\n"
         )
 
     @contextmanager
@@ -67,7 +69,9 @@ class World:
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, *words],
-                env=environ(self.folder, BORN=repr(self.born_s), PYTHONPATH=str(ROOT)),
+                env=environ(
+                    self.folder, BORN=repr(self.born_s), PYTHONPATH=str(ROOT), **self.extra
+                ),
                 cwd=ROOT, stderr=log, text=True,
             )  # fmt: skip
         try:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.model import Button
 from gpuwatchd.notify.desktop import DesktopNotifier
 from gpuwatchd.notify.email import EmailNotifier
 from tests.conftest import need
 from tests.promises.post_office import Office
-from tests.real import mailserver
+from tests.promises.test_delivery_daemon import World
+from tests.real import desk, mailserver
 from tests.real.stage import Stage, missing, until
+from tests.test_daemon import state_of
 
 pytest.importorskip("aiosmtpd.controller", reason="aiosmtpd is not installed")
 
@@ -178,3 +181,71 @@ def test_without_a_session_it_is_a_mail_and_with_one_a_popup(
         assert (mail.subjects, office.post.untold()) == (["about a", "about c"], ())
     finally:
         office.close()
+
+
+@pytest.mark.real_smtp
+@pytest.mark.real_dbus
+def test_a_server_without_actions_that_comes_late(
+    tmp_path: Path, mail: Mail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(not desk.missing(), f"missing on this machine: {', '.join(desk.missing())}")
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    plain = desk.Desk(folder)
+    for key in ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(key, plain.environ[key])
+    mail.up()
+    rules = {"channels": ("desktop",), "fallback": ("email",)}
+    office = Office(tmp_path, [DesktopNotifier(timeout=10), mail.channel], rules)
+    snooze = Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 1 1h")
+    try:
+        plain.start_bus()
+        office.tell("a", buttons=(snooze,))
+        office.turn()
+        (health, _) = office.post.health()
+        assert health.why.startswith("no notification server on the session bus")
+        plain.start_plain()
+        office.turn(30)
+        assert mail.box.mails == []
+        (told,) = plain.plain()
+        assert told["summary"] == "about a"
+        assert snooze.label not in told["actions"]
+        assert "accepted by Plain" in office.rows("a")[0].known
+        assert (office.post.untold(), office.post.problems()) == ((), [])
+    finally:
+        office.close()
+        plain.close()
+
+
+@pytest.mark.real_smtp
+@pytest.mark.real_dbus
+@pytest.mark.timeout(120)
+def test_the_whole_daemon_mails_without_a_session_and_pops_up_in_one(
+    tmp_path: Path, mail: Mail, stage: Stage
+) -> None:
+    mail.up()
+    world = World(tmp_path)
+    world.policy = (
+        "channels = ['desktop']\nfallback = ['email']\nfallback-after = '0.5s'\n"
+        "cooldown = '1s'\nrepeat = ['60s']\n"
+        f"[notify.email]\nhost = '127.0.0.1'\nport = {mail.port}\nsecurity = 'none'\n"
+        "sender = 'gpu@example.org'\nto = ['a@example.org']\nchart = false\n"
+    )
+    world.extra = {key: stage.environ[key] for key in ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY")}
+    world.configure(world.hook("heard"))
+    with world.daemon() as process:
+        assert until(lambda: mail.box.mails, 40)
+        assert until(lambda: not state_of(tmp_path).untold)
+        desktop, email = state_of(tmp_path).channels
+        assert (desktop.ok, email.ok) == (False, True)
+        assert desktop.why.startswith("no session bus")
+        stage.start_bus()
+        stage.start_server()
+        assert until(lambda: stage.count() > 0, 40)  # the next reminder
+        before = len(mail.box.mails)
+        assert until(lambda: state_of(tmp_path).channels[0].ok)
+        world.ticks(40)
+        assert len(mail.box.mails) == before
+        (shown,) = stage.take()[-1:]
+        assert shown["summary"].startswith("Still CRITICAL: GPU 0: finetune_")
+        assert world.stop(process) < 5.0
