@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Alert, NoticeKind, Severity, Silence
 
 ALL_CHANNELS = "all"
+_ENDLESS_S = 7.5 * 86_400.0
+"""Quiet hours that last longer than a week are those of every day."""
 
 
 def told_as(alert: Alert, effective: Effective) -> Severity:
@@ -165,6 +167,8 @@ def _route(channel: str, case: _Case, rules: Rules) -> Route:
     urgent = case.severity == "critical" and not over
     if ranges and case.local is not None and not urgent:
         until = quiet_until(ranges, case.local)
+        if until is not None and until.at_s - case.local.now_s > _ENDLESS_S:
+            return Route(channel=channel, kind="hold", reason="quiet hours that do not end")
         if until is not None:
             why = f"quiet hours until {until.clock}"
             return Route(channel=channel, kind="wait", reason=why, until_at_s=until.at_s)

@@ -104,6 +104,13 @@ def test_in_quiet_hours_only_what_is_critical_leaves_at_once() -> None:
     assert route.until_at_s == local("2026-06-11 07:00").now_s
 
 
+def test_quiet_hours_without_an_end_hold() -> None:
+    always = Rules(quiet={"all": (parse("00:00-24:00"),)})
+    (route,) = routes(alert(), "firing", always, local=local("2026-06-10 23:30"))
+    assert (route.kind, route.reason) == ("hold", "quiet hours that do not end")
+    assert kinds(always, severity="critical") == {"desktop": "send"}
+
+
 def test_over_is_told_to_those_who_know_of_the_beginning() -> None:
     rules = Rules(channels=("desktop", "email"), severity={"email": "critical"})
     told = alert(state="resolved", notices=1, told_on=("email",), severity="warning")
