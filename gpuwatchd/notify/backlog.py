@@ -182,4 +182,7 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
 
 
 def _word(message: Message) -> str:
-    return "recovered" if message.notice == "resolved" else message.severity
+    if message.notice != "resolved":
+        return message.severity
+    # What probably ran out of memory keeps its severity.
+    return "recovered" if message.severity == "info" else "over"

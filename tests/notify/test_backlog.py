@@ -140,7 +140,7 @@ def test_nothing_is_lost_and_nothing_is_twice(some: list[Delivery]) -> None:
 def test_a_digest_names_all_of_them() -> None:
     late = [
         waiting("a", age_s=9000, severity="critical"),
-        waiting("b", age_s=8000, notice="resolved"),
+        waiting("b", age_s=8000, notice="resolved", severity="info"),
     ]
     one = digest(late, NOW_S)
     assert one.severity == "critical"
@@ -195,8 +195,14 @@ def test_what_recovered_while_it_was_held_is_told_as_recovered() -> None:
     assert all(is_dropped(one) for one in made.drop)
 
 
+def test_what_probably_ran_out_of_memory_is_over_and_has_not_recovered() -> None:
+    one = digest([waiting("a"), waiting("b", notice="resolved", severity="critical")], NOW_S)
+    assert "over: about b" in one.body
+    assert "recovered" not in one.body
+
+
 def test_a_digest_of_what_was_held_says_so() -> None:
-    one = digest([held("a"), held("b", notice="resolved")], NOW_S)
+    one = digest([held("a"), held("b", notice="resolved", severity="info")], NOW_S)
     assert one.subject == "gpuwatchd: 2 messages that were held back"
     first, *rest = one.body.splitlines()
     assert first == "Held back until now (quiet hours until 07:00):"
