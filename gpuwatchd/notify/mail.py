@@ -8,6 +8,8 @@ import re
 from email.message import EmailMessage, MIMEPart
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd import text
 from gpuwatchd.notify import page, render
 
@@ -61,9 +63,15 @@ def compose(
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
     mail["X-Priority"] = _priority(message)
-    mail.set_content(render.plain(message), cte="quoted-printable")
     name = f"chart.{_NOT_IN_CID.sub('-', own[1:-1])}" if picture is not None else ""
-    mail.add_alternative(page.html(message, picture=name), subtype="html", cte="quoted-printable")
+    try:
+        plain, html = render.plain(message), page.html(message, picture=name)
+    except (ArithmeticError, IndexError, ValueError):
+        # A chart of odd numbers costs itself, and not the mail.
+        message, picture = msgspec.structs.replace(message, chart=None), None
+        plain, html = render.plain(message), page.html(message)
+    mail.set_content(plain, cte="quoted-printable")
+    mail.add_alternative(html, subtype="html", cte="quoted-printable")
     if picture is not None:
         (_, shown) = mail.iter_parts()
         if isinstance(shown, MIMEPart):

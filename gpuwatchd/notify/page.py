@@ -157,7 +157,7 @@ def _facts(message: Message) -> list[str]:
     )
     return [
         (
-            '<table class="facts" role="presentation" style="border-collapse:collapse;'
+            '<table class="facts" style="border-collapse:collapse;'
             f'margin:0 0 12px;font-size:14px">\n{rows}\n</table>'
         )
     ]

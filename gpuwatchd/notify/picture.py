@@ -68,7 +68,7 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
         return None
     try:
         return _run(order, environment(os.environ, folder), deadline_s)
-    except OSError as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         log.debug("no picture: %s", error)
         return None
     finally:

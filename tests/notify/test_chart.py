@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpuwatchd.model import Chart
 from gpuwatchd.notify import chart as drawing
 from gpuwatchd.notify import curve, picture, render
+from gpuwatchd.notify.mail import compose
 from gpuwatchd.notify.page import html
 from tests.conftest import need
 
@@ -265,6 +266,17 @@ def test_a_broken_chart_costs_nothing_but_itself(message: Message) -> None:
         assert picture.draw(odd) is None
         assert render.plain(broken) == render.plain(message)
         assert html(broken) == html(message)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"used_bytes": (float("nan"),) * 101}, {"rate_bytes_per_s": float("inf")}]
+)
+def test_odd_numbers_lose_no_mail(message: Message, odd: dict[str, Any]) -> None:
+    broken = msgspec.structs.replace(message, chart=leak(**odd))
+    mail = compose(broken, sender="g@example.org", to=["a@example.org"], host="h", picture=b"png")
+    said = mail.get_body(("plain",))
+    assert said is not None
+    assert message.command in said.get_content()
 
 
 def test_who_draws_cleans_up_also_when_nobody_waits_any_more(
