@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REBUILD_AFTER = 200
-"""Sends per library object: it remembers every notification that it ever showed."""
 _CLEAR_S = 2.0
 _LEAVE_S = 1.0
 _MAX_LOST = 2
@@ -188,9 +186,7 @@ class DesktopNotifier:
 
     async def _attempt(self, message: Message) -> str:
         try:
-            if self._link is not None and (
-                self._link.sends >= REBUILD_AFTER or not await self._link.same()
-            ):
+            if self._link is not None and (self._link.worn or not await self._link.same()):
                 await self._drop()
             link = await self._connect()
             return await link.show(message, buttons=self._buttons, within_s=self.timeout_s / 2)

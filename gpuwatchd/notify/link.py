@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     Hearer = Callable[[str, Message], None]
 
+REBUILD_AFTER = 200
+"""Sends per library object: it remembers every notification that is not known to be closed."""
 _CLEAR_S = 2.0
 
 
@@ -141,6 +143,20 @@ class Link:
         await self._ask_server()
 
     @property
+    def worn(self) -> bool:
+        """Whether the library remembers so many pop-ups that it must be made anew.
+
+        As rarely as can be: some desktops take down all that was shown over the old connection.
+        """
+        kept = self._remembered
+        return self.sends >= REBUILD_AFTER and (kept is None or len(kept) > MOST)
+
+    @property
+    def _remembered(self) -> dict[str, Any] | None:
+        cache = getattr(getattr(self._library, "_backend", None), "_notification_cache", None)
+        return cache if isinstance(cache, dict) else None
+
+    @property
     def _interface(self) -> Any:
         return getattr(getattr(self._library, "_backend", None), "interface", None)
 
@@ -246,9 +262,9 @@ class Link:
 
     def _forget(self, identifier: str | None) -> None:
         """Let the library forget one that was replaced: it would remember it for ever."""
-        cache = getattr(getattr(self._library, "_backend", None), "_notification_cache", None)
-        if identifier is not None and isinstance(cache, dict):
-            cache.pop(identifier, None)
+        kept = self._remembered
+        if identifier is not None and kept is not None:
+            kept.pop(identifier, None)
         while len(self._identifiers) > MOST:
             del self._identifiers[next(iter(self._identifiers))]
 

@@ -55,12 +55,13 @@ class Speaker:
 def reply(message: Message, head: str, said: str, command: str = "") -> Message:
     """Return an answer: what was done stands above, whom it is about below."""
     incident = message.thread or message.id
+    about = message.subject.removeprefix("Now ").removeprefix("CRITICAL: ")
     return Message(
         id=f"answer-{incident}",
         notice="test",
         severity="info",
         subject=head,
-        body=f"{message.subject}\n{said}",
+        body=f"{about}\n{said}",
         command=command,
         alert_key=message.alert_key,
     )

@@ -50,6 +50,8 @@ CONFIRM_S: Final = 1800.0
 _CLOCKS_S: Final = 1.0
 """A file system tells times more coarsely than a clock."""
 _WAITING: Final = 32
+_TOLD: Final = 4
+"""Ranks of which an answer tells one by one."""
 _AT_ONCE: Final = 4
 """Presses that are being carried out; one more is refused."""
 _OPEN: Final = frozenset({"watch", "firing"})
@@ -296,7 +298,7 @@ class Pressed:
             head = "Asked to save"
             if all(one.phase != "done" for one in said):
                 head = "Not asked to save"
-            told = "\n".join(sentence(one.result) for one in said)
+            told = "\n".join(sentence(one.result) for one in said[:_TOLD])
             self._speaker.say(reply(message, head, told))
 
         if not self._start(work, message):

@@ -13,7 +13,8 @@ import pytest
 
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.notify import desktop
-from gpuwatchd.notify.desktop import REBUILD_AFTER, DesktopNotifier
+from gpuwatchd.notify.desktop import DesktopNotifier
+from gpuwatchd.notify.link import REBUILD_AFTER, title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,12 +228,28 @@ def test_only_the_same_incident_is_replaced(
 
 
 @pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        ("GPU 0: python[1] leaks", "GPU 0: python[1] leaks"),
+        ("CRITICAL: GPU 0: python[1] leaks", "GPU 0: python[1] leaks"),
+        ("Now CRITICAL: GPU 0: python[1] leaks", "Now: GPU 0: python[1] leaks"),
+        ("\x1b[2J", "gpuwatchd"),
+    ],
+)
+def test_a_title_has_no_word_that_the_picture_says(
+    message: Message, subject: str, expected: str
+) -> None:
+    assert title(msgspec.structs.replace(message, subject=subject)) == expected
+
+
+@pytest.mark.parametrize(
     ("severity", "notice", "urgency"),
     [
         ("info", "firing", "low"),
         ("warning", "repeat", "normal"),
         ("critical", "firing", "critical"),
         ("critical", "resolved", "normal"),
+        ("info", "test", "normal"),
     ],
 )
 def test_urgency_follows_severity(
