@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cost import Entry, Held, Price, Prices
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Alert, Cost, Device, Holding, ProcessInfo, ProcessKey
+    from gpuwatchd.model import Alert, Device, Holding, ProcessInfo, ProcessKey
     from gpuwatchd.store.checkpoints import Checkpoint
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.reader import Reader
@@ -209,16 +209,22 @@ class _Counter:
             until_s=until_s,
             lasts=lasts,
         )
-        if not had.parts and alert.cost is not None:
-            return self._as_told(alert, alert.cost, until_s)
+        if not had.parts:
+            return self._as_told(alert, until_s)
         return had if keys else had._replace(since="first-seen")
 
-    def _as_told(self, alert: Alert, told: Cost, until_s: float) -> cost.Stint:
-        """Return what the daemon said of an alert: where the history has nothing of it."""
-        uid = alert.subject.device_uid
+    def _as_told(self, alert: Alert, until_s: float) -> cost.Stint:
+        """Return what the daemon said of an alert, or that nothing is known of its hours.
+
+        For where the history has nothing of it.
+        """
+        uid, told = alert.subject.device_uid, alert.cost
         price = self._price(uid, until_s, until_s)
-        left, per_hour = told.usd_per_hour, None if price is None else price.running_usd_per_hour
-        share = left / per_hour if left is not None and per_hour else None
+        if told is None:
+            part = cost.Part(None, None, price)
+            return cost.Stint(((uid, part),), alert.opened_at_s, "first-seen", until_s)
+        mine, whole = told.usd_per_hour, None if price is None else price.running_usd_per_hour
+        share = mine / whole if mine is not None and whole else None
         part = cost.Part(told.gpu_hours, share, price)
         return cost.Stint(((uid, part),), told.since_at_s, told.since, until_s)
 

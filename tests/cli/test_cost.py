@@ -364,6 +364,27 @@ def test_without_a_history_the_daemon_tells_what_it_knows(
     assert found["data"][0]["cost_usd"] == pytest.approx(4.1, abs=0.01)
 
 
+def test_an_open_alert_of_which_nothing_is_written_is_unknown_not_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world.write()
+    (entry,) = asked(capsys)["data"]
+    assert (entry["what"], entry["gpu_hours"], entry["cost_usd"]) == ("at-risk", None, None)
+    (line,) = [one for one in shown(capsys).splitlines() if one.startswith("at risk now")]
+    assert line.split() == ["at", "risk", "now", "1", "?", "?"]
+
+
+def test_names_that_are_made_to_harm_are_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(world.odd(world.HOSTILE))
+    for by in ("gpu", "user", "job", "incident"):
+        said = shown(capsys, "--by", by, "--color", "never")
+        assert "\x1b" not in said
+        assert "\x07" not in said
+        assert "\u202e" not in said
+    assert "\\u001b" not in json.dumps(asked(capsys, "--by", "incident"))
+    assert shown(capsys, "--ascii").isascii()
+
+
 def test_without_both_it_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost"]) == 1
     said = capsys.readouterr().err

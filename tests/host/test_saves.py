@@ -144,3 +144,13 @@ def test_a_look_has_a_deadline(tmp_path: Path) -> None:
 def test_the_directory_that_this_process_works_in() -> None:
     assert saves.working_directory(os.getpid()) == str(Path.cwd())
     assert saves.working_directory(2**22 + 1) is None
+
+
+def test_without_proc_the_system_is_asked_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: Path) -> Path:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "readlink", none)
+    assert saves.working_directory(os.getpid()) is None  # there is a /proc: it said no
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert saves.working_directory(os.getpid()) == os.getcwd()  # noqa: PTH109 - Path is patched
