@@ -167,9 +167,10 @@ def _route(channel: str, case: _Case, rules: Rules) -> Route:
     urgent = case.severity == "critical" and not over
     if ranges and case.local is not None and not urgent:
         until = quiet_until(ranges, case.local)
-        if until is not None and until.at_s - case.local.now_s > _ENDLESS_S:
+        endless = until is not None and until.at_s - case.local.now_s > _ENDLESS_S
+        if endless and not over:
             return Route(channel=channel, kind="hold", reason="quiet hours that do not end")
-        if until is not None:
+        if until is not None and not endless:
             why = f"quiet hours until {until.clock}"
             return Route(channel=channel, kind="wait", reason=why, until_at_s=until.at_s)
     return Route(channel=channel, kind="send", reason=case.notice)

@@ -164,8 +164,7 @@ def test_what_is_critical_passes_the_limit_but_not_for_ever() -> None:
 
 def test_reload() -> None:
     world, key = one()
-    world.rules = Rules(cooldown_s=10.0, repeat_s=(7200.0,), flap_hold_s=1.0)
-    world.herald._watcher.rules = world.rules
+    world.reload(Rules(cooldown_s=10.0, repeat_s=(7200.0,), flap_hold_s=1.0))
     world.run(1800.0)
     assert world.notices(key) == ["firing"]
     world.run(2000.0)

@@ -38,6 +38,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("clock"), st.sampled_from([3600.0, -600.0, 86_400.0, -86_400.0 * 365])),
     st.tuples(st.just("silence"), st.sampled_from([300.0, 3600.0]), st.booleans()),
     st.tuples(st.just("unsilence")),
+    st.tuples(st.just("reload"), st.sampled_from([Rules(), QUIET, SEVERE, FEW])),
     st.tuples(st.just("lost")),
     st.tuples(st.just("back")),
 )
@@ -60,6 +61,8 @@ def play(world: World, events: list[tuple[Any, ...]]) -> None:
                 world.silence(seconds, matcher=Matcher(kind="leak"), even_critical=even, who="bob")
             case ("unsilence",):
                 world.silences.clear()
+            case ("reload", rules):
+                world.reload(rules)
             case ("lost",):
                 world.lost = True
             case _:

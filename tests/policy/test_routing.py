@@ -109,6 +109,8 @@ def test_quiet_hours_without_an_end_hold() -> None:
     (route,) = routes(alert(), "firing", always, local=local("2026-06-10 23:30"))
     assert (route.kind, route.reason) == ("hold", "quiet hours that do not end")
     assert kinds(always, severity="critical") == {"desktop": "send"}
+    # Of what was told all the same people hear the end.
+    assert kinds(always, notice="resolved", state="resolved") == {"desktop": "send"}
 
 
 def test_over_is_told_to_those_who_know_of_the_beginning() -> None:

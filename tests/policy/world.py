@@ -148,6 +148,7 @@ class World:
     def restart(self) -> None:
         """Begin anew with nothing but the store."""
         watcher: Any = SimpleNamespace(rules=self.rules)
+        self.watcher = watcher
         silencing: Any = SimpleNamespace(active=(), follow=lambda changes, now_s: None)
         post: Any = SimpleNamespace(send=self._send, untold=tuple)
         store: Any = self.store
@@ -169,6 +170,10 @@ class World:
             if alert.resolved_at_s is None:
                 bearer = self.gpu if alert.kind == "gpu" else self.bearers[alert.key]
                 bearer.alert = alert
+
+    def reload(self, rules: Rules) -> None:
+        """Take over other rules."""
+        self.rules = self.watcher.rules = rules
 
     def step_clock(self, by_s: float) -> None:
         """Set the wall clock while everything runs."""
