@@ -339,6 +339,8 @@ def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
     again = None if error.permanent else retry_at(attempts, delivery.created_at_s, now_s)
     why = text.clean(error.message) + (f" ({text.clean(error.hint)})" if error.hint else "")
     log.debug("%s: attempt %d: %s", delivery.channel, attempts, why)
+    if again is None and not error.permanent:
+        why = f"given up after two days: {why}"
     return msgspec.structs.replace(
         delivery,
         state="failed" if again is None else "pending",

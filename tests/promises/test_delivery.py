@@ -67,7 +67,7 @@ def test_a_message_is_given_up_after_two_days(office: Callable[..., Office]) -> 
         one.turn(900)
     assert one.waiting() == {}
     (row,) = one.rows("a")
-    assert (row.state, row.error) == ("failed", "no session bus")
+    assert (row.state, row.error) == ("failed", "given up after two days: no session bus")
     assert 50 <= mail.tries <= 60
     assert one.post.untold() == ("a",)
 
@@ -324,7 +324,7 @@ def test_quiet_hours(office: Callable[..., Office]) -> None:
     assert digest.subject == "gpuwatchd: 2 messages that were held back"
     assert "Held back until now (quiet hours until 07:00):" in digest.body
     assert "warning: about a" in digest.body
-    assert "recovered: about c over" in digest.body
+    assert "over: about c over" in digest.body
     assert "about b" not in digest.body
     assert one.waiting() == {}
     assert [row.error for row in one.rows("b")] == [
