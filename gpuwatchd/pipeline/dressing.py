@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline import messages, pressed
 from gpuwatchd.pipeline.whom import about
 
 if TYPE_CHECKING:
@@ -63,19 +63,21 @@ class Dresser:
         curve
             Has the points of the first alert.
         """
-        # Both are needed by a message alone, and bring numpy and the buttons' programs with them.
-        from gpuwatchd.pipeline import charting, pressed  # noqa: PLC0415
-
         alert = notice.alert
         buttons = pressed.buttons_for(
             alert, self.config, self._info(alert), booted_at_s=self._booted_at_s
         )
+        chart = None
+        if curve is not None:
+            from gpuwatchd.pipeline import charting  # noqa: PLC0415 - numpy comes with it
+
+            chart = charting.chart(curve, alert)
         return messages.compose(
             alert,
             notice.kind,
             now_s=now_s,
             also=notice.also,
-            chart=charting.chart(curve, alert),
+            chart=chart,
             buttons=buttons,
         )
 

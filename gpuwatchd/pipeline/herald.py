@@ -191,6 +191,8 @@ class Herald:
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
                     now = msgspec.structs.replace(alert, next_notice_at_s=None, held_back=UNHEARD)
                     self._explain(now, UNHEARD, now_s)
+                if now.next_notice_at_s is None:
+                    self.failing.pop(now.key, None)
                 self._bygone.over(source, now, rules, now_s)
             elif bearer is not None and bearer.alert is not None:
                 now = self._dresser.introduced(bearer.alert)
@@ -259,8 +261,26 @@ class Herald:
             past=self._bygone.lately(),
             levels=levels,
         )
-        sent_s = self._sent_at_s(now_s)
-        return policy.announce(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
+        return self._asked(alerts, around, now_s)
+
+    def _asked(self, alerts: list[Alert], around: policy.Around, now_s: float) -> Announced:
+        """Ask policy; an alert that it cannot judge costs no other its notice."""
+        rules, sent_s = self._watcher.rules, self._sent_at_s(now_s)
+        try:
+            return policy.announce(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
+        except Exception as error:
+            if len(alerts) != 1:
+                parts = [self._asked([one], around, now_s) for one in alerts]
+                return policy.Announced(
+                    [alert for part in parts for alert in part.alerts],
+                    [decision for part in parts for decision in part.decisions],
+                    [notice for part in parts for notice in part.notices],
+                )
+            key = alerts[0].key
+            if key not in self.failing:
+                log.exception("failed part=policy key=%s", key)
+            self.failing[key] = f"nobody can be told of {key}: {error!r}"
+            return policy.Announced([], [], [])
 
     def _sent_at_s(self, now_s: float) -> list[float]:
         """Return when messages went out, on the clock of ``now_s``: an hour is one of people's."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd import policy
 from gpuwatchd.config import (
     Config,
     CostSection,
@@ -20,12 +21,13 @@ from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
-from tests.making import CARD, GIB, LEAKER, MIB, sample
+from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.model import Alert
     from gpuwatchd.pipeline import Tick
 
 BASE_S = 1_750_000_000.0
@@ -261,4 +263,25 @@ def test_a_gpu_that_is_lost_says_it_all_until_it_is_back(tmp_path: Path) -> None
     later = [(d.message.notice, d.alert_key.partition(":")[0]) for d in case.post.taken]
     assert ("resolved", "gpu") in later
     assert ("firing", "leak") in later
+    case.pipeline.close()
+
+
+def test_one_alert_that_cannot_be_judged_costs_no_other_its_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = policy.announce
+
+    def announce(alerts: list[Alert], *args: object, **kinds: object) -> policy.Announced:
+        if any(one.subject.process == OTHER.key for one in alerts):
+            raise RuntimeError("no")
+        return real(alerts, *args, **kinds)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(policy, "announce", announce)
+    case = Case(tmp_path)
+    case.both = True
+    case.run(260)
+    assert [d.message.notice for d in case.post.taken][:1] == ["firing"]
+    assert all(f"/{KEY.pid}@" in d.alert_key for d in case.post.taken)
+    (problem,) = [one for one in case.pipeline.problems() if "nobody can be told" in one]
+    assert f"/{OTHER.key.pid}@" in problem
     case.pipeline.close()
