@@ -27,7 +27,7 @@ _HOST_CHARS = 16
 _EVIDENCE_CHARS = 240
 _REASON_CHARS = 310
 LEAST_FLAPS = 2
-"""Who came and went so often within an hour is told of as one who does."""
+"""That it came and went so often within the hour before is worth a line."""
 
 _LEADS: dict[NoticeKind, str] = {
     "firing": "",
@@ -335,8 +335,9 @@ def _body(alert: Alert, now_s: float) -> list[str]:
         lines.append(judgement(alert.finding))
     else:
         lines.append("Not over yet: a leak in steps stands still in between.")
-    if alert.flaps >= LEAST_FLAPS:
-        lines.append(f"It came and went {alert.flaps} times within the hour before.")
+    if alert.flaps >= LEAST_FLAPS or (alert.flaps and alert.told_flapping):
+        times = "once" if alert.flaps == 1 else f"{alert.flaps} times"
+        lines.append(f"It came and went {times} within the hour before.")
     return lines
 
 
