@@ -110,7 +110,7 @@ def buttons_for(
     """
     process = alert.subject.process
     # To be typed by people: a pid is shorter than a key, and means the same while it runs.
-    name = alert.key if process is None or alert.state == "resolved" else str(process.pid)
+    name = alert.code if process is None or alert.state == "resolved" else str(process.pid)
     shown = show_command(msgspec.structs.replace(alert, key=name))
     show = Button(name="show", label="Show", command=shlex.join(shown))
     if alert.state == "resolved":

@@ -274,7 +274,7 @@ def test_the_buttons_of_a_notice(tmp_path: Path) -> None:
     ]
     assert made[0].command == "gpuwatchctl snooze 4711 1h"
     device = alert(subject=Subject(device_uid="GPU-1"))
-    assert buttons_for(device, Config())[0].command == "gpuwatchctl snooze leak:x 1h"
+    assert buttons_for(device, Config())[0].command == f"gpuwatchctl snooze {device.code} 1h"
     assert _names(buttons_for(alert(state="resolved"), ASKS)) == ["show"]
     # No such process: it cannot be asked, so nobody is offered to.
     assert _names(buttons_for(alert(), ASKS)) == ["snooze", "show"]
