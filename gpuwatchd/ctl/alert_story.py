@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd import cost, text, units
-from gpuwatchd.ctl import arrivals, envelope, payload, words
+from gpuwatchd.ctl import arrivals, envelope, incidents, payload, words
 from gpuwatchd.ctl.envelope import finite, maybe
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def _facts(story: Story, now_s: float) -> list[Line]:
         ("full in", "" if calm or not leak else words.eta(finding.eta) or "?"),
         ("because", finding.reason or "?"),
         ("cost", cost.line(alert.cost)),
+        ("group", _group(alert, found)),
         ("came again", f"{alert.flaps} times within the hour before" if alert.flaps else ""),
         ("ended", alert.ended),
         ("feedback", words.said(found.said(alert))),
@@ -98,6 +99,19 @@ def _facts(story: Story, now_s: float) -> list[Line]:
         ("held back", alert.held_back or _why_quiet(alert)),
     ]
     return [(label, value, "") for label, value in facts]
+
+
+def _group(alert: Alert, found: Found) -> str:
+    """Return what its notices leave together with, and which open alerts are of it."""
+    if not alert.group:
+        return ""
+    others = [
+        one.code
+        for one in found.alerts
+        if one.group == alert.group and one.key != alert.key and one.state in incidents.OPEN
+    ]
+    of = alert.group.replace(":", " ", 1)
+    return f"{of}, with {', '.join(others)}" if others else of
 
 
 def _silent(alert: Alert, found: Found, now_s: float) -> str:

@@ -218,6 +218,13 @@ def test_an_alert_says_why_nobody_hears_of_it(shown: Callable[..., str]) -> None
     assert data["silence"]["why"] == "I know"
 
 
+def test_who_shares_its_notices_is_told(shown: Callable[..., str]) -> None:
+    alert = world.firing(group="job:slurm 42")
+    other = world.firing(key="leak:GPU-2/7@1.0", group="job:slurm 42")
+    world.write(alerts=(alert, other, world.firing(key="leak:GPU-2/8@1.0", group="gpu:GPU-2")))
+    assert f"group job slurm 42, with {other.code} " in shown("alerts", "show", alert.code)
+
+
 def test_an_alert_of_another_kind_has_no_pace(shown: Callable[..., str]) -> None:
     found = world.leak(pattern="unknown", rate_bytes_per_s=None, eta=None, reason="XID 79: gone")
     lost = world.firing(key="gpu:GPU-1", kind="gpu", title="GPU 0 (A100)", finding=found)
