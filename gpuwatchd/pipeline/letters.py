@@ -67,7 +67,7 @@ class Letters:
         local: Callable[[], policy.Local],
         *,
         waits: Callable[[Delivery], bool],
-        lost: Callable[[str], bool],
+        lost: Callable[[Delivery], bool],
     ) -> Turn:
         """Return what has become necessary, and what needless.
 
@@ -80,7 +80,8 @@ class Letters:
         waits
             Whether a pending delivery is in nobody's hands at this moment.
         lost
-            Whether a channel has been failing for longer than ``fallback-after``.
+            Whether a delivery has failed since the start, on a channel that has been failing for
+            longer than ``fallback-after``.
         """
         new: list[Delivery] = []
         spare: list[Delivery] = []
@@ -120,12 +121,12 @@ def _needless(arrived: Sequence[Delivery], waiting: Sequence[Delivery]) -> list[
 
 
 def _given_up(
-    one: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[str], bool]
+    one: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[Delivery], bool]
 ) -> bool:
     if one.state == "failed":
         return True
     tried = one.error is not None and not backlog.is_held(one)
-    return tried and waits(one) and lost(one.channel)
+    return tried and waits(one) and lost(one)
 
 
 def _is_for(section: PolicySection, channel: str, meant: Delivery) -> bool:

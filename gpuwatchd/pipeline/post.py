@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatchd.config import PolicySection
 from gpuwatchd.notify import backlog
-from gpuwatchd.notify.outbox import retry_at
+from gpuwatchd.notify.outbox import RETRY_S, retry_at
 from gpuwatchd.pipeline.letters import Letters
 from gpuwatchd.pipeline.reach import Channels, Reach
 from gpuwatchd.pipeline.ruling import local
@@ -91,6 +91,7 @@ class Post:
         self._offset_s: float | None = None
         self._waiting: dict[Key, Delivery] = {}
         self._in_hand: dict[Key, Delivery] = {}
+        self._tried: set[Key] = set()
         self._former: list[_Former] = []
         self._changed: list[Delivery] = []
         self._letters = Letters()
@@ -109,7 +110,14 @@ class Post:
             self._reach.note(told)
             if told.message.id in under_way:
                 self._letters.note(told)
-        self.later(_taken_over(one, now_s) for one in pending)
+        mono_s = self._mono()
+        for one in pending:
+            if one.error is not None and one.created_at_s <= now_s:
+                since_mono_s = mono_s - (now_s - one.created_at_s)
+                self._channels.failing_since(
+                    one.channel, at_s=one.created_at_s, mono_s=since_mono_s
+                )
+            self.later([_taken_over(one, now_s)])
         self._revive(now_s)
 
     def send(self, deliveries: Iterable[Delivery]) -> None:
@@ -262,6 +270,7 @@ class Post:
         key = _key(done)
         self._in_hand.pop(key, None)
         self._waiting.pop(key, None)
+        self._tried.discard(key)
         self._note(done)
         self._changed.append(done)
         if done.state == "sent":
@@ -274,19 +283,23 @@ class Post:
             log.warning("delivery failed channel=%s error=%r", done.channel, why)
         if done.state == "pending":
             self._waiting[key] = done
+            self._tried.add(key)
 
     def _drop(self, delivery: Delivery) -> None:
         log.info("message dropped channel=%s why=%r", delivery.channel, delivery.error)
         self._waiting.pop(_key(delivery), None)
+        self._tried.discard(_key(delivery))
         self._note(delivery)
         self._changed.append(delivery)
 
     def _fall_back(self, now_s: float) -> None:
         mono_s = self._mono()
 
-        def lost(channel: str) -> bool:
-            for_s = self._channels.failing_for_s(channel, mono_s)
-            return for_s is not None and for_s >= self.policy.fallback_after
+        def lost(delivery: Delivery) -> bool:
+            # What failed in an earlier run is tried first: there may be a session now.
+            for_s = self._channels.failing_for_s(delivery.channel, mono_s)
+            tried = _key(delivery) in self._tried
+            return tried and for_s is not None and for_s >= self.policy.fallback_after
 
         turn = self._letters.turn(
             self.policy,
@@ -342,7 +355,10 @@ def _taken_over(delivery: Delivery, now_s: float) -> Delivery:
     if delivery.created_at_s > now_s + _CLOCK_STEP_S:
         delivery = backlog.moved(delivery, now_s - delivery.created_at_s, now_s)
     if delivery.lease_until_s is None:
-        return delivery
+        if delivery.next_try_at_s is None or backlog.is_held(delivery):
+            return delivery
+        soon_s = min(delivery.next_try_at_s, now_s + RETRY_S[0])
+        return msgspec.structs.replace(delivery, next_try_at_s=soon_s)
     log.info("interrupted channel=%s id=%s", delivery.channel, delivery.message.id)
     attempts = delivery.attempts + 1
     again_s: float | None = now_s

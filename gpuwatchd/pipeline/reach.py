@@ -113,12 +113,24 @@ class Channels:
         for name, at_s in delivered.items():
             self._channels.setdefault(name, _Channel()).delivered_at_s = at_s
 
+    def failing_since(self, name: str, *, at_s: float, mono_s: float) -> None:
+        """Take over that a channel was failing before the start; the next attempt tells if it is.
+
+        Parameters
+        ----------
+        at_s, mono_s
+            Since when, on both clocks; of several, the earliest counts.
+        """
+        channel = self._channels.setdefault(name, _Channel())
+        if channel.since_mono_s is None or mono_s < channel.since_mono_s:
+            channel.since_s, channel.since_mono_s = at_s, mono_s
+
     def forgive(self) -> None:
         """Forget failures: the settings have changed."""
         for channel in self._channels.values():
+            channel.since_s = channel.since_mono_s = None
             if channel.ok is False:
                 channel.ok, channel.why = None, ""
-                channel.since_s = channel.since_mono_s = None
 
     def failing_for_s(self, name: str, mono_s: float) -> float | None:
         """Return for how long a channel has been failing; None when it is not."""
@@ -151,7 +163,7 @@ class Channels:
                     name=name,
                     ok=channel.ok,
                     why=channel.why,
-                    failing_since_s=channel.since_s,
+                    failing_since_s=channel.since_s if channel.ok is False else None,
                     delivered_at_s=channel.delivered_at_s,
                     waiting=counts.get(name, 0),
                 )

@@ -68,6 +68,20 @@ def test_a_channel_fails_since_its_first_failure_after_a_delivery() -> None:
     assert channels.problems() == []
 
 
+def test_a_channel_that_failed_before_the_start_goes_on_failing_from_then() -> None:
+    channels = Channels()
+    channels.failing_since("email", at_s=100.0, mono_s=-50.0)
+    channels.failing_since("email", at_s=120.0, mono_s=-30.0)
+    assert channels.failing_for_s("email", 10.0) == 60.0
+    # But nobody says so before it has been tried.
+    assert channels.problems() == []
+    assert channels.health(("email",), ())[0].failing_since_s is None
+    channels.failed("email", "down", at_s=170.0, mono_s=20.0)
+    assert channels.health(("email",), ())[0].failing_since_s == 100.0
+    channels.delivered("email", 180.0)
+    assert channels.failing_for_s("email", 30.0) is None
+
+
 def test_channels_are_shown_as_configured_and_others_while_they_matter() -> None:
     channels = Channels()
     channels.remember({"old": 50.0, "email": 60.0})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.config import Seconds
 from tests.promises.post_office import DOWN, WRONG, Channel, Office, wait_for
 from tests.store.world import T0
 
@@ -119,6 +120,41 @@ def test_a_channel_that_has_long_failed_has_no_time_left(office: Callable[..., O
     one.tell("b")
     one.turn()
     assert mail.ids == ["a", "b"]
+
+
+def test_a_daemon_that_is_started_again_and_again_uses_its_fallback_in_time(
+    office: Callable[..., Office],
+) -> None:
+    desktop, mail = Channel("desktop"), Channel("email")
+    desktop.answer = DOWN
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    one.tell("a")
+    one.turn()
+    for _ in range(3):
+        one.turn(35)
+        assert mail.tries == 0
+        one.die()
+        one.begin()
+    one.turn(35)
+    assert mail.ids == ["a"]
+
+
+def test_what_failed_before_a_start_is_tried_first_and_soon(office: Callable[..., Office]) -> None:
+    desktop, mail = Channel("desktop"), Channel("email")
+    desktop.answer = DOWN
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",), fallback_after=1e9)
+    one.tell("a")
+    for _ in range(8):
+        one.turn(HOUR_S)
+    one.die()
+    one.time.pass_s(1)
+    one.policy = msgspec.structs.replace(one.policy, fallback_after=Seconds(120))
+    desktop.answer = None  # somebody has logged in
+    one.begin()
+    one.turn()
+    assert (mail.tries, desktop.ids) == (0, [])
+    one.turn(30)
+    assert (mail.tries, desktop.ids) == (0, ["a"])
 
 
 def test_a_fallback_is_not_used_while_another_channel_delivers(
