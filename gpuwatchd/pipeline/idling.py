@@ -105,7 +105,9 @@ class Waste:
         seen = self._intake.devices.get(uid)
         title = uid if seen is None else device_title(seen.device)
         if info is not None and seen is not None:
-            title = process_title(seen.device, info)
+            named = info.name not in {"", "?"}
+            gone = f"{title}: pid {info.key.pid} (gone)"
+            title = process_title(seen.device, info) if named else gone
         return Ail(
             kind="held",
             subject=Subject(
@@ -137,13 +139,13 @@ def _beside(those: list[Holding]) -> list[str]:
     if hours:
         price = [one.cost_usd for one in those if one.cost_usd is not None]
         cost = f", {units.usd(sum(price))}" if price else ""
-        said.append(f"{sum(hours):.0f} GiB-hours so far{cost}")
+        said.append(f"{sum(hours):.1f} GiB-hours so far{cost}")
     return said
 
 
 def _owner(first: Holding) -> tuple[str, ...]:
     """Return whom to ask."""
     info = first.process
-    if info is None or info.foreign:
+    if info is None or info.foreign or info.name in {"", "?"}:
         return ()
     return (f"it belongs to {info.whose}",)

@@ -40,7 +40,7 @@ def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
     assert opened.title == "GPU 0 (A100): python train.py[4711] of alice"
     assert opened.finding.reason == (
         "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; "
-        "36 GiB-hours so far, $1.20"
+        "36.0 GiB-hours so far, $1.20"
     )
     assert opened.finding.advice[-1] == "ask alice"
     assert "alice" in opened.finding.advice[0]
@@ -105,3 +105,13 @@ def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
     again.held.found = (holding(),)
     assert again.run(600) == []
     assert [alert.key for alert in again.open] == [opened.key]
+
+
+def test_one_that_is_gone_without_a_name_is_named_by_its_pid() -> None:
+    world = World(CARD, tell_held=("gone",))
+    world.now_s += 1000
+    nobody = ProcessInfo(key=ProcessKey(pid=4740, started_at_s=None), name="?", state="gone")
+    world.held.found = (holding(kind="gone", process=nobody),)
+    (opened,) = world.run(60)
+    assert opened.title == "GPU 0 (A100): pid 4740 (gone)"
+    assert opened.finding.advice == ("ask alice",)
