@@ -18,6 +18,8 @@ class Held(NamedTuple):
     """Its start, epoch seconds: the same for all processes of a bucket."""
     who: Hashable
     held_bytes: float | None
+    width_s: float = 60.0
+    """Length of the bucket: the same for all processes of it."""
 
 
 class Taken(NamedTuple):
@@ -35,9 +37,7 @@ class Taken(NamedTuple):
     """Its share in that one, 0-1."""
 
 
-def taken(
-    rows: Iterable[Held], since_s: float, until_s: float, *, width_s: float = 60.0
-) -> dict[Hashable, Taken]:
+def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable, Taken]:
     """Return what each process had of a device between two instants.
 
     In every bucket the device's time is shared in proportion to what each one held; one that is
@@ -51,16 +51,14 @@ def taken(
     ----------
     rows
         What was held, in any order; one row for a process and bucket.
-    width_s
-        Length of a bucket.
     """
     buckets: dict[float, list[Held]] = {}
     for row in rows:
-        if row.at_s + width_s > since_s and row.at_s < until_s:
+        if row.at_s + row.width_s > since_s and row.at_s < until_s:
             buckets.setdefault(row.at_s, []).append(row)
     found: dict[Hashable, Taken] = {}
     for at_s, held in sorted(buckets.items()):
-        begin_s, end_s = max(at_s, since_s), min(at_s + width_s, until_s)
+        begin_s, end_s = max(at_s, since_s), min(at_s + held[0].width_s, until_s)
         hours = (end_s - begin_s) / 3600.0
         known = [max(0.0, row.held_bytes) for row in held if row.held_bytes is not None]
         total = sum(known)
@@ -98,6 +96,7 @@ def with_rest(rows: Iterable[Held], total_bytes: float | None) -> list[Held]:
     """
     found = list(rows)
     held: dict[float, float | None] = {}
+    width_s = {row.at_s: row.width_s for row in found}
     for row in found:
         before = held.get(row.at_s, 0.0)
         known = before is not None and row.held_bytes is not None
@@ -105,5 +104,5 @@ def with_rest(rows: Iterable[Held], total_bytes: float | None) -> list[Held]:
     for at_s, amount in held.items():
         known = amount is not None and total_bytes is not None
         rest = max(0.0, (total_bytes or 0.0) - (amount or 0.0)) if known else None
-        found.append(Held(at_s, REST, rest))
+        found.append(Held(at_s, REST, rest, width_s[at_s]))
     return found

@@ -191,11 +191,8 @@ def _money(settings: Config) -> Iterator[str]:
     cost = settings.cost
     if cost.mode == "owned" and cost.purchase is None:
         yield "purchase: not set, so what an owned device costs is unknown"
-    if cost.mode == "rental" and cost.currency != "USD" and cost.per_usd is None:
-        yield (
-            f"per-usd: not set, so the built-in prices, which are in USD, are unknown in "
-            f"{cost.currency}; your own are used"
-        )
+    if cost.mode != "off" and cost.currency.upper() != "USD" and cost.per_usd is None:
+        yield f"per-usd: not set, so no money is shown in {cost.currency}, GPU-hours alone"
 
 
 # ---- what it means -------------------------------------------------------------------------------

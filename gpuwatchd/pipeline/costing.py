@@ -243,11 +243,11 @@ class Costing:
         """Return who held what on a device: as written down, and since then as remembered."""
         kept = None if self._shelf is None else self._shelf.occupied(uid, since_s, until_s)
         rows = list(kept or ())
-        end_s = max((row.at_s for row in rows), default=float("-inf"))
+        end_s = max((row.at_s + row.width_s for row in rows), default=float("-inf"))
         seen = self._intake.devices.get(uid)
         if seen is None:
             return rows
-        rows += [row for row in _remembered(seen, since_s, until_s) if row.at_s > end_s]
+        rows += [row for row in _remembered(seen, since_s, until_s) if row.at_s >= end_s]
         return rows
 
     def _watched(self, uid: str, since_s: float, until_s: float) -> list[Held]:

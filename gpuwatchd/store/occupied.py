@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.cost import Held
@@ -18,7 +19,7 @@ _QUERY = """SELECT m.ts_s, p.pid, p.started_at_s, m.used_max_bytes
 FROM process p CROSS JOIN process_1m m
 WHERE p.last_ts_ms >= :since_s * 1000 AND p.first_ts_ms < :until_s * 1000
   AND m.process = p.id AND m.gpu = :card
-  AND m.ts_s >= :since_s AND m.ts_s < min(:until_s, :rolled_s)
+  AND m.ts_s >= :since_s AND m.ts_s < min(:until_s, :rolled_s) AND m.ts_s / 60 % :every = 0
 UNION ALL
 SELECT r.ts_ms / 60000 * 60, p.pid, p.started_at_s, max(r.used_bytes)
 FROM process_raw r JOIN process p ON p.id = r.process
@@ -26,20 +27,48 @@ WHERE r.ts_ms >= max(:since_s, :rolled_s) * 1000 AND r.ts_ms < :until_s * 1000 A
 GROUP BY 1, p.id"""
 
 
-def load(connection: sqlite3.Connection, uid: str, since_s: float, until_s: float) -> list[Held]:
-    """Return who held what on a device in each minute that overlaps a span, in any order."""
+def load(
+    connection: sqlite3.Connection,
+    uid: str,
+    since_s: float,
+    until_s: float,
+    *,
+    most_minutes: int | None = None,
+) -> list[Held]:
+    """Return who held what on a device in each minute that overlaps a span, in any order.
+
+    Parameters
+    ----------
+    most_minutes
+        Of a longer span every second minute (or third, ...) stands for those up to the next: for
+        the daemon, whose thread must not read for long. None reads all.
+    """
     card = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
     if card is None or until_s <= since_s:
         return []
-    rolled = connection.execute("SELECT value FROM meta WHERE key = 'gpu_1m.until'").fetchone()
+    found = connection.execute("SELECT value FROM meta WHERE key = 'gpu_1m.until'").fetchone()
+    rolled_s = 0 if found is None else int(found[0])
+    oldest = connection.execute(
+        "SELECT min(first_ts_ms) / 1000.0 FROM process WHERE last_ts_ms >= ?", (since_s * 1000,)
+    ).fetchone()
+    since_s = max(since_s, oldest[0] or 0.0)
+    every = 1
+    if most_minutes is not None:
+        every = max(1, math.ceil((until_s - since_s) / WIDTH_S / most_minutes))
     values = {
         "card": card[0],
-        "since_s": int(since_s // WIDTH_S * WIDTH_S),
-        "until_s": int(-(-until_s // 1)),
-        "rolled_s": 0 if rolled is None else int(rolled[0]),
+        "since_s": int(since_s // (WIDTH_S * every) * WIDTH_S * every),
+        "until_s": math.ceil(until_s),
+        "rolled_s": rolled_s,
+        "every": every,
     }
     return [
-        Held(float(at_s), ProcessKey(pid=pid, started_at_s=started), held)
+        Held(
+            float(at_s),
+            ProcessKey(pid=pid, started_at_s=started),
+            held,
+            min(WIDTH_S * every, rolled_s - at_s) if at_s < rolled_s else WIDTH_S,
+        )
         for at_s, pid, started, held in connection.execute(_QUERY, values)
     ]
 

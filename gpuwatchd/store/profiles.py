@@ -172,8 +172,13 @@ class Shelf:
         return [(float(at_s), used) for at_s, used in found if used is not None]
 
     def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held] | None:
-        """Return who held what on a device, minute by minute; None where that fails."""
-        found: list[Held] | None = self._ask(lambda it: occupied.load(it, uid, since_s, until_s))
+        """Return who held what on a device, minute by minute; None where that fails.
+
+        Of more than two days not every minute: this is the thread that samples.
+        """
+        found: list[Held] | None = self._ask(
+            lambda it: occupied.load(it, uid, since_s, until_s, most_minutes=2880)
+        )
         return found
 
     def checkpoints(self) -> list[Checkpoint] | None:

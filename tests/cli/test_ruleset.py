@@ -100,7 +100,7 @@ channels = ["command"]
             "override 1: override 3 fits all of the same",
         ),
         ('[cost]\nmode = "owned"', "an owned device costs is unknown"),
-        ('[cost]\ncurrency = "EUR"', "unknown in EUR"),
+        ('[cost]\ncurrency = "EUR"', "no money is shown in EUR"),
     ],
 )
 def test_what_is_never_told_is_said(tmp_path: Path, written: str, note: str) -> None:

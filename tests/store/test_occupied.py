@@ -8,6 +8,7 @@ import pytest
 
 from gpuwatchd import cost
 from gpuwatchd.model import DeviceReading, ProcessUse, Sample
+from gpuwatchd.store import occupied
 from gpuwatchd.store.reader import Reader
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened
 
@@ -82,3 +83,21 @@ def test_mean_power_is_that_of_the_minutes_it_was_measured_in(tmp_path: Path) ->
         measured = reader.power_w(CARDS[0].uid, T0 + 60.0, clock.now_s)
         assert measured == pytest.approx(300.0, rel=0.02)
         assert reader.power_w(CARDS[1].uid, T0, clock.now_s) is None
+
+
+@pytest.mark.parametrize("most", [1, 3, 7, 10, 30])
+def test_of_a_long_span_some_minutes_stand_for_all(tmp_path: Path, most: int) -> None:
+    clock = Time()
+    history = opened(tmp_path, clock)
+    record(history, clock)
+    for _ in range(20):
+        history.chores(clock.now_s)
+    connection = history._connection
+    assert connection is not None
+    rows = occupied.load(connection, CARDS[0].uid, T0, clock.now_s, most_minutes=most)
+    history.close()
+    assert len({row.at_s for row in rows}) <= most + 1
+    found = cost.taken(rows, T0, clock.now_s)
+    assert sum(one.hours or 0.0 for one in found.values()) <= 0.5 + 1e-9
+    if most >= 7:
+        assert found[INFOS[0].key].hours == pytest.approx(0.25 + 0.25 * 0.75, abs=0.08)
