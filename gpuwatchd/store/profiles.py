@@ -174,10 +174,10 @@ class Shelf:
     def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held] | None:
         """Return who held what on a device, minute by minute; None where that fails.
 
-        Of more than two days not every minute: this is the thread that samples.
+        Of more than a day not every minute: this is the thread that samples.
         """
         found: list[Held] | None = self._ask(
-            lambda it: occupied.load(it, uid, since_s, until_s, most_minutes=2880)
+            lambda it: occupied.load(it, uid, since_s, until_s, most_minutes=1440)
         )
         return found
 
