@@ -130,7 +130,14 @@ def evaluate(
         clears=0,
         clear_since_s=None,
     )
-    return _promote(grown, rules, now_s)
+    outcome = _promote(grown, rules, now_s)
+    alert = outcome.alert
+    if alert is None or alert.finding.severity == alert.severity:
+        return outcome
+    # Whoever shows the judgement of an alert must not say another severity than the alert has.
+    judged = msgspec.structs.replace(finding, severity=alert.severity)
+    alert = msgspec.structs.replace(alert, finding=judged)
+    return msgspec.structs.replace(outcome, alert=alert)
 
 
 def _begun(finding: Finding, now_s: float, title: str) -> Alert:

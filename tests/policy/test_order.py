@@ -132,11 +132,12 @@ def _ends_are_told_or_explained(world: World) -> None:
 
 def _holds_are_said_once(world: World) -> None:
     """Say that why something is held is written down when it changes, not at every look."""
-    last: dict[str, str] = {}
-    for one in world.store.decisions:
+    last: dict[str, tuple[object, ...]] = {}
+    for one, opening_s in zip(world.store.decisions, world.store.openings, strict=True):
+        said = (one.notice, one.reason, opening_s)
         if one.kind == "hold" and not one.target:
-            assert last.get(one.alert_key) != f"{one.notice} {one.reason}", one
-            last[one.alert_key] = f"{one.notice} {one.reason}"
+            assert last.get(one.alert_key) != said, one
+            last[one.alert_key] = said
         else:
             last.pop(one.alert_key, None)
 

@@ -54,6 +54,9 @@ class Store:
         self.rows: dict[tuple[str, float], bytes] = {}
         self.made: dict[str, float] = {}
         self.decisions: list[Decision] = []
+        self.openings: list[float | None] = []
+        """When the alert of each decision had opened; None of one that is over."""
+        self.bearers: dict[str, Bearer] = {}
 
     def apply(self, alerts: Iterable[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
         for alert in alerts:
@@ -68,7 +71,11 @@ class Store:
         return list(deliveries)
 
     def decide(self, decisions: Iterable[Decision]) -> None:
-        self.decisions += decisions
+        for one in decisions:
+            bearer = self.bearers.get(one.alert_key)
+            alert = None if bearer is None else bearer.alert
+            self.decisions.append(one)
+            self.openings.append(None if alert is None else alert.firing_at_s)
 
     def alert(self, row: tuple[str, float]) -> Alert:
         return msgspec.json.decode(self.rows[row], type=Alert)
@@ -142,6 +149,7 @@ class World:
         self.how = dict.fromkeys(self.keys, "calm")
         self.bearers = {key: Bearer() for key in self.keys}
         self.gpu = Bearer()
+        self.store.bearers = {**self.bearers, "gpu:GPU-0": self.gpu}
         self.reasons: list[tuple[float, str, str]] = []
         self.restart()
 
