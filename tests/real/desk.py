@@ -204,7 +204,7 @@ class Jobs:
             "GPUWATCHD_RUNTIME_DIR": str(self.folder / "run"),
         }
 
-    def world(self, *, leak: bool, rate_mib: int = 250) -> None:
+    def world(self, *, leak: bool, rate_mib: int = 150) -> None:
         """Write the cards: each job holds 20 GiB of 80, and more with every second if it leaks."""
         card = "total=80G reserved=600M base=0 util=90 temp=60 power=300 name=NVIDIA_A100-SXM4-80GB"
         lines = [f"gpu {n} {card}" for n in range(len(self.jobs))]
@@ -241,6 +241,11 @@ class Jobs:
         """Return the alerts of the live state."""
         state = live.read(self.folder / "run")
         return list(state.alerts) if state is not None else []
+
+    def problems(self) -> list[str]:
+        """Return what the live state says is missing or broken."""
+        state = live.read(self.folder / "run")
+        return list(state.problems) if state is not None else []
 
     def actions(self) -> list[actions.Action]:
         """Return what the history has of things that were done to processes."""
