@@ -73,9 +73,15 @@ class _Due(NamedTuple):
         return self.severity == "critical" and self.notice in {"firing", "escalated"}
 
     @property
-    def order(self) -> tuple[int, float, str]:
-        """Sort key: the worst first, then the oldest."""
-        return -RANK[self.severity], self.alert.firing_at_s or 0.0, self.alert.key
+    def order(self) -> tuple[bool, int, float, str]:
+        """Sort key: news first, of that the worst, then the oldest."""
+        old = self.notice == "repeat"
+        return old, -RANK[self.severity], self.alert.firing_at_s or 0.0, self.alert.key
+
+    @property
+    def together(self) -> tuple[str, bool, Signature]:
+        """What leaves as one message: of one group, open or over, by the same channels."""
+        return self.group, self.notice == "resolved", self.signature
 
 
 def group_of(alert: Alert) -> str:
@@ -147,10 +153,10 @@ def announce(
 
 
 def _together(due: Iterable[_Due]) -> list[list[_Due]]:
-    """Return what leaves as one message: of one group, one kind, by the same channels."""
-    found: dict[tuple[str, str, Signature], list[_Due]] = {}
+    """Return the messages, the most urgent first."""
+    found: dict[tuple[str, bool, Signature], list[_Due]] = {}
     for one in due:
-        found.setdefault((one.group, one.notice, one.signature), []).append(one)
+        found.setdefault(one.together, []).append(one)
     batches = [sorted(batch, key=lambda one: one.order) for batch in found.values()]
     return sorted(batches, key=lambda batch: (not batch[0].urgent, batch[0].order))
 
@@ -227,7 +233,10 @@ class _Teller:
         return alert
 
     def grouped(self, due: list[_Due], beside: Iterable[Alert]) -> list[_Due]:
-        """Return what may leave now; new members of a group that was just told of may not."""
+        """Return what may leave now: not new members of a group that was just told of.
+
+        They leave with the next notice of their group, or after its pause.
+        """
         fresh = {one.group for one in due if one.notice == "firing"}
         if not fresh:
             return due
@@ -237,7 +246,12 @@ class _Teller:
             if group in fresh and alert.notices and at_s is not None:
                 told_s[group] = max(told_s.get(group, at_s), min(at_s, self.now_s))
         pause_s = self.rules.group_interval_s
-        soon = {one.group for one in due if one.notice == "firing" and self._cannot_wait(one)}
+        soon = {
+            one.group
+            for one in due
+            if one.notice in {"escalated", "repeat"}
+            or (one.notice == "firing" and self._cannot_wait(one))
+        }
         out: list[_Due] = []
         for one in due:
             last_s = told_s.get(one.group)
@@ -261,28 +275,28 @@ class _Teller:
         Somebody who is told of one alert is told of the others that have fired meanwhile, and is
         reminded of all at once.
         """
-        wanted = {(one.group, one.notice, one.signature) for one in due}
-        groups = {(one.group, one.notice) for one in due if one.notice in {"firing", "repeat"}}
+        wanted = {one.together for one in due if one.notice != "resolved"}
         known = {one.alert.key for one in due}
         out: list[_Due] = []
-        for old in alerts if groups else ():
+        for old in alerts if wanted else ():
             alert = self.changed.get((old.key, old.opened_at_s), old)
-            kind = self._may_join(alert)
-            group = alert.group or group_of(alert)
-            if kind is None or alert.key in known or (group, kind) not in groups:
+            if alert.key in known or not self._may_join(alert):
                 continue
             found = self._due(_as_due(alert, self.now_s))
-            if found is not None and (group, kind, found.signature) in wanted:
+            if found is not None and found.together in wanted:
                 out.append(found._replace(alert=alert))
         return out
 
-    def _may_join(self, alert: Alert) -> NoticeKind | None:
-        at_s = alert.next_notice_at_s
+    def _may_join(self, alert: Alert) -> bool:
+        """Say whether an alert that has fired waits for nothing but its time, and that is near."""
+        at_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
         if alert.state != "firing" or at_s is None or alert.held_back:
-            return None
-        if alert.notices == 0:
-            return "firing" if alert.last_notice_at_s is None else None
-        return "repeat" if at_s - self.now_s <= self.rules.group_interval_s else None
+            return False
+        if alert.notices == 0 or last_s is None:
+            return last_s is None
+        rules = self.rules
+        cool = self.now_s - last_s >= rules.cooldown_s
+        return cool and at_s - self.now_s <= rules.group_interval_s
 
     def send(self, batches: list[list[_Due]], sent_at_s: Sequence[float]) -> None:
         """Book what leaves; beyond the limit per hour it leaves together, or waits for that."""

@@ -106,13 +106,11 @@ def _cool(world: World, key: str) -> None:
         if one.notice == "resolved":
             known = "over"
             continue
-        within = one.at_s - last_s < world.rules.cooldown_s - 1.0
-        if within and one.key == key:
-            assert RANK[one.severity] > RANK[known], (key, world.told)
-            assert one.severity == "critical" or one.notice == "escalated"
-        last_s = one.at_s
-        if one.key == key:
-            known = one.severity
+        severity = one.severities[key]
+        if one.at_s - last_s < world.rules.cooldown_s - 1.0:
+            assert RANK[severity] > RANK[known], (key, world.told)
+            assert severity == "critical" or one.notice == "escalated"
+        last_s, known = one.at_s, severity
 
 
 def _ends_after_beginnings(world: World, key: str) -> None:

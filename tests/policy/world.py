@@ -105,6 +105,7 @@ class Dresser:
             body="",
             alert_key=alert.key,
             also=tuple(one.key for one in notice.also),
+            facts={one.key: one.severity for one in (alert, *notice.also)},
         )
 
 
@@ -118,6 +119,7 @@ class Told(msgspec.Struct, frozen=True):
     also: tuple[str, ...]
     held: str
     channels: tuple[str, ...]
+    severities: dict[str, str]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -278,6 +280,7 @@ class World:
                 Told(
                     self.mono_s, message.notice, message.alert_key, message.severity,
                     message.also, some[0].held, tuple(one.channel for one in some),
+                    message.facts,
                 )
             )  # fmt: skip
 
