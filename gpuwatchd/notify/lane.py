@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 MAX_STUCK = 2
 """The worker and its one replacement; after that nothing is started until one comes back."""
+_CLOSE_S = 0.2
+"""What a channel that is idle has at least to let go of what it has open."""
 _GATHER_S = 0.1
 """What was late already can wait so long for company, to leave as one message."""
 
@@ -125,6 +127,7 @@ class Lane:
         tuple of list of Delivery
             What was not finished: what the worker is still busy with, and what only waits.
         """
+        deadline_s = time.monotonic() + timeout_s
         with self._lock:
             worker = self._worker
         if worker is not None:
@@ -138,14 +141,21 @@ class Lane:
                 busy = list(worker.job) if worker.trying else []
                 unfinished[:0] = [*([] if busy else worker.job), *worker.aside]
             idle = not busy and not self._stuck
-        close = getattr(self._notifier, "close", None)
-        if callable(close) and idle:
-            try:
-                close()
-            except Exception:
-                # On the way out; there is nobody left to tell.
-                log.debug("channel %s cannot be closed", self._notifier.name, exc_info=True)
+        if idle:
+            # In a thread too: a bus that hangs holds up neither a reload nor the end.
+            closer = threading.Thread(target=self._close, name="notify close", daemon=True)
+            closer.start()
+            closer.join(max(_CLOSE_S, deadline_s - time.monotonic()))
         return busy, unfinished
+
+    def _close(self) -> None:
+        close = getattr(self._notifier, "close", None)
+        try:
+            if callable(close):
+                close()
+        except Exception:
+            # On the way out; there is nobody left to tell.
+            log.debug("channel %s cannot be closed", self._notifier.name, exc_info=True)
 
     def _ensure_worker(self) -> None:
         if self._worker is None and len(self._stuck) < MAX_STUCK and not self._stopped.is_set():

@@ -302,6 +302,19 @@ def test_close_does_not_wait_for_what_hangs(
     wait(lambda: threads() == 0)
 
 
+def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(message: Message) -> None:
+    gate = threading.Event()
+    fake = Fake()
+    fake.close = lambda: gate.wait(30)  # type: ignore[method-assign, assignment]
+    courier = Courier({"fake": fake}, clock=Clock())
+    courier.submit(delivery(message))
+    collect(courier, 1)
+    began = time.monotonic()
+    assert courier.close(timeout_s=0.1) == []
+    assert time.monotonic() - began < 2
+    gate.set()
+
+
 def test_what_a_closed_courier_leaves_the_next_one_sends(
     message: Message, cleanup: list[Callable[[], object]]
 ) -> None:
