@@ -33,9 +33,14 @@ def test_it_is_written_with_the_alert_in_one_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = opened(tmp_path)
-    commits: list[bool] = []
+    commits = []
     commit = history._commit
-    monkeypatch.setattr(history, "_commit", lambda: (commits.append(True), commit())[1])
+
+    def counted() -> dict[int, int]:
+        commits.append(True)
+        return commit()
+
+    monkeypatch.setattr(history, "_commit", counted)
     history.decide([decision(), decision(1, kind="notify", target="desktop")])
     assert rows(tmp_path, "SELECT count(*) FROM decision") == [(0,)]
     history.apply([alert(key="leak:a")], [])
