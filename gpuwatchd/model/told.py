@@ -26,6 +26,8 @@ class About(Value, frozen=True, kw_only=True):
 
     gpu: str = ""
     """Index of the device ("0", "0:1" for a MIG instance); its uid is the subject's."""
+    card_uid: str = ""
+    """Uid of the card that a MIG instance is part of; "" where the device is a card itself."""
     gpu_name: str = ""
     user: str = ""
     process: str = ""

@@ -29,6 +29,7 @@ def about(device: Device | None, info: ProcessInfo | None, finding: Finding) -> 
     process = finding.subject.process
     known = About(
         gpu=gpu,
+        card_uid="" if device is None else device.parent_uid or "",
         gpu_name="" if device is None else device.name,
         pid=None if process is None else process.pid,
         framework=finding.framework or "",

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def inhibitor(alert: Alert, others: Iterable[Alert]) -> Alert | None:
     """Return the open alert that makes this one no news; None without any.
 
-    A GPU that is lost, hangs or must be reset says all that can be said of its memory. A process
-    that is about to run out of memory is told of once, by its worst alert. A device as a whole only
-    echoes what one of its processes does.
+    A GPU that is lost or hangs, its card, or a driver that is down says all that can be said of its
+    memory; on one that should be reset jobs go on, and leak. A process that is about to run out of
+    memory is told of once, by its worst alert. A device as a whole only echoes what one of its
+    processes does.
     """
     return next((one for one in others if one.key != alert.key and _over(one, alert)), None)
 
@@ -29,7 +30,9 @@ def _over(one: Alert, alert: Alert) -> bool:
     mine, its = alert.subject, one.subject
     same = mine.device_uid == its.device_uid
     if one.kind == "gpu":
-        return not mine.host and (same or not its.device_uid)
+        card = alert.about.card_uid if alert.about is not None else ""
+        here = one.severity == "critical" and its.device_uid in {mine.device_uid, card}
+        return not mine.host and (here or not its.device_uid)
     if one.kind != "leak" or its.process is None or one.inhibited_by:
         return False
     if mine.process is not None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.config.hours import parse
-from gpuwatchd.model import EtaRange, Matcher, Silence
+from gpuwatchd.model import About, EtaRange, Matcher, Silence
 from gpuwatchd.policy import Local, Override, Rules, quiet_until, routes
 from tests.making import alert, calm, finding
 
@@ -205,6 +205,7 @@ def gpu_lost(**changes: object) -> object:
         **{
             "key": "gpu:GPU-1",
             "kind": "gpu",
+            "severity": "critical",
             "subject": bare,
             "title": "GPU 0",
             "finding": calm(reason="it does not answer; nor do others"),
@@ -220,6 +221,17 @@ def test_inhibit() -> None:
     over = gpu_lost(state="resolved")
     assert routes(alert(), "firing", Rules(), others=[over])[0].kind == "send"  # type: ignore[list-item]
     assert routes(lost, "firing", Rules(), others=[alert(severity="critical")])[0].kind == "send"  # type: ignore[arg-type]
+
+
+def test_a_card_that_is_lost_silences_its_instances_and_one_to_be_reset_nobody() -> None:
+    lost, leak = gpu_lost(), alert(severity="critical")
+    part = msgspec.structs.replace(leak.subject, device_uid="MIG-1")
+    of_part = alert(severity="critical", subject=part, about=About(card_uid="GPU-1"))
+    elsewhere = alert(severity="critical", subject=part, about=About(card_uid="GPU-2"))
+    assert routes(of_part, "firing", Rules(), others=[lost])[0].kind == "hold"  # type: ignore[list-item]
+    assert routes(elsewhere, "firing", Rules(), others=[lost])[0].kind == "send"  # type: ignore[list-item]
+    reset = gpu_lost(severity="warning")
+    assert routes(leak, "firing", Rules(), others=[reset])[0].kind == "send"  # type: ignore[list-item]
 
 
 def test_one_that_is_about_to_run_out_is_told_of_once() -> None:

@@ -65,7 +65,8 @@ def _rows(image: npt.NDArray[np.uint8], colour: str, *, off: int = 14) -> npt.ND
     import numpy as np
 
     wanted = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
-    return (np.abs(image.astype(int) - wanted).max(axis=2) <= off).sum(axis=1)
+    counts: npt.NDArray[Any] = (np.abs(image.astype(int) - wanted).max(axis=2) <= off).sum(axis=1)
+    return counts
 
 
 @pytest.mark.parametrize("width", mail_picture.WIDTHS)
