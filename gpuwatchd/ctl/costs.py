@@ -9,6 +9,7 @@ from gpuwatchd import cost
 from gpuwatchd.config import prices as table
 from gpuwatchd.cost import account
 from gpuwatchd.ctl import look
+from gpuwatchd.ctl.counted import Counted, told_of
 from gpuwatchd.errors import GpuwatchdError, StoreError
 from gpuwatchd.pipeline import endings, titles
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.cost import Entry, Held, Price, Prices
+    from gpuwatchd.ctl.counted import Who
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Alert, Device, Holding, ProcessInfo, ProcessKey
     from gpuwatchd.store.checkpoints import Checkpoint
@@ -106,13 +108,15 @@ class _Counter:
         self._checkpoints: list[Checkpoint] = []
         self._infos: dict[ProcessKey, ProcessInfo] = {}
         self._rows: dict[tuple[str, float, float], list[Held]] = {}
-        self._counted: set[tuple[str, ProcessKey | None]] = set()
+        self._counted = Counted()
 
     def count(self, state: LiveState | None) -> None:
         """Add every entry to the bill."""
-        # Those on a process first: what is told of its device is then the same hours.
+        # Those on a process first: what is told of its device is then the same hours. What is at
+        # risk or lost before what is held: the same hours, too.
         for alert in sorted(
-            self._alerts(state), key=lambda one: (one.subject.process is None, one.opened_at_s)
+            self._alerts(state),
+            key=lambda one: (one.kind == "held", one.subject.process is None, one.opened_at_s),
         ):
             if alert.kind == "held":
                 self._past_holding(alert)
@@ -121,8 +125,11 @@ class _Counter:
         if state is not None:
             until_s = state.taken_at_s if self._live is None else self._bill.now_s
             for holding in state.holdings:
-                if self._wanted(holding.device_uid):
-                    self._holding(holding, until_s)
+                self._holding(holding, until_s)
+        # A job may be on devices that were asked for and on others.
+        bill = self._bill
+        bill.entries = [one for one in bill.entries if self._wanted(one.device_uid)]
+        bill.used = {uid: price for uid, price in bill.used.items() if self._wanted(uid)}
 
     def _alerts(self, state: LiveState | None) -> list[Alert]:
         """Return the alerts of the period; the live state has the open ones as they are now."""
@@ -136,7 +143,7 @@ class _Counter:
             for item in state.devices:
                 self._infos.update({one.info.key: one.info for one in item.processes or ()})
             found.update({(one.key, one.opened_at_s): one for one in state.alerts})
-        return [one for one in found.values() if self._wanted(one.subject.device_uid)]
+        return list(found.values())
 
     def _wanted(self, uid: str) -> bool:
         device = self._bill.devices.get(uid)
@@ -182,7 +189,7 @@ class _Counter:
         ]  # fmt: skip
         if not told:
             return
-        had = self._stint(alert, end_s)
+        had = self._stint(alert, end_s, spent=False)
         if had is None:
             return
         low_at_s = alert.finding.judged_at_s + eta.low_s
@@ -190,17 +197,25 @@ class _Counter:
         like = self._like("saved", alert, end_s, said)
         self._add(account.saved(had, like, told_at_s=told, low_at_s=low_at_s))
 
-    def _stint(self, alert: Alert, until_s: float, *, lasts: bool = False) -> cost.Stint | None:
-        """Return what an alert's subject had, without what was counted before; None for nothing."""
-        members = self._members(alert)
+    def _stint(
+        self, alert: Alert, until_s: float, *, lasts: bool = False, spent: bool = True
+    ) -> cost.Stint | None:
+        """Return what an alert's subject had, without what was counted before; None for nothing.
+
+        Parameters
+        ----------
+        spent
+            Whether its hours are what is counted, so that nothing else may count them.
+        """
+        onset_s = alert.finding.onset_at_s
+        begun_s: float | None = alert.opened_at_s if onset_s is None else onset_s
+        members = self._counted.fresh(alert, begun_s or 0.0, until_s)
         if not members:
             return None
         keys = [key for _, key in members if key is not None]
         starts = [key.started_at_s for key in keys if key.started_at_s is not None]
-        onset_s = alert.finding.onset_at_s
-        begun_s = min(starts) if keys and len(starts) == len(keys) else None
-        if not keys:
-            begun_s = alert.opened_at_s if onset_s is None else onset_s
+        if keys:
+            begun_s = min(starts) if len(starts) == len(keys) else None
         had = cost.stint(
             members,
             _Ask(self._held if keys else self._watched, self._price),
@@ -210,8 +225,13 @@ class _Counter:
             lasts=lasts,
         )
         if not had.parts:
-            return self._as_told(alert, until_s)
-        return had if keys else had._replace(since="first-seen")
+            had = self._as_told(alert, until_s)
+        elif not keys:
+            had = had._replace(since="first-seen")
+        if spent:
+            from_s = alert.opened_at_s if had.since_at_s is None else had.since_at_s
+            self._counted.note(members, from_s, until_s)
+        return had
 
     def _as_told(self, alert: Alert, until_s: float) -> cost.Stint:
         """Return what the daemon said of an alert, or that nothing is known of its hours.
@@ -228,19 +248,6 @@ class _Counter:
         part = cost.Part(told.gpu_hours, share, price)
         return cost.Stint(((uid, part),), told.since_at_s, told.since, until_s)
 
-    def _members(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
-        subject = alert.subject
-        told = alert.cost.members if alert.cost is not None else ()
-        pairs = [(one.device_uid, one.process) for one in told or (subject,)]
-        on_device = {uid for uid, _ in self._counted}
-        fresh = [
-            pair
-            for pair in dict.fromkeys(pairs)
-            if pair not in self._counted and not (pair[1] is None and pair[0] in on_device)
-        ]
-        self._counted.update(fresh)
-        return fresh
-
     def _saved_at_s(self, keys: Sequence[ProcessKey], until_s: float) -> float | None:
         """Return the newest checkpoint of a process, or of any rank of a job, before an end."""
         from gpuwatchd.store.checkpoints import same  # noqa: PLC0415 - SQLite comes with it
@@ -256,51 +263,62 @@ class _Counter:
 
     def _holding(self, holding: Holding, until_s: float) -> None:
         bill, since_s, info = self._bill, holding.since_s, holding.process
+        uid, held = holding.device_uid, holding.held_bytes
         begun_s = None if since_s is None else max(since_s, bill.since_s)
-        device = bill.devices.get(holding.device_uid)
+        if begun_s is not None:
+            left = self._counted.left((uid, None if info is None else info.key), begun_s, until_s)
+            if left is None:
+                return
+            begun_s, until_s = left
+        device = bill.devices.get(uid)
         total = None if device is None else device.memory_total_bytes
-        held = holding.held_bytes
         hours = None
         if begun_s is not None and held is not None and total:
             hours = min(1.0, held / total) * max(0.0, until_s - begun_s) / 3600.0
-        price = self._price(holding.device_uid, begun_s or until_s, until_s)
-        hourly = None if price is None else price.running_usd_per_hour
-        bill.entries.append(
-            cost.Entry(
-                what="held",
-                key=holding.id,
-                title=f"{holding.kind}: {'nobody' if info is None else info.whose}",
-                device_uid=holding.device_uid,
-                gpu=self._label(holding.device_uid),
-                user="" if info is None else info.user or "",
-                job="" if info is None else info.place or "",
-                since_at_s=begun_s,
-                until_at_s=until_s,
-                gpu_hours=hours,
-                usd=None if hours is None or hourly is None else hours * hourly,
-                basis="" if price is None else price.basis,
-                said=holding.evidence,
-            )
+        like = cost.Entry(
+            what="held",
+            key=holding.id,
+            title=f"{holding.kind}: {'nobody' if info is None else info.whose}",
+            device_uid=uid,
+            gpu="",
+            user="" if info is None else info.user or "",
+            job="" if info is None else info.place or "",
+            until_at_s=until_s,
+            gpu_hours=None,
+            usd=None,
+            said=holding.evidence,
         )
+        price = self._price(uid, begun_s or until_s, until_s)
+        part = cost.Part(hours, None, price)
+        stint = cost.Stint(((uid, part),), begun_s, "first-seen", until_s)
+        self._add(account.entries_of(stint, like))
 
     def _past_holding(self, alert: Alert) -> None:
-        if alert.resolved_at_s is None or alert.subject.process is None:
+        over_s = alert.resolved_at_s
+        if over_s is None or alert.subject.process is None:
             return  # What is open is among what the daemon lists now.
-        device = self._bill.devices.get(alert.subject.device_uid)
+        for who in told_of(alert):
+            left = self._counted.left(who, max(alert.opened_at_s, self._bill.since_s), over_s)
+            if left is not None:
+                self._was_held(alert, who, *left)
+
+    def _was_held(self, alert: Alert, who: Who, from_s: float, until_s: float) -> None:
+        device = self._bill.devices.get(who[0])
         total = None if device is None else device.memory_total_bytes
 
         def rows(uid: str, since_s: float, until_s: float) -> list[Held]:
             return cost.with_rest(self._held(uid, since_s, until_s), total)
 
         had = cost.stint(
-            [(alert.subject.device_uid, alert.subject.process)],
+            [who],
             _Ask(rows, self._price),
-            started_at_s=max(alert.opened_at_s, self._bill.since_s),
+            started_at_s=from_s,
             saved_at_s=None,
-            until_s=alert.resolved_at_s,
+            until_s=until_s,
             lasts=False,
         )
-        like = self._like("held", alert, alert.resolved_at_s, alert.finding.reason)
+        self._counted.note([who], from_s, until_s)
+        like = self._like("held", alert, until_s, alert.finding.reason)
         self._add(account.entries_of(had, like))
 
     # ---- what all of them need ------------------------------------------------------------------
