@@ -172,6 +172,16 @@ DO_NOT_WORK = [
     ("[endpoints]\ntimeout = '1h'", "[endpoints] timeout: longer than 60 s"),
     ("[cost]\nusd-per-gpu-hour = inf", "[cost] usd-per-gpu-hour: expected a number"),
     ("[cost]\nusd-per-gpu-hour = 'x'", "expected a number, got a text"),
+    ("[cost]\nper-usd = 1e-300", "[cost] per-usd: expected a number >="),
+    ("[cost]\npurchase = inf", "[cost] purchase: expected a number <="),
+    ("[cost]\nlifetime = 0", "[cost] lifetime: shorter than"),
+    ('[cost.prices]\n"A\\u0000" = 1', "[cost] prices: has a NUL character in it"),
+    ('[notify.chat]\nurls-file = "a\\u0000"', "[notify.chat] urls-file: has a NUL character"),
+    ('[policy.quiet-hours]\nall = ["\\u0000"]', "[policy] quiet-hours: has a NUL character"),
+    ('[[override]]\n[[override]]\nwhy = "\\u0000"', "[[override]] 2 why: has a NUL character"),
+    (f'[[override]]\ngpu = "{"[" * 501}"', "[[override]] 1 gpu: longer than 500 characters"),
+    (f'[cost.prices]\n"{"[" * 501}" = 1', "[cost] prices: a name is longer than 500"),
+    (f'[checkpoints]\npaths = ["/{"a/" * 2500}"]', "[checkpoints] paths: longer than 4096"),
 ]
 
 
@@ -259,6 +269,13 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
         ('[cost]\ncurrency = "euro"', "three capital letters"),
         ('[policy]\npreset = "lab"', '"lab" is not one of'),
         ("[override]\nmute = true", "expected tables: [[override]]"),
+        (
+            '[[override]]\n[[override]]\nseverity = "fatal"',
+            "[[override]] 2 severity: 'fatal' is not",
+        ),
+        ('[policy]\nseverity = { email = "x" }', 'severity: \'x\' is not one of "info", "warning"'),
+        ('[policy]\ntell-held = ["x"]', "[policy] tell-held[0]: 'x' is not one of \"gone\", "),
+        ('[cost.prices]\n"*" = -1', "[cost] prices: expected a number >= 0"),
         ("[[override]]\nusr = 'x'", "[override 1] usr: unknown key; did you mean user?"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gpuwatchd.config import hours
 from gpuwatchd.errors import ConfigError
 
@@ -19,9 +21,13 @@ LONGEST_QUESTION_S = 60.0
 _AT_LEAST = (
     ("daemon", "interval"), ("daemon", "source-deadline"), ("notify.desktop", "timeout"),
     ("notify.email", "timeout"), ("notify.command", "timeout"), ("notify.chat", "timeout"),
-    ("checkpoints", "every"),
+    ("checkpoints", "every"), ("cost", "lifetime"),
     ("endpoints", "every"), ("endpoints", "timeout"),
 )  # fmt: skip
+LONGEST_TEXT = 4096
+"""As long as a path can be; nothing that is meant is longer."""
+LONGEST_GLOB = 500
+"""Making sense of a long one takes seconds, in the loop that samples."""
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
@@ -39,6 +45,8 @@ def check(config: Config, file: str) -> None:
 
 
 def _wrong(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _odd_texts(config)
+    yield from _globs(config)
     for section, key in _AT_LEAST:
         value: Any = config
         for part in (*section.split("."), key):
@@ -60,3 +68,45 @@ def _wrong(config: Config) -> Iterator[tuple[str, str]]:
             "[cost] currency",
             f'"{config.cost.currency}" is not three capital letters such as "EUR"',
         )
+
+
+def _odd_texts(config: Config) -> Iterator[tuple[str, str]]:
+    for key, words in _texts(config):
+        if "\0" in words:
+            yield key, "has a NUL character in it"
+        elif len(words) > LONGEST_TEXT:
+            yield key, f"longer than {LONGEST_TEXT} characters"
+
+
+def _globs(config: Config) -> Iterator[tuple[str, str]]:
+    for name in config.cost.prices:
+        if len(name) > LONGEST_GLOB:
+            yield "[cost] prices", f"a name is longer than {LONGEST_GLOB} characters"
+    for number, one in enumerate(config.override, start=1):
+        for field in msgspec.structs.fields(one):
+            words = getattr(one, field.name)
+            if field.type is str and field.name != "why" and len(words) > LONGEST_GLOB:
+                key = f"[[override]] {number} {field.encode_name}"
+                yield key, f"longer than {LONGEST_GLOB} characters"
+
+
+def _texts(section: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in a configuration, with the key that it is in."""
+    for field in msgspec.structs.fields(section):
+        value, key = getattr(section, field.name), field.encode_name
+        if isinstance(value, msgspec.Struct):
+            yield from _texts(value, f"{name[:-1]}.{key}]" if name else f"[{key}]")
+        elif isinstance(value, dict):
+            for own, held in value.items():
+                yield f"{name} {key}", str(own)
+                yield from ((f"{name} {key}", one) for one in _listed(held) if isinstance(one, str))
+        else:
+            for number, one in enumerate(_listed(value), start=1):
+                if isinstance(one, msgspec.Struct):
+                    yield from _texts(one, f"[[{key}]] {number}")
+                elif isinstance(one, str):
+                    yield f"{name} {key}", one
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

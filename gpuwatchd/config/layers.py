@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -131,17 +132,50 @@ _WORDS = {
 }
 
 
-def _plainly(text: str, section: str, key: str) -> str:
+_PART = re.compile(r"\[(\d*|\.\.\.)\]")
+
+
+def _choices(path: str) -> tuple[str, ...]:
+    """Return the words that a key of that path may have; () where it may have others."""
+    kind: Any = Config
+    for part in _PART.sub("", path).split("."):
+        fields = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+        kind = fields.get(part)
+        kind = _section(kind) or _listed(kind) or kind
+    found = list(_literals(kind))
+    return tuple(dict.fromkeys(found))
+
+
+def _literals(kind: Any) -> Iterator[str]:
+    """Yield every word in a type: of a list, a table or a union, too."""
+    if get_origin(kind) is Literal:
+        yield from get_args(kind)
+    else:
+        for part in get_args(kind):
+            yield from _literals(part)
+
+
+def _plainly(text: str, path: str) -> str:
     """Return a complaint of the decoder in words of the file format."""
     if text.startswith("Invalid enum value"):
-        kind: Any = Config
-        for part in (*section.split("."), key):
-            kind = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}.get(part)
-        choices = ", ".join(f'"{choice}"' for choice in get_args(kind))
+        choices = ", ".join(f'"{choice}"' for choice in _choices(path))
         return f"{text.rpartition(' ')[2]} is not one of {choices}"
     for word, plain in _WORDS.items():
         text = text.replace(word, plain)
     return text[:1].lower() + text[1:]
+
+
+def _named(path: str) -> str:
+    """Return the key of a path as people write it: "[policy] severity", "[[override]] 1 gpu"."""
+
+    def shown(match: re.Match[str]) -> str:
+        return f" {int(match[1]) + 1}" if match[1].isdecimal() else ""
+
+    head, _, key = path.replace("[...]", "").rpartition(".")
+    name, mark, number = head.partition("[")
+    if mark and _listed({f.encode_name: f.type for f in msgspec.structs.fields(Config)}[name]):
+        return f"[[{name}]]{_PART.sub(shown, mark + number)} {key}"
+    return f"[{head}] {key}" if head else key
 
 
 def _convert(raw: dict[str, Any], file: str) -> Config:
@@ -149,11 +183,11 @@ def _convert(raw: dict[str, Any], file: str) -> Config:
         config = msgspec.convert(raw, Config, dec_hook=_hook)
     except (msgspec.ValidationError, OverflowError) as error:
         text, _, where = str(error).partition(" - at ")
-        section, _, key = where.strip("`").removeprefix("$").removeprefix(".").rpartition(".")
+        path = where.strip("`").removeprefix("$").removeprefix(".")
         raise ConfigError(
             file,
-            f"[{section}] {key}" if section else key,
-            _plainly(text, section, key),
+            _named(path),
+            _plainly(text, path),
             hint="gpuwatchctl config init prints every key with its default",
         ) from None
     from gpuwatchd.config import checks  # noqa: PLC0415 - status reads no file, and must be quick

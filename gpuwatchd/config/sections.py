@@ -301,15 +301,15 @@ class CostSection(Section, frozen=True, kw_only=True):
     """Which offer of the built-in table counts."""
     currency: str = "USD"
     """Three letters; amounts are shown in it."""
-    per_usd: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    per_usd: Annotated[float, Meta(ge=1e-9, le=1e9)] | None = None
     """Units of ``currency`` for one US dollar; needed where it is not USD."""
-    purchase: Annotated[float, Meta(ge=0)] | None = None
+    purchase: Annotated[float, Meta(ge=0, le=1e12)] | None = None
     """Owned: what one device cost, in ``currency``."""
     lifetime: Seconds = Seconds(4 * 365 * 86400)
     """Owned: for how long it is used."""
-    electricity_per_kwh: Annotated[float, Meta(ge=0)] | None = None
+    electricity_per_kwh: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     """Owned: price of a kilowatt-hour, in ``currency``."""
-    engineer_per_hour: Annotated[float, Meta(ge=0)] | None = None
+    engineer_per_hour: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     """An hour of the person who starts a lost run again, in ``currency``; a line of its own."""
 
 
