@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import threading
 import time
 from collections import deque
@@ -69,11 +68,12 @@ class Lane:
         self._late = late
         self._attempt = attempt
         self._report = report
-        self._queue: queue.Queue[Delivery | None] = queue.Queue(maxsize=size)
-        self._lock = threading.Lock()
+        self._size = size
+        self._queue: deque[Delivery] = deque()
+        self._lock = threading.Condition()
         self._worker: _Worker | None = None
         self._stuck: set[_Worker] = set()
-        self._stopped = threading.Event()
+        self._stopped = False
 
     @property
     def down(self) -> bool:
@@ -83,41 +83,44 @@ class Lane:
 
     def put(self, delivery: Delivery) -> bool:
         """Queue a delivery; False when the queue is full. Starts the worker when there is none."""
-        try:
-            self._queue.put_nowait(delivery)
-        except queue.Full:
-            return False
         with self._lock:
+            if len(self._queue) >= self._size:
+                return False
+            self._queue.append(delivery)
+            self._lock.notify_all()
             self._ensure_worker()
         return True
 
     def check(self) -> list[Delivery]:
-        """Give up a stuck worker, start its replacement, and return what was lost with it.
+        """Give up a worker that hangs or has died, replace it, and return what was lost with it.
 
         When the replacement is stuck too, everything that waits is returned: nobody is left to
         work on it.
         """
         with self._lock:
             lost: list[Delivery] = []
+            self._stuck = {one for one in self._stuck if one.is_alive()}
             worker = self._worker
-            if worker is not None and worker.overdue(self._monotonic(), self.limit_s):
-                log.warning("channel %s hangs; its worker is left behind", self._notifier.name)
-                self._stuck.add(worker)
+            hangs = worker is not None and worker.overdue(self._monotonic(), self.limit_s)
+            if worker is not None and (hangs or not worker.is_alive()):
+                if hangs:
+                    log.warning("channel %s hangs; its worker is left behind", self._notifier.name)
+                    self._stuck.add(worker)
                 self._worker = None
                 lost += worker.job
                 lost += worker.aside
                 worker.aside.clear()
             if len(self._stuck) >= MAX_STUCK:
                 lost.extend(self._drain())
-            elif not self._queue.empty():
+            elif self._queue:
                 self._ensure_worker()
             return lost
 
     def stop(self) -> None:
         """Ask the worker to end after the attempt it is in."""
-        self._stopped.set()
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)
+        with self._lock:
+            self._stopped = True
+            self._lock.notify_all()
 
     def join(self, timeout_s: float) -> tuple[list[Delivery], list[Delivery]]:
         """Wait for the worker, at most so long; then let the channel close what it has open.
@@ -134,7 +137,6 @@ class Lane:
             worker.join(timeout_s)
         with self._lock:
             unfinished = self._drain()
-            self._queue.put_nowait(None)  # the one of stop() went with the rest
             busy: list[Delivery] = []
             if worker is not None:
                 # What a worker had only just taken when it was told to stop was not tried.
@@ -144,8 +146,9 @@ class Lane:
         if idle:
             # In a thread too: a bus that hangs holds up neither a reload nor the end.
             closer = threading.Thread(target=self._close, name="notify close", daemon=True)
-            closer.start()
-            closer.join(max(_CLOSE_S, deadline_s - time.monotonic()))
+            with contextlib.suppress(RuntimeError):  # no thread to be had
+                closer.start()
+                closer.join(max(_CLOSE_S, deadline_s - time.monotonic()))
         return busy, unfinished
 
     def _close(self) -> None:
@@ -158,47 +161,52 @@ class Lane:
             log.debug("channel %s cannot be closed", self._notifier.name, exc_info=True)
 
     def _ensure_worker(self) -> None:
-        if self._worker is None and len(self._stuck) < MAX_STUCK and not self._stopped.is_set():
-            self._worker = _Worker(self)
-            self._worker.start()
+        if self._worker is not None or len(self._stuck) >= MAX_STUCK or self._stopped:
+            return
+        worker = _Worker(self)
+        try:
+            worker.start()
+        except RuntimeError as error:
+            # No thread to be had at this moment: what waits is there for the next look.
+            log.debug("channel %s: %s", self._notifier.name, error)
+        else:
+            self._worker = worker
 
     def _drain(self) -> list[Delivery]:
-        waiting: list[Delivery] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                delivery = self._queue.get_nowait()
-                if delivery is not None:
-                    waiting.append(delivery)
+        waiting = list(self._queue)
+        self._queue.clear()
         return waiting
 
     def work(self, worker: _Worker) -> None:
         """Run a worker's life: one message after the other, until stopped or given up."""
         while self._take(worker):
             results = self._attempt(worker.job, self._notifier)
+            # In one step: whoever looks finds a message with the worker or among the results.
             with self._lock:
                 worker.job, worker.trying = [], False
                 abandoned = worker in self._stuck
                 self._stuck.discard(worker)
-            for result in results:
-                self._report(result, abandoned)
+                for result in results:
+                    self._report(result, abandoned)
             if abandoned:
                 return
 
     def _take(self, worker: _Worker) -> bool:
         """Wait for the next job; False when there will be none."""
-        first = worker.aside.popleft() if worker.aside else self._queue.get()
-        if first is not None and self._late(first) and not self._stopped.is_set():
-            time.sleep(_GATHER_S)
         with self._lock:
-            if first is None or self._stopped.is_set():
-                worker.job = [first] if first is not None else []
+            self._lock.wait_for(lambda: worker.aside or self._queue or self._stopped)
+            if self._stopped:
                 return False
-            worker.job, worker.since_s = [first], self._monotonic()
-            worker.trying = True
+            first = worker.aside.popleft() if worker.aside else self._queue.popleft()
+            worker.job = [first]
             if self._late(first):
+                self._lock.wait_for(lambda: self._stopped, _GATHER_S)
+                if self._stopped:
+                    return False
                 waiting = [*worker.aside, *self._drain()]
                 worker.job += [one for one in waiting if self._late(one)]
                 worker.aside = deque(one for one in waiting if not self._late(one))
+            worker.since_s, worker.trying = self._monotonic(), True
             return True
 
 
@@ -215,7 +223,7 @@ class _Worker(threading.Thread):
 
     def overdue(self, now_s: float, limit_s: float) -> bool:
         """Say whether it has been busy with one job for too long."""
-        return bool(self.job) and now_s - self.since_s > limit_s
+        return self.trying and now_s - self.since_s > limit_s
 
     def run(self) -> None:
         self._lane.work(self)

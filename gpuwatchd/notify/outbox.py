@@ -273,10 +273,9 @@ class Courier:
             rest = [one for one in deliveries if _key(one) not in self._late]
         if not rest:
             return done
-        now_s = self._clock()
-        message = rest[0].message if len(rest) == 1 else digest(rest, now_s)
         known, failure = "", None
         try:
+            message = rest[0].message if len(rest) == 1 else digest(rest, self._clock())
             known = text.clean(notifier.send(message))
             log.info("%s: %s", rest[0].channel, known)
         except NotifyError as error:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from gpuwatchd.model import EtaRange, Finding, Message, ProcessKey, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 HOSTILE = 'python\x1b[2J\x00<b>bold</b>\u202e[/tag]\ud800 & "quoted"\r\nBcc: victim@example.org'
 
@@ -37,3 +42,12 @@ def message(finding: Finding) -> Message:
         command="gpuwatchctl explain 4711",
         finding=finding,
     )
+
+
+@pytest.fixture
+def cleanup() -> Iterator[list[Callable[[], object]]]:
+    """Things to call after the test."""
+    actions: list[Callable[[], object]] = []
+    yield actions
+    for action in actions:
+        action()
