@@ -20,10 +20,10 @@ from gpuwatchd.pipeline.messages import wording
 from gpuwatchd.store import decided, marks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.config import PolicySection
-    from gpuwatchd.model import Alert, Decision, Holding, Message
+    from gpuwatchd.model import Alert, Cost, Decision, Holding, Message
     from gpuwatchd.pipeline.holdings import Holdings
     from gpuwatchd.pipeline.post import Post
     from gpuwatchd.store.writer import History
@@ -124,22 +124,38 @@ def compose(told: News, *, number: str, why: str, from_s: float, now_s: float) -
 
 
 def _cost(alerts: Sequence[Alert]) -> str:
-    """Return what is at risk now, what idle memory has cost, and what was lost."""
+    """Return what is at risk now, what idle memory has cost, and what was lost.
+
+    In the words of ``gpuwatchctl cost``: at risk is what a crash now would lose.
+    """
     still = [one for one in alerts if one.state != "resolved"]
+    leaks = [one for one in still if one.kind == "leak"]
     parts = []
     for label, those, name in (
-        ("at risk by what leaks", [one for one in still if one.kind == "leak"], "at_risk_usd"),
+        ("at risk by what leaks", leaks, "spent_usd"),
+        ("more until memory is full", leaks, "at_risk_usd"),
         ("spent on memory without work", [one for one in still if one.kind == "held"], "spent_usd"),
         ("lost where memory ran out", [one for one in alerts if wording.crashed(one)], "spent_usd"),
     ):
-        costs = [one.cost for one in those if one.cost is not None]
-        amounts = [(getattr(one, name), one.spent_usd) for one in costs]
-        known = [
-            one for pair in amounts if (one := pair[1] if pair[0] is None else pair[0]) is not None
-        ]
+        costs = _once(those)
+        known = [usd for one in costs if (usd := getattr(one, name)) is not None]
         if known:
             parts.append(f"{cost.in_currency(sum(known), costs[0])} {label}")
     return ", ".join(parts)
+
+
+def _once(alerts: Iterable[Alert]) -> list[Cost]:
+    """Return what alerts cost; of several about the same process, one."""
+    seen = set[tuple[str, object]]()
+    found = []
+    for one in alerts:
+        if one.cost is None:
+            continue
+        whose = {(it.device_uid, it.process) for it in one.cost.members or (one.subject,)}
+        if not whose & seen:
+            found.append(one.cost)
+        seen |= whose
+    return found
 
 
 def _watched(alerts: Sequence[Alert]) -> str:
@@ -204,9 +220,18 @@ class Digests:
         Has what was; None: there are no digests.
     holdings
         Has what is held without work.
+    price
+        Says what an alert costs at an instant: what is on record is as of its last notice.
     """
 
-    def __init__(self, post: Post, history: History | None, holdings: Holdings) -> None:
+    def __init__(
+        self,
+        post: Post,
+        history: History | None,
+        holdings: Holdings,
+        price: Callable[[Alert, float], Cost | None] = lambda alert, _: alert.cost,
+    ) -> None:
+        self._price = price
         self._post = post
         self._history = history
         self._holdings = holdings
@@ -219,7 +244,7 @@ class Digests:
         section = self._post.policy
         if section is not self._section:
             self._section, self._next_s = section, float("-inf")
-        if now_s < self._next_s and (self._last_s is None or now_s >= self._last_s):
+        if now_s < self._next_s and (self._last_s is None or now_s > self._last_s - DAY_S):
             return
         if section.digest == "off" or self._history is None or self._post.courier is None:
             self._next_s = float("inf")
@@ -241,8 +266,9 @@ class Digests:
         if last_s is None:
             self._keep(history, now_s)
             return now_s
-        # A clock that was set back must not keep the next one away for a year.
-        return min(last_s, now_s)
+        # A clock that was set back by a minute must not send the same one again, and one that was
+        # set back by a year not keep the next one away for so long.
+        return last_s if last_s - now_s < DAY_S else now_s
 
     @staticmethod
     def _keep(history: History, now_s: float) -> None:
@@ -251,7 +277,10 @@ class Digests:
     def _send(self, history: History, section: PolicySection, from_s: float, now_s: float) -> None:
         alerts = {
             (one.key, one.opened_at_s): one
-            for one in (*history.over_since(from_s), *history.open_alerts())
+            for one in (
+                *history.over_since(from_s),
+                *(self._as_of(now_s, one) for one in history.open_alerts()),
+            )
         }
         decisions = history.shelf.read(lambda it: decided.load(it, None, from_s)) or []
         told = news(alerts.values(), decisions, self._holdings.found, from_s=from_s)
@@ -267,6 +296,16 @@ class Digests:
             now_s=now_s,
         )
         self._post.send(history.apply([], letters(message, section.digest_channels, now_s)))
+
+    def _as_of(self, now_s: float, alert: Alert) -> Alert:
+        """Return an open alert with what it costs now."""
+        try:
+            now = self._price(alert, now_s)
+        except Exception:
+            # Whatever is odd about one alert, the digest leaves with what was known.
+            log.warning("failed part=digest key=%s", text.clean(alert.key), exc_info=True)
+            return alert
+        return alert if now is None else msgspec.structs.replace(alert, cost=now)
 
 
 def letters(message: Message, channels: Iterable[str], now_s: float) -> list[Delivery]:

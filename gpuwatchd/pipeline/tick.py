@@ -149,7 +149,7 @@ class Pipeline:
             self.watcher, self.post, history,
             dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
         )  # fmt: skip
-        self.digests = Digests(self.post, history, self.holdings)
+        self.digests = Digests(self.post, history, self.holdings, self.costing.of)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0

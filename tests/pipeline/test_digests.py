@@ -191,6 +191,65 @@ def test_a_clock_that_was_set_back_keeps_nothing_away(tmp_path: Path) -> None:
     history.close()
 
 
+def test_a_clock_that_was_set_back_by_a_minute_sends_no_second_one(tmp_path: Path) -> None:
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    run(made, time, 12 * HOUR_S, step_s=60.0)
+    assert len(box.sent) == 1
+    time.now_s -= 90.0
+    run(made, time, 600.0, step_s=10.0)
+    again = Digests(box, history, Held())  # type: ignore[arg-type]
+    time.now_s -= 900.0
+    run(again, time, 1800.0, step_s=10.0)
+    assert len(box.sent) == 1
+    run(again, time, 24 * HOUR_S)
+    assert len(box.sent) == 2
+    history.close()
+
+
+def test_it_says_what_alerts_cost_now_and_each_process_once(tmp_path: Path) -> None:
+    time = Time(at("2026-11-16T20:00"))
+    history = opened(tmp_path, time)
+    box = Box(digest="daily")
+    now = Cost(spent_usd=9.0, at_risk_usd=1.0)
+    made = Digests(box, history, Held(), lambda *_: now)  # type: ignore[arg-type]
+    made.step(time.now_s)
+    for key in ("leak:x", "leak:x/host"):
+        history.apply(
+            [
+                alert(
+                    key=key,
+                    firing_at_s=time.now_s,
+                    opened_at_s=time.now_s,
+                    cost=Cost(spent_usd=2.0),
+                )
+            ],
+            [],
+        )
+    run(made, time, 13 * HOUR_S)
+    (one,) = box.sent
+    assert (
+        one.message.facts["Cost"] == "$9.00 at risk by what leaks, $1.00 more until memory is full"
+    )
+    history.close()
+
+
+def test_an_alert_that_cannot_be_priced_keeps_no_digest_away(tmp_path: Path) -> None:
+    def broken(*_: object) -> Cost:
+        raise ZeroDivisionError
+
+    time = Time(at("2026-11-16T20:00"))
+    history = opened(tmp_path, time)
+    box = Box(digest="daily")
+    made = Digests(box, history, Held(), broken)  # type: ignore[arg-type]
+    made.step(time.now_s)
+    cost = Cost(spent_usd=2.0)
+    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s, cost=cost)], [])
+    run(made, time, 13 * HOUR_S)
+    assert [one.message.facts["Cost"] for one in box.sent] == ["$2.00 at risk by what leaks"]
+    history.close()
+
+
 def test_without_a_courier_or_a_history_nothing_happens(tmp_path: Path) -> None:
     made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="weekly")
     box.courier = None
@@ -275,7 +334,8 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
     assert len(told.held_back) == 1
     message = digests.compose(told, number="n", why="of the day", from_s=from_s, now_s=now_s)
     assert message.facts["Cost"] == (
-        "$12.40 at risk by what leaks, $1.50 spent on memory without work"
+        "$3.00 at risk by what leaks, $12.40 more until memory is full, "
+        "$1.50 spent on memory without work"
     )
     assert message.facts["Growing"].startswith("no warning yet: GPU 0")
     assert message.facts["Held without work"] == "12.0 GiB: bob - x - pid 7 12.0 GiB (idle)"
