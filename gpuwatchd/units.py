@@ -346,16 +346,22 @@ def parse_instant(text: str, *, now_s: float) -> float:
         )
         return midnight.timestamp() - (86400.0 if stripped == "yesterday" else 0.0)
     try:
-        return now_s - parse_duration(stripped)
+        at_s = now_s - parse_duration(stripped)
     except ValueError:
-        pass
+        at_s = _written(stripped, text)
+    if instant(at_s) is None:
+        raise ValueError(f"{text!r} is beyond every calendar")
+    return at_s
+
+
+def _written(stripped: str, text: str) -> float:
     try:
         moment = datetime.fromisoformat(stripped)
-    except ValueError:
+        return moment.timestamp() if moment.tzinfo else moment.astimezone().timestamp()
+    except (OverflowError, ValueError):
         raise ValueError(
             f"{text!r} is not a time; write 2h, today, yesterday or 2026-11-21T08:00"
         ) from None
-    return moment.timestamp() if moment.tzinfo else moment.astimezone().timestamp()
 
 
 def spark(values: list[float | None], *, low: float, high: float, ascii_only: bool = False) -> str:

@@ -106,6 +106,12 @@ def test_what_is_no_time_says_how_to_write_one() -> None:
         units.parse_instant("last christmas", now_s=0.0)
 
 
+@pytest.mark.parametrize("written", ["99999999999999d", "1e18", "0001-01-01", "9999999d"])
+def test_no_time_is_beyond_every_calendar(written: str) -> None:
+    with pytest.raises(ValueError, match=r"is beyond every calendar|is not a time"):
+        units.parse_instant(written, now_s=1_764_000_000.0)
+
+
 @given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=40))
 def test_a_sparkline_has_one_character_per_value(values: list[float | None]) -> None:
     line = units.spark(values, low=0, high=100)

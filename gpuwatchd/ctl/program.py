@@ -114,6 +114,16 @@ def program(ctx: click.Context) -> int:
 options.add_globals(program)
 
 
+_NO_VERB: tuple[type[Exception], ...] = tuple(
+    kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind is not None
+)
+
+
+def _verbs_of(ctx: click.Context | None) -> str:
+    group = None if ctx is None else ctx.command
+    return ", ".join(group.list_commands(ctx)) if ctx and isinstance(group, click.Group) else ""
+
+
 def call(arguments: list[str]) -> int:
     """Parse one command line, run its verb and return the exit code.
 
@@ -132,6 +142,9 @@ def call(arguments: list[str]) -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else NAME
         message = error.format_message().replace("\n", " ")
+        if message.startswith("Missing command") or isinstance(error, _NO_VERB):
+            # The library would say its whole help in one line.
+            message = f"which verb? {_verbs_of(error.ctx)}"
         return exits.fail(arguments, error, message, f"{path} --help", exits.USAGE)
     except click.ClickException as error:
         return exits.fail(arguments, error, error.format_message(), "", exits.FAILED)
