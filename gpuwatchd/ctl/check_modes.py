@@ -20,6 +20,8 @@ ETA_WARN: Final = Range(4 * 3600.0, float("inf"))
 ETA_CRIT: Final = Range(3600.0, float("inf"))
 _SOME: Final = Range(0.0, 0.0)
 """Alerts above none."""
+_WATCHED: Final = " (watched)"
+_SILENCED: Final = " (silenced)"
 
 
 class Case(NamedTuple):
@@ -110,7 +112,8 @@ def leak(case: Case) -> Answer:
         more = f" (and {len(firing) - 1} more)" if len(firing) > 1 else ""
         head = f"{_words(firing[0], case.now_s)}{more}"
     else:
-        head = f"no leak on {_count(len(case.devices), 'GPU')}"
+        other = "other " if case.silenced else ""
+        head = f"no {other}leak on {_count(len(case.devices), 'GPU')}"
         if watched:
             head += f", {len(watched)} watched"
         if case.silenced:
@@ -133,14 +136,13 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
     told: list[tuple[int, float, str]] = []
     silenced = {alert.finding.subject.id for alert in case.silenced}
     for item in case.devices:
-        left, sure = _soonest(item, case, silenced)
+        left, seen = _soonest(item, case, silenced)
         perf.append(Perf(f"{label_of(item.device)}_eta", left, "s", warn, crit, 0))
         if left is None:
             continue
-        state = plugin.judge(left, warn, crit)
-        if not sure:
+        state = OK if seen == _SILENCED else plugin.judge(left, warn, crit)
+        if seen:
             state = min(state, WARNING if watched_too else OK)
-        seen = "" if sure else " (watched)"
         told.append((state, left, f"{item.device.label} full in {units.duration(left)}{seen}"))
     told.sort(key=lambda one: (-one[0], one[1]))
     state = plugin.worst(one[0] for one in told)
@@ -150,21 +152,14 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
 
 def _soonest(
     item: LiveDevice, case: Case, silenced: Iterable[str] = ()
-) -> tuple[float | None, bool]:
-    """Return the least time that is left on a device, and whether an alert is open on it.
+) -> tuple[float | None, str]:
+    """Return the least time that is left on a device, and a mark where no open alert says so.
 
-    An open alert beats what is only watched, however soon that would be full.
+    An open alert beats what is only watched, and that what is silenced, however soon that would be
+    full.
     """
-    uid = item.device.uid
-    open_s = [
-        left
-        for alert in case.alerts
-        if alert.state == "firing" and alert.kind == "leak"
-        if alert.subject.device_uid == uid and not alert.subject.host
-        if (left := left_s(alert.finding, case.now_s)) is not None
-    ]
-    if open_s:
-        return min(open_s), True
+    if open_s := _left_of(case.alerts, item, case.now_s):
+        return min(open_s), ""
     found = [item.finding, *(process.finding for process in item.processes or ())]
     seen = [
         left
@@ -172,7 +167,21 @@ def _soonest(
         if one is not None and one.subject.id not in silenced
         if (left := left_s(one, case.now_s)) is not None
     ]
-    return (min(seen), False) if seen else (None, False)
+    if seen:
+        return min(seen), _WATCHED
+    hushed = _left_of(case.silenced, item, case.now_s)
+    return (min(hushed), _SILENCED) if hushed else (None, "")
+
+
+def _left_of(alerts: Iterable[Alert], item: LiveDevice, now_s: float) -> list[float]:
+    """Return the time that is left before each alert that fires about a device's memory."""
+    return [
+        left
+        for alert in alerts
+        if alert.state == "firing" and alert.kind == "leak"
+        if alert.subject.device_uid == item.device.uid and not alert.subject.host
+        if (left := left_s(alert.finding, now_s)) is not None
+    ]
 
 
 def used(case: Case) -> Answer:
@@ -241,7 +250,8 @@ def daemon(case: Case) -> Answer:
     if case.state.untold:
         state = plugin.worst([state, WARNING])
         lines.append(f"{_count(len(case.state.untold), 'alert')} reached nobody")
-    lines += case.state.problems
+    # What keeps a channel from delivering is a problem of the daemon too: once is enough.
+    lines += [one for one in case.state.problems if one not in lines]
     head = f"daemon {case.state.version} (pid {case.state.pid}), last sample {age_s:.0f} s ago"
     if lines:
         head = f"{lines[0]}; {head}" if state != OK else head
