@@ -113,7 +113,7 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     kept: list[Delivery] = []
     drop: list[Delivery] = []
     for (_, incident), group in incidents.items():
-        *older, newest = sorted(group, key=lambda one: one.created_at_s)
+        *older, newest = sorted(group, key=lambda one: (one.created_at_s, one.row or 0))
         drop += [dropped(one, _OVERTAKEN) for one in older]
         untold = any(one.message.id == incident for one in older)
         held = any(is_held(one) for one in group)

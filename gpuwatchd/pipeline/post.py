@@ -124,10 +124,12 @@ class Post:
         """Hand deliveries over; what is held, and what the courier has no room for, waits."""
         if self.courier is None:
             return
-        incidents = {_incident(one) for one in self._waiting.values()}
+        self._follow_clock(self._wall())
+        incidents = {_incident(one) for one in (*self._waiting.values(), *self._in_hand.values())}
         at_once: list[Delivery] = []
         for delivery in deliveries:
-            # One that follows what still waits is sent by the next turn, which drops the older.
+            # One that follows what has not arrived is sent by a later turn, which drops the older:
+            # nobody is to hear of an end first and of its beginning when that is tried again.
             if backlog.is_held(delivery) or _incident(delivery) in incidents:
                 self.later([delivery])
             else:
@@ -184,15 +186,17 @@ class Post:
         """Take in what has ended, and try again what is due."""
         if self.courier is None:
             return
+        self._follow_clock(now_s)
         self._take_in(self.courier)
         if self._former:
             self._look_after_former()
-        self._follow_clock(now_s)
         due: Sequence[Delivery] = ()
         if self._letters:
             self._fall_back(now_s)
         if self._waiting:
-            planned = backlog.plan(self._waiting.values(), now_s)
+            busy = {_incident(one) for one in self._in_hand.values()}
+            ready = (one for one in self._waiting.values() if _incident(one) not in busy)
+            planned = backlog.plan(ready, now_s)
             for old in planned.drop:
                 self._drop(old)
             due = planned.submit
@@ -268,7 +272,9 @@ class Post:
 
     def _ended(self, done: Delivery) -> None:
         key = _key(done)
-        self._in_hand.pop(key, None)
+        known = self._in_hand.pop(key, None)
+        if known is not None:
+            done = msgspec.structs.replace(done, created_at_s=known.created_at_s)
         self._waiting.pop(key, None)
         self._tried.discard(key)
         self._note(done)
@@ -339,7 +345,8 @@ class Post:
         if before_s is None or abs(offset_s - before_s) <= _CLOCK_STEP_S:
             return
         by_s = offset_s - before_s
-        self._waiting = {key: backlog.moved(one, by_s, now_s) for key, one in self._waiting.items()}
+        for some in (self._waiting, self._in_hand):
+            some.update({key: backlog.moved(one, by_s, now_s) for key, one in some.items()})
 
 
 def _key(delivery: Delivery) -> Key:
