@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.config import Config
     from gpuwatchd.cost import Held, Price, Prices
     from gpuwatchd.model import Alert, Cost, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.holdings import Holdings
     from gpuwatchd.pipeline.intake import Intake
     from gpuwatchd.pipeline.seen import Seen
     from gpuwatchd.pipeline.track import Track
@@ -51,6 +52,8 @@ class Costing:
         self, config: Config, intake: Intake, history: History | None, saves: Saves | None = None
     ) -> None:
         self.config = config
+        self.holdings: Holdings | None = None
+        """What is held without work now; None: nothing is known of it."""
         self._intake = intake
         self._shelf = None if history is None else history.shelf
         self._saves = Saves() if saves is None else saves
@@ -186,14 +189,13 @@ class Costing:
 
     def _of_held(self, alert: Alert, now_s: float) -> Cost | None:
         """Return what memory that is held without work has cost: its share of the device's."""
-        subject = alert.subject
-        if subject.process is None:
+        if alert.subject.process is None:
             return None
-        seen = self._intake.devices.get(subject.device_uid)
-        total = None if seen is None else seen.room.total_bytes
-        members: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
+        members = self._holders(alert)
 
         def rows(uid: str, since_s: float, until_s: float) -> list[Held]:
+            seen = self._intake.devices.get(uid)
+            total = None if seen is None else seen.room.total_bytes
             return cost.with_rest(self._rows(uid, since_s, until_s), total)
 
         had = cost.stint(
@@ -204,6 +206,19 @@ class Costing:
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
         )
         return self._charged(alert, had, left_s=None, members=members)
+
+    def _holders(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
+        """Return each device on which an alert's process holds memory without work, or has."""
+        subject, kinds = alert.subject, self.config.policy.tell_held
+        told = () if alert.cost is None else alert.cost.members
+        found = [(one.device_uid, one.process) for one in (subject, *told)]
+        if alert.resolved_at_s is None and self.holdings is not None:
+            found += [
+                (one.device_uid, one.process.key)
+                for one in self.holdings.found
+                if one.kind in kinds and one.process and one.process.key == subject.process
+            ]
+        return list(dict.fromkeys(found))
 
     def price(self, uid: str, now_s: float) -> Price | None:
         """Return what a device costs; None where that is unknown."""

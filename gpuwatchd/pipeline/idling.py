@@ -133,13 +133,11 @@ def _amount(those: list[Holding], kind: HoldingKind) -> str:
 
 
 def _beside(those: list[Holding]) -> list[str]:
-    """Return the facts, and what the memory has cost so far."""
+    """Return the facts, and for how much and how long; the alert's own line says the money."""
     said = [those[0].evidence] if those[0].evidence else []
     hours = [one.gib_hours for one in those if one.gib_hours is not None]
     if hours:
-        price = [one.cost_usd for one in those if one.cost_usd is not None]
-        cost = f", {units.usd(sum(price))}" if price else ""
-        said.append(f"{sum(hours):.1f} GiB-hours so far{cost}")
+        said.append(f"{sum(hours):.1f} GiB-hours so far")
     return said
 
 

@@ -138,7 +138,7 @@ class Pipeline:
         self.silencing = Silencing(None if history is None else history.shelf, mono)
         self.alarms = Alarms(config, self.intake, self.holdings)
         self.costing = Costing(config, self.intake, history)
-        self.holdings.price = self.costing.price
+        self.holdings.price, self.costing.holdings = self.costing.price, self.holdings
         booted_at_s = None if host is None else host.booted_at_s
         self.pressed = Pressed(
             config, silencing=self.silencing, shelf=None if history is None else history.shelf,

@@ -286,7 +286,7 @@ def _held() -> Alert:
     return _other(
         "held",
         "9.4 GiB held by a process that does nothing; no work on the GPU and 0.1 % of a core for "
-        "2h 10m; 20 GiB-hours so far, $3.10",
+        "2h 10m; 20.4 GiB-hours so far",
         (
             "it belongs to alice - python train.py - pid 4711",
             "end it (SIGTERM first) if its owner does not need it",
@@ -295,6 +295,7 @@ def _held() -> Alert:
         title="GPU 0 (A100-SXM4-80GB): python train.py[4711] of alice",
         about=ABOUT,
         onset_at_s=NOW_S - 7800.0,
+        cost=Cost(spent_usd=0.87, since="first-seen", basis="yours"),
     )
 
 

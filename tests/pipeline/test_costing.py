@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd import cost
 from gpuwatchd.config import CheckpointsSection, CostSection, Seconds, StoreSection
 from gpuwatchd.host.saves import Saved
-from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.costing import Costing
 from gpuwatchd.pipeline.saves import Saves
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.config import Config
-    from gpuwatchd.model import Alert, Cost
+    from gpuwatchd.model import Alert, Cost, HoldingKind
 
 PRICED = msgspec.structs.replace(EAGER, cost=CostSection(usd_per_gpu_hour=4.0))
 NOW_S = 1000.0 + 5.0 * 199
+KINDS: tuple[HoldingKind, ...] = ("idle", "idle", "ghost")
 
 
 def alone(tick: int) -> Sample:
@@ -177,6 +178,33 @@ def test_what_is_held_without_work_is_its_share_of_the_device() -> None:
     assert found is not None
     assert found.gpu_hours == pytest.approx(600 / 3600 / 4, rel=0.15)
     assert found.since == "first-seen"
+
+
+def test_what_is_held_on_several_devices_counts_on_each() -> None:
+    def play(tick: int) -> Sample:
+        parts = [sample(1000.0 + 5.0 * tick, [(LEAKER, 20 * GIB)], device=c) for c in CARDS[:2]]
+        readings = tuple(part.readings[0] for part in parts)
+        return msgspec.structs.replace(parts[0], readings=readings)
+
+    settings = msgspec.structs.replace(
+        PRICED, policy=msgspec.structs.replace(PRICED.policy, tell_held=("idle",))
+    )
+    pipeline = Pipeline(config=settings, sources=[Script(play, devices=CARDS[:2])])
+    run(pipeline, 121)
+    assert pipeline.costing.holdings is pipeline.holdings
+    pipeline.holdings.found = tuple(
+        Holding(kind=kind, device_uid=card.uid, process=LEAKER, held_bytes=20 * GIB)
+        for kind, card in zip(KINDS, CARDS, strict=False)
+    )
+    subject = Subject(device_uid=CARDS[0].uid, process=KEY)
+    open_ = alert(kind="held", opened_at_s=1000.0, subject=subject)
+    found = pipeline.costing.of(open_, 1600.0)
+    assert found is not None
+    assert [one.device_uid for one in found.members] == [card.uid for card in CARDS[:2]]
+    assert found.gpu_hours == pytest.approx(2 * 600 / 3600 / 4, rel=0.15)
+    over = msgspec.structs.replace(open_, state="resolved", resolved_at_s=1600.0, cost=found)
+    pipeline.holdings.found = ()
+    assert pipeline.costing.of(over, 1600.0) == found
 
 
 # ---- checkpoints --------------------------------------------------------------------------------

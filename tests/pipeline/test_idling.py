@@ -40,7 +40,7 @@ def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
     assert opened.title == "GPU 0 (A100): python train.py[4711] of alice"
     assert opened.finding.reason == (
         "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; "
-        "36.0 GiB-hours so far, $1.20"
+        "36.0 GiB-hours so far"
     )
     assert opened.finding.advice[-1] == "ask alice"
     assert "alice" in opened.finding.advice[0]
