@@ -229,7 +229,8 @@ class _Library:
         # Good news must not stay on the screen until it is clicked away; what somebody has just
         # asked for (a test, an answer) must be seen, and some desktops hide what is of low urgency.
         urgent = "warning" if message.notice in {"resolved", "test"} else message.severity
-        icon = "info" if message.notice in {"resolved", "test"} else message.severity
+        # What probably ran out of memory is over and keeps its severity: that is no good news.
+        icon = "info" if message.notice == "test" else message.severity
         return Notification(
             title=title(message),
             message=body,

@@ -82,10 +82,9 @@ def compose(
 
 
 def _priority(message: Message) -> str:
-    """Return how soon it should be read: a digest waits, however bad what it lists is."""
-    if message.notice == "resolved":
-        return _PRIORITY["info"]
-    return _PRIORITY["warning" if message.notice == "digest" else message.severity]
+    """Return how soon it should be read: a digest waits, and what is over, however bad it is."""
+    over = message.notice == "resolved" and message.severity != "info"
+    return _PRIORITY["warning" if over or message.notice == "digest" else message.severity]
 
 
 def message_id(name: str, domain: str) -> str:

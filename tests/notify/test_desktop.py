@@ -264,6 +264,24 @@ def test_urgency_follows_severity(
     assert world.shown[0].urgency.value == urgency
 
 
+@pytest.mark.parametrize(
+    ("severity", "notice", "icon"),
+    [
+        ("critical", "firing", "dialog-error"),
+        ("critical", "resolved", "dialog-error"),
+        ("info", "resolved", "dialog-information"),
+        ("warning", "test", "dialog-information"),
+    ],
+)
+def test_the_picture_tells_a_crash_from_a_recovery(
+    world: World, notifier: DesktopNotifier, message: Message, severity: str, notice: str, icon: str
+) -> None:
+    notifier.send(msgspec.structs.replace(message, severity=severity, notice=notice))
+    shown = world.shown[0].icon
+    assert shown is not None
+    assert shown.name == icon
+
+
 def test_a_hang_ends_in_time_and_leaves_a_bounded_number_of_threads(
     world: World, message: Message
 ) -> None:

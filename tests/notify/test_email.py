@@ -142,6 +142,22 @@ def test_letters_of_the_world_survive(message: Message) -> None:
     assert mail["Subject"] == "GPU 0: Müllers Job 训练 – voll"
 
 
+@pytest.mark.parametrize(
+    ("severity", "notice", "priority"),
+    [
+        ("critical", "firing", "1 (Highest)"),
+        ("critical", "resolved", "3 (Normal)"),
+        ("info", "resolved", "5 (Lowest)"),
+        ("info", "digest", "3 (Normal)"),
+    ],
+)
+def test_a_crash_is_more_urgent_than_a_recovery(
+    message: Message, severity: str, notice: str, priority: str
+) -> None:
+    mail = _compose(msgspec.structs.replace(message, severity=severity, notice=notice))
+    assert mail["X-Priority"] == priority
+
+
 @given(st.text(max_size=80), st.text(max_size=300), st.text(max_size=60))
 def test_any_message_makes_a_mail(subject: str, body: str, name: str) -> None:
     odd = Message(id=name, notice="firing", severity="info", subject=subject, body=body, thread="t")

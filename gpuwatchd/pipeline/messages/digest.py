@@ -95,8 +95,10 @@ def _order(alert: Alert) -> tuple[bool, int, float]:
 def entry(alert: Alert, *, now_s: float) -> str:
     """Return one alert in one or two lines of a screen: when, who, what became of it."""
     begun_s = alert.firing_at_s if alert.firing_at_s is not None else alert.opened_at_s
-    at = units.moment(begun_s, now_s=now_s)
     over = alert.state == "resolved"
+    ended_s = alert.resolved_at_s if over else None
+    # The time belongs to the word after it: since when it is open, or when it was over.
+    at = units.moment(begun_s if ended_s is None else ended_s, now_s=now_s)
     what = wording.tail(alert, "resolved" if over else "repeat", now_s=now_s)
     mark = "over" if over else f"{alert.severity}, open"
     if wording.crashed(alert):
