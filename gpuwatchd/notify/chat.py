@@ -20,7 +20,7 @@ from gpuwatchd.model import Availability
 from gpuwatchd.notify import addresses, render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from gpuwatchd.model import Message
     from gpuwatchd.notify.addresses import Address
@@ -43,6 +43,45 @@ class _Result(NamedTuple):
     why: str = ""
 
 
+class _Memory:
+    """Which address has taken which message, and which is being tried.
+
+    One for the whole process: settings that are read anew in the middle of it make no address
+    forget what it has, and an attempt that was given up may arrive nevertheless.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: OrderedDict[str, set[str]] = OrderedDict()
+        self._running: dict[str, threading.Thread] = {}
+
+    def taken(self, message_id: str) -> frozenset[str]:
+        """Return the fingerprints of the addresses that have a message."""
+        with self._lock:
+            return frozenset(self._taken.get(message_id, ()))
+
+    def note(self, message_id: str, fingerprint: str) -> None:
+        """Note that an address has taken a message."""
+        with self._lock:
+            self._taken.setdefault(message_id, set()).add(fingerprint)
+            self._taken.move_to_end(message_id)
+            while len(self._taken) > _REMEMBERED:
+                self._taken.popitem(last=False)
+
+    def start(self, fingerprint: str, thread: threading.Thread) -> bool:
+        """Start an attempt; False while an earlier one at the same address has not ended."""
+        with self._lock:
+            self._running = {key: one for key, one in self._running.items() if one.is_alive()}
+            if fingerprint in self._running:
+                return False
+            thread.start()
+            self._running[fingerprint] = thread
+            return True
+
+
+_MEMORY = _Memory()
+
+
 class ChatNotifier:
     """Send one message to every address.
 
@@ -60,10 +99,7 @@ class ChatNotifier:
     def __init__(self, urls_file: str = "", timeout: float = 20.0) -> None:
         self._urls_file = urls_file
         self.timeout_s = float(timeout)
-        self._lock = threading.Lock()
-        self._has_it: OrderedDict[str, set[str]] = OrderedDict()
-        """Message id -> fingerprints of addresses that have taken it: a retry leaves them out."""
-        self._hanging: dict[str, threading.Thread] = {}
+        self._memory = _MEMORY
 
     def __repr__(self) -> str:
         return "ChatNotifier()"
@@ -94,45 +130,42 @@ class ChatNotifier:
         """
         found = addresses.load(self._urls_file)
         apprise = _apprise()
-        with self._lock:
-            has_it = self._has_it.setdefault(message.id, set())
-            self._has_it.move_to_end(message.id)
-            while len(self._has_it) > _REMEMBERED:
-                self._has_it.popitem(last=False)
+        has_it = self._memory.taken(message.id)
         waiting = [one for one in found if one.fingerprint not in has_it]
         results = self._try_all(apprise, waiting, message)
-        has_it.update(one.address.fingerprint for one in results if one.state == "sent")
-        return _verdict(found, has_it, results)
+        return _verdict(found, self._memory.taken(message.id), results)
 
     def _try_all(self, apprise: Any, wanted: Iterable[Address], message: Message) -> list[_Result]:
         deadline = time.monotonic() + self.timeout_s
         results: list[_Result] = []
         running: list[tuple[Address, threading.Thread, list[_Result]]] = []
         for address in wanted:
-            before = self._hanging.get(address.fingerprint)
-            if before is not None and before.is_alive():
-                # Not one more thread for each attempt at a service that hangs.
-                results.append(_Result(address, "failed", "an earlier attempt still hangs"))
-                continue
             said: list[_Result] = []
             thread = threading.Thread(
-                target=_try_one,
-                args=(apprise, address, message, self.timeout_s, said),
+                target=self._try,
+                args=(apprise, address, message, said),
                 name="chat",
                 daemon=True,
             )
-            thread.start()
-            running.append((address, thread, said))
+            if self._memory.start(address.fingerprint, thread):
+                running.append((address, thread, said))
+            else:
+                # Not one more thread for each attempt at a service that hangs.
+                results.append(_Result(address, "failed", "an earlier attempt still hangs"))
         for address, thread, said in running:
             thread.join(max(0.0, deadline - time.monotonic()))
-            self._hanging[address.fingerprint] = thread
             why = f"no answer within {self.timeout_s:g} s"
             results.append(said[0] if said else _Result(address, "failed", why))
-        self._hanging = {key: one for key, one in self._hanging.items() if one.is_alive()}
         return results
 
+    def _try(self, apprise: Any, address: Address, message: Message, said: list[_Result]) -> None:
+        result = _try_one(apprise, address, message, self.timeout_s)
+        if result.state == "sent":
+            self._memory.note(message.id, address.fingerprint)
+        said.append(result)
 
-def _verdict(found: Iterable[Address], has_it: set[str], results: list[_Result]) -> str:
+
+def _verdict(found: Iterable[Address], has_it: Collection[str], results: list[_Result]) -> str:
     """Return what is known of the arrival, or raise."""
     took = [one.name for one in found if one.fingerprint in has_it]
     total = len(list(found))
@@ -194,32 +227,28 @@ class _Ear(logging.Handler):
             self.status = int(match.group(1))
 
 
-def _try_one(
-    apprise: Any, address: Address, message: Message, timeout_s: float, said: list[_Result]
-) -> None:
-    """Try one address and say what came of it; never raises, and names no secret."""
+def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float) -> _Result:
+    """Try one address and return what came of it; never raises, and names no secret."""
     ear = _Ear()
     logger = logging.getLogger("apprise")
     logger.addHandler(ear)
     try:
         service = _service(apprise, address, timeout_s)
         if service is None:
-            result = _Result(address, "refused", "not understood as an address")
-        elif _prepared(service, message).notify(
+            return _Result(address, "refused", "not understood as an address")
+        if _prepared(service, message).notify(
             title=_title(message),
             body=_body(message, _room(service)),
             notify_type=_type(apprise, message),
             body_format="text",
             overflow="truncate",
         ):
-            result = _Result(address, "sent")
-        else:
-            result = _refusal(address, ear.status)
+            return _Result(address, "sent")
+        return _refusal(address, ear.status)
     except Exception as error:  # noqa: BLE001 - a service's own code; its words may hold the address
-        result = _Result(address, "failed", f"failed ({type(error).__name__})")
+        return _Result(address, "failed", f"failed ({type(error).__name__})")
     finally:
         logger.removeHandler(ear)
-    said.append(result)
 
 
 def _refusal(address: Address, status: int | None) -> _Result:

@@ -4,194 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.notify import addresses, chat
 from gpuwatchd.notify.chat import ChatNotifier
+from tests.notify.chatting import SECRET, Service, _nothing_set, second, service, write
 from tests.notify.conftest import HOSTILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from gpuwatchd.model import Message
+
+__all__ = ["_nothing_set", "second", "service", "write"]
 
 # Loading Apprise's services warns of what other libraries will drop one day.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-SECRET = "T0kenOfThirtySixCharactersXYZ0123456"
-
-
-class Got(NamedTuple):
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Service:
-    """A service on loopback; ``status`` is what it answers."""
-
-    def __init__(self) -> None:
-        self.got: list[Got] = []
-        self.status = 200
-        self.wait = threading.Event()
-        self.hangs = False
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                outer.got.append(Got(self.path, dict(self.headers), body))
-                if outer.hangs:
-                    outer.wait.wait(30)
-                self.send_response(outer.status)
-                self.end_headers()
-                self.wfile.write(b"ok" if outer.status < 300 else SECRET.encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.at = f"127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.wait.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    found = Service()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def second() -> Iterator[Service]:
-    found = Service()
-    yield found
-    found.close()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (addresses.VARIABLE, "CREDENTIALS_DIRECTORY", "http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Any:
-    def written(*urls: str, mode: int = 0o600) -> str:
-        file = tmp_path / "urls"
-        file.write_text("# ours\n\n" + "\n".join(urls) + "\n")
-        file.chmod(mode)
-        return str(file)
-
-    return written
-
-
-# ---- where the addresses are ---------------------------------------------------------------------
-
-
-def test_a_file_that_others_can_read_is_refused(write: Any, message: Message) -> None:
-    notifier = ChatNotifier(write(f"slack://{SECRET}/B/C", mode=0o644))
-    available = notifier.probe()
-    assert not available.ok
-    assert available.hint.startswith("chmod 600 ")
-    with pytest.raises(NotifyError, match="others can read it") as caught:
-        notifier.send(message)
-    assert caught.value.permanent
-
-
-@pytest.mark.parametrize("content", [b"", b"# none\n", b"\xff\xfe\x00"])
-def test_a_file_without_addresses_is_told(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "urls"
-    file.write_bytes(content)
-    file.chmod(0o600)
-    available = ChatNotifier(str(file)).probe()
-    assert not available.ok
-    assert "address" in available.reason
-
-
-def test_a_pipe_in_place_of_the_file_hangs_nobody(tmp_path: Path) -> None:
-    import os
-
-    os.mkfifo(tmp_path / "urls", 0o600)
-    assert not ChatNotifier(str(tmp_path / "urls")).probe().ok
-    assert "No such file" in ChatNotifier(str(tmp_path / "none")).probe().reason
-
-
-def test_credential_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not ChatNotifier().probe().ok
-    monkeypatch.setenv(addresses.VARIABLE, "ntfy://127.0.0.1/gpu slack://A/B/C")
-    assert ChatNotifier().probe().reason == "ntfy at 127.0.0.1, slack (address 2)"
-    (tmp_path / addresses.CREDENTIAL).write_text("json://localhost/x\n")
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    assert ChatNotifier().probe().reason == "json at localhost"
-
-
-def test_addresses_that_were_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    from gpuwatchd.notify import secret
-
-    monkeypatch.setattr(secret, "_withheld", {})
-    monkeypatch.setenv(addresses.VARIABLE, "ntfy://127.0.0.1/gpu")
-    secret.withhold()
-    assert addresses.VARIABLE not in os.environ
-    assert ChatNotifier().probe().ok
-
-
-# ---- what may be shown ---------------------------------------------------------------------------
-
-SECRETIVE = [
-    f"slack://{SECRET}/B1/C2",
-    f"discord://4174216298/{SECRET}",
-    f"pagerduty://{SECRET}@{SECRET}",
-    f"ntfy://{SECRET.lower()}",
-    f"ntfys://me:{SECRET}@ntfy.example.org/{SECRET}",
-    f"tgram://123456789:{SECRET}/12315544/",
-    f"sendgrid://SG.{SECRET}.{SECRET}:me@example.org",
-    f"https://hooks.slack.com/services/T1/B1/{SECRET}",
-    f"json://user:{SECRET}@127.0.0.1:8/{SECRET}?{SECRET}=1",
-    f"json://{SECRET}.{SECRET}.org/",
-    f"{SECRET}",
-    f"x y://{SECRET}",
-    f"json://[{SECRET}",
-]
-
-
-@pytest.mark.parametrize("url", SECRETIVE)
-def test_no_secret_is_in_the_name_of_an_address(url: str) -> None:
-    (address,) = addresses.parse(url)
-    for shown in (address.name, repr(address), f"{[address]}", address.fingerprint):
-        assert SECRET.lower() not in shown.lower()
-
-
-@given(st.text(min_size=1, max_size=40))
-def test_every_line_has_a_name(line: str) -> None:
-    for address in addresses.parse(line):
-        assert re.fullmatch(r"[a-z0-9+.-]* ?(at [0-9a-z.:-]+|\(?address \d+\)?)", address.name)
-
-
-# ---- sending -------------------------------------------------------------------------------------
 
 
 def test_json_gets_title_text_and_severity(write: Any, service: Service, message: Message) -> None:
@@ -369,11 +202,50 @@ def test_a_service_that_hangs_costs_its_deadline_and_one_thread(
     assert len(second.got) == 1
 
 
+def test_what_a_slow_service_took_after_all_is_not_sent_again(
+    write: Any, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, tried = threading.Event(), []
+
+    def slow(_: Any, address: Any, sent: Message, *__: Any) -> Any:
+        tried.append(sent.id)
+        gate.wait(30)
+        return chat._Result(address, "sent")
+
+    monkeypatch.setattr(chat, "_try_one", slow)
+    notifier = ChatNotifier(write("json://127.0.0.1:9"), timeout=0.05)
+    with pytest.raises(NotifyError, match="no answer within"):
+        notifier.send(message)
+    gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "chat":
+            thread.join(10)
+    assert notifier.send(message) == "accepted by json at 127.0.0.1"
+    assert tried == [message.id]
+
+
+def test_settings_that_are_read_anew_forget_nobody_who_has_it(
+    write: Any, service: Service, second: Service, message: Message
+) -> None:
+    second.status = 503
+    urls = write(f"json://{service.at}", f"xml://{second.at}")
+    with pytest.raises(NotifyError, match="1 of 2 have it"):
+        ChatNotifier(urls).send(message)
+    second.status = 200
+    assert ChatNotifier(urls).send(message).startswith("accepted by json at 127.0.0.1, xml")
+    assert (len(service.got), len(second.got)) == (1, 2)
+
+
 def test_at_most_one_thread_waits_for_a_service_that_never_answers(
     write: Any, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forever = threading.Event()
-    monkeypatch.setattr(chat, "_try_one", lambda *_: forever.wait(60))
+
+    def hang(_: Any, address: Any, *__: Any) -> Any:
+        forever.wait(60)
+        return chat._Result(address, "failed")
+
+    monkeypatch.setattr(chat, "_try_one", hang)
     notifier = ChatNotifier(write("json://127.0.0.1:9"), timeout=0.05)
     said = []
     for _ in range(4):
