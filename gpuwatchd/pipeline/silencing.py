@@ -155,10 +155,12 @@ def _heir(alert: Alert, changes: Iterable[Alert]) -> Alert | None:
     """Return the alert that another goes on with; None where it is just over."""
     if alert.ended not in {KNOWN, UNKNOWN, GOES_ON}:
         return None
-    others = [one for one in changes if one.state == "firing" and one.kind == alert.kind]
-    if alert.ended != GOES_ON:
-        uid = alert.subject.device_uid
-        return next((one for one in others if one.subject.device_uid == uid), None)
-    # A job may be on several devices.
-    same = (one for one in others if alert.group and one.group == alert.group)
-    return next(same, others[0] if others else None)
+    others = [one for one in changes if one.state != "resolved" and one.kind == alert.kind]
+    if alert.ended == GOES_ON:
+        # The same alert with another rank, perhaps on another device: it began when this one did.
+        begun_s = alert.opened_at_s
+        return next((one for one in others if one.opened_at_s == begun_s), None)
+    uid = alert.subject.device_uid
+    fired = [one for one in others if one.state == "firing" and one.subject.device_uid == uid]
+    # What a process holds on the host is another memory.
+    return next((one for one in fired if one.subject.host == alert.subject.host), None)

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.model import Matcher, Silence
+from gpuwatchd.model import Matcher, Silence, Subject
 from gpuwatchd.pipeline.handover import KNOWN, UNKNOWN
 from gpuwatchd.pipeline.ranks import GOES_ON
 from gpuwatchd.pipeline.silencing import STEP_S, Silencing
 from gpuwatchd.store import silences
-from tests.making import alert
+from tests.making import CARD, KEY, alert
 from tests.store.world import T0, Time, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HOUR_S = 3600.0
-KEY = Matcher(key="leak:x")
+IT = Matcher(key="leak:x")
 
 
 class Paper:
@@ -55,7 +55,7 @@ class Paper:
 
 def silence(from_s: float = T0, for_s: float = HOUR_S, **changes: object) -> Silence:
     values: dict[str, object] = {
-        "matcher": KEY, "from_at_s": from_s, "until_at_s": from_s + for_s, "row": 1
+        "matcher": IT, "from_at_s": from_s, "until_at_s": from_s + for_s, "row": 1
     }  # fmt: skip
     return Silence(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -135,6 +135,28 @@ def test_an_alert_that_goes_on_under_another_key_stays_silenced(why: str, *, las
     assert one.matcher == Matcher(key="leak:heir")
     assert (one.until_at_s, one.until_resolved, one.why) == (T0 + HOUR_S, True, "known")
     silencing.follow([alert(key="leak:heir", state="resolved", ended="it ended")], time.now_s)
+    assert not silencing.active
+
+
+@pytest.mark.parametrize("state", ["watch", "firing"])
+def test_a_silence_goes_to_no_alert_that_only_came_at_the_same_time(state: str) -> None:
+    time = Time()
+    silencing = on(None, time)
+    silencing.add(silence(row=None, until_resolved=True), time.now_s)
+    over = alert(state="resolved", ended=GOES_ON)
+    another = alert(key="leak:another", opened_at_s=over.opened_at_s + 100.0)
+    heir = alert(key="leak:heir", state=state)
+    silencing.follow([another, over, heir], time.now_s)
+    assert [one.matcher.key for one in silencing.active] == ["leak:heir"]
+
+
+def test_a_silence_of_a_device_goes_to_no_memory_of_the_host() -> None:
+    time = Time()
+    silencing = on(None, time)
+    silencing.add(silence(row=None, until_resolved=True), time.now_s)
+    host = Subject(device_uid=CARD.uid, process=KEY, host=True)
+    over = alert(state="resolved", ended=KNOWN)
+    silencing.follow([alert(key="leak:host", subject=host), over], time.now_s)
     assert not silencing.active
 
 
