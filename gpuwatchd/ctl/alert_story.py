@@ -37,8 +37,7 @@ def quiet(alert: Alert, found: Found, now_s: float) -> list[Part]:
     parts: list[Part] = []
     silence = found.silence(alert, now_s)
     if silence is not None:
-        until = units.moment(silence.until_at_s, now_s=now_s)
-        parts.append((f"silent until {until}", "dim"))
+        parts.append((arrivals.silent(silence, now_s=now_s), "dim"))
     if alert.inhibited_by:
         parts.append((f"no news beside {_named(alert.inhibited_by, found)}", "dim"))
     if alert.held_back:

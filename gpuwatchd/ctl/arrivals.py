@@ -22,7 +22,8 @@ def style(delivery: Delivery) -> str:
     """Return the style of a delivery's state, which is a word as well."""
     if _dropped(delivery):
         return "dim"
-    return _STYLES[delivery.state]
+    # A later version may know of more states than this one.
+    return _STYLES.get(delivery.state, "")
 
 
 def delivery(one: Delivery, *, now_s: float) -> str:
@@ -128,9 +129,20 @@ def conditions(matcher: Matcher, alerts: Iterable[Alert] = ()) -> str:
     parts = []
     if matcher.key:
         alert = next((one for one in alerts if one.key == matcher.key), None)
-        parts.append(alert.title or alert.key if alert is not None else matcher.key)
+        parts.append(alert.title or alert.key if alert is not None else _absent(matcher.key))
     parts += [f"{name} {value}" for name in _CONDITIONS if (value := getattr(matcher, name))]
     return text.clean(", ".join(parts)) or "everything"
+
+
+def _absent(key: str) -> str:
+    """Return an alert that is not among those that are open; a glob stays as it is."""
+    return key if any(sign in key for sign in "*?[") else f"{key.partition('@')[0]} (over)"
+
+
+def silent(one: Silence, *, now_s: float) -> str:
+    """Return in a word or two that an alert is silent, and until when."""
+    until = "it is over" if one.until_resolved else units.moment(one.until_at_s, now_s=now_s)
+    return f"silent until {until}"
 
 
 def silence(one: Silence, *, now_s: float, alerts: Iterable[Alert] = ()) -> str:

@@ -40,12 +40,24 @@ def fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:
     return list(found.values())
 
 
-def state_of(silence: Silence, now_s: float) -> str:
-    """Return whether a silence is in force, over, or taken back."""
+def state_of(silence: Silence, now_s: float, alerts: Sequence[Alert] = ()) -> str:
+    """Return whether a silence is in force, over, or taken back.
+
+    Parameters
+    ----------
+    alerts
+        Say whether the alert of a silence that lasts until it is over was open at its end: then
+        somebody took it back.
+    """
     ended = silence.cleared_at_s
     if ended is not None:
         # The daemon strikes those whose time is over, too.
-        return "over" if silence.until_resolved or ended >= silence.until_at_s else "cleared"
+        of_it = [one for one in alerts if one.key == silence.matcher.key]
+        was_open = any(
+            one.opened_at_s <= ended < (one.resolved_at_s or float("inf")) for one in of_it
+        )
+        timely = ended >= silence.until_at_s or (silence.until_resolved and not was_open)
+        return "over" if timely else "cleared"
     return "in-force" if now_s < silence.until_at_s else "over"
 
 
@@ -57,7 +69,15 @@ def rule_of(matcher: Matcher) -> str:
     return " ".join(f"--{name} {value}" for name, value in given if value) or "every alert"
 
 
-def entry(silence: Silence, fits: Sequence[Alert], now_s: float) -> dict[str, Any]:
+def called(matcher: Matcher, alerts: Sequence[Alert]) -> str:
+    """Return what a silence is about: the title of its alert where it is known, else its rule."""
+    titles = (one.title for one in reversed(alerts) if one.key == matcher.key and one.title)
+    return next(titles, "") or rule_of(matcher)
+
+
+def entry(
+    silence: Silence, fits: Sequence[Alert], now_s: float, alerts: Sequence[Alert] = ()
+) -> dict[str, Any]:
     """Return a silence as JSON."""
     matcher = {
         name: text.clean(value)
@@ -67,7 +87,7 @@ def entry(silence: Silence, fits: Sequence[Alert], now_s: float) -> dict[str, An
     return {
         "id": silence.row,
         "matcher": matcher,
-        "state": state_of(silence, now_s),
+        "state": state_of(silence, now_s, alerts),
         "from_at": units.instant(silence.from_at_s),
         "until_at": units.instant(silence.until_at_s),
         "until_resolved": silence.until_resolved,
@@ -88,10 +108,10 @@ def user() -> str:
 
 
 def show(
-    out: Out, one: Silence, titles: dict[str, str], fits: Sequence[Alert], now_s: float
+    out: Out, one: Silence, alerts: Sequence[Alert], fits: Sequence[Alert], now_s: float
 ) -> None:
     """Show one silence in a line or two."""
-    state = state_of(one, now_s)
+    state = state_of(one, now_s, alerts)
     ended = one.until_at_s if one.cleared_at_s is None else one.cleared_at_s
     when = (
         until(one, now_s)
@@ -100,7 +120,7 @@ def show(
     )
     parts: list[Part] = [
         f"{one.row}",
-        (titles.get(one.matcher.key) or rule_of(one.matcher), "bold"),
+        (called(one.matcher, alerts), "bold"),
         (when, "" if state == "in-force" else "dim"),
         "also of what is critical" if one.even_critical else "",
         f"by {one.who}" if one.who else "",

@@ -90,7 +90,8 @@ def command(ctx: click.Context) -> None:
     DURATION is 1h, 8h, 2d (at most 30d) or until-resolved. ALERT is as `alerts` prints it: its
     key, a part of it, a pid, or "latest". A rule is any of --gpu, --user, --process, --framework,
     --job and --kind. What is snoozed is still watched and shown. It is told all the same when it
-    becomes critical, unless it is so already or --even-critical is given.
+    becomes critical, unless it is so already or --even-critical is given. All options of a rule:
+    `snooze set --help`.
     """
     if ctx.invoked_subcommand is None:
         raise click.UsageError("of which alert, and for how long? snooze latest 1h")
@@ -278,15 +279,14 @@ def list_(everything: bool) -> int:  # noqa: FBT001
         alerts = history.alerts(now_s - _TITLES_S)
     shown = [one for one in known if everything or silenced.state_of(one, now_s) == "in-force"]
     if flags.json:
-        data = [silenced.entry(one, silenced.fitting(one, alerts), now_s) for one in shown]
+        data = [silenced.entry(one, silenced.fitting(one, alerts), now_s, alerts) for one in shown]
         output.emit_json(envelope.answer("snooze", data, source="database"))
         return 0
     out = output.Out(flags)
     if not shown:
         out.line("nothing is snoozed")
-    titles = {alert.key: alert.title for alert in alerts}
     for one in shown:
-        silenced.show(out, one, titles, silenced.fitting(one, alerts), now_s)
+        silenced.show(out, one, alerts, silenced.fitting(one, alerts), now_s)
     return 0
 
 
@@ -308,6 +308,7 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
         standing = [
             one for one in history.silences() if silenced.state_of(one, now_s) == "in-force"
         ]
+        alerts = history.alerts(now_s - _TITLES_S)
     chosen = standing if which is None else _chosen(standing, which)
     rows = tuple(one.row for one in chosen if one.row is not None)
     done = store.clear(config.state_dir(), rows, now_s) if rows else 0
@@ -322,7 +323,9 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
         return 0
     out = output.Out(flags)
     for one in chosen:
-        out.flow([f"{one.row}", (silenced.rule_of(one.matcher), "bold"), "taken back"], rest="  ")
+        out.flow(
+            [f"{one.row}", (silenced.called(one.matcher, alerts), "bold"), "taken back"], rest="  "
+        )
     if not done:
         out.line("nothing is snoozed")
     elif not running:

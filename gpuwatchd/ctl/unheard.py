@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd import units
 from gpuwatchd.ctl import arrivals, output
 
 if TYPE_CHECKING:
@@ -74,6 +73,5 @@ def marks(alert: Alert, view: View) -> list[Part]:
         now_s = time.time()
         silence = policy.silenced(alert, arrivals.in_force(view.silences, now_s), now_s)
         if silence is not None:
-            until = units.moment(silence.until_at_s, now_s=now_s)
-            found.append((f"silent until {until}", "dim"))
+            found.append((arrivals.silent(silence, now_s=now_s), "dim"))
     return found

@@ -12,6 +12,7 @@ from gpuwatchd import config, units
 from gpuwatchd.config import StoreSection
 from gpuwatchd.ctl import main
 from gpuwatchd.model import About, Matcher, ProcessInfo, ProcessKey, Silence
+from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests import making
@@ -79,6 +80,31 @@ def test_until_resolved_has_an_end_all_the_same(capsys: pytest.CaptureFixture[st
     assert entry["until_resolved"] is True
     assert kept.until_resolved
     assert kept.until_at_s - kept.from_at_s == 30 * 86_400.0
+
+
+def test_until_resolved_that_is_taken_back_is_not_over(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "4711", "until-resolved")
+    assert main(["snooze", "clear", "4711"]) == 0
+    said = capsys.readouterr().out
+    assert world.firing().title in said
+    assert KEY not in said
+    (entry,) = answer(capsys, "list", "--all")
+    assert entry["state"] == "cleared"
+    assert main(["snooze", "list", "--all"]) == 0
+    assert "taken back" in capsys.readouterr().out
+
+
+def test_until_resolved_is_over_with_its_alert(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "4711", "until-resolved")
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    now_s = time.time()
+    history.apply([world.firing(state="resolved", resolved_at_s=now_s)], [])
+    history.close()
+    (kept,) = stored()
+    assert kept.row is not None
+    assert silences.clear(config.state_dir(), (kept.row,), now_s + 0.2) == 1
+    (entry,) = answer(capsys, "list", "--all")
+    assert entry["state"] == "over"
 
 
 def test_a_rule_fits_many(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,3 +110,23 @@ def test_the_quick_way_loads_nothing_more_when_all_is_well() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_silence_until_the_end_names_no_day_in_a_month(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alert = world.firing()
+    now_s = time.time()
+    mine = _silence(
+        matcher=Matcher(key=alert.key), until_resolved=True, until_at_s=now_s + 30 * 86_400
+    )
+    world.write(alerts=(alert,), silences=(mine,))
+    text = " ".join(_shown(capsys, "status").split())
+    assert text.count("silent until it is over") == 1
+    assert "until it is over" in _shown(capsys, "alerts")
+
+
+def test_a_silence_of_an_alert_that_is_over_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(alerts=(), silences=(_silence(matcher=Matcher(key="leak:GPU-1/7@1.0")),))
+    text = " ".join(_shown(capsys, "status").split())
+    assert "silent: leak:GPU-1/7 (over) until" in text
