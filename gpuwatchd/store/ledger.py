@@ -75,8 +75,11 @@ class Ledger:
         """Take over what the file holds; what is known here is newer. Return strange rows."""
         alerts, strange = rows.load_alerts(connection, "resolved_ts_ms IS NULL")
         deliveries, more = rows.load_deliveries(connection, "state = 'pending'")
+        # What waits to be written may be over already.
+        alerts = [one for one in alerts if (one.key, one.opened_at_s) not in self._alerts]
         self.open_alerts = {alert.key: alert for alert in alerts} | self.open_alerts
-        self.pending = {d.row: d for d in deliveries if d.row is not None} | self.pending
+        found = {d.row: d for d in deliveries if d.row is not None}
+        self.pending = {k: v for k, v in found.items() if k not in self._deliveries} | self.pending
         (last,) = connection.execute("SELECT ifnull(max(id), 0) FROM delivery").fetchone()
         self._next_row = max(self._next_row, last + 1)
         return strange + more
@@ -175,7 +178,9 @@ class Ledger:
         """Forget what waited, after the commit."""
         self.drop()
         for row, saved in moved.items():
+            # What is not pending under the row that it was promised has come to its end.
             delivery = self.pending.pop(row, None)
+            self.pending.pop(saved, None)
             if delivery is not None:
                 self.pending[saved] = msgspec.structs.replace(delivery, row=saved)
 
