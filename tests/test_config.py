@@ -9,7 +9,9 @@ import pytest
 
 from gpuwatchd import config
 from gpuwatchd.config import presets
-from gpuwatchd.errors import ConfigError
+from gpuwatchd.errors import ConfigError, NotifyError
+from gpuwatchd.notify import addresses, secret
+from gpuwatchd.notify.command import CommandNotifier
 
 GPULSE = """
 [detection]
@@ -310,3 +312,16 @@ def test_overrides_of_a_higher_layer_replace_those_below(tmp_path: Path) -> None
     first, second = loaded.config.override
     assert (first.user, first.grows_to, second.mute) == ("a*", 24 * 2**30, True)
     assert loaded.origin["override"] == str(tmp_path / "config.toml")
+
+
+def test_a_home_that_nobody_has_is_a_file_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    nobody = "~nobody-has-this-name/x"
+    assert config.expanded("~/x") == tmp_path / "x"
+    assert config.expanded(nobody) == Path(nobody)
+    assert "no such program" in CommandNotifier([nobody]).probe().reason
+    for read in (lambda: addresses.load(nobody), lambda: secret.read(credential="x", file=nobody)):
+        with pytest.raises(NotifyError, match="No such file or directory"):
+            read()

@@ -19,7 +19,7 @@ import msgspec
 
 from gpuwatchd import text
 from gpuwatchd.act.target import Target
-from gpuwatchd.config import SECRET_VARIABLES
+from gpuwatchd.config import SECRET_VARIABLES, expanded
 from gpuwatchd.errors import ActionError, NotAllowed
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _number(name: str) -> signal.Signals:
 
 
 def _found(program: str) -> str | None:
-    return shutil.which(str(Path(program).expanduser()))
+    return shutil.which(str(expanded(program)))
 
 
 def _payload(key: ProcessKey, name: str, facts: dict[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import text
 from gpuwatchd.act import session
-from gpuwatchd.config import SECRET_VARIABLES
+from gpuwatchd.config import SECRET_VARIABLES, expanded
 from gpuwatchd.errors import NotAllowed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def candidates(chosen: Sequence[str], environ: Mapping[str, str]) -> list[list[s
         wanted.append((environ["TERMINAL"], *_told_by(environ["TERMINAL"])))
     found = []
     for program, *options in [*wanted, *_TERMINALS]:
-        path = shutil.which(str(Path(program).expanduser()), path=environ.get("PATH"))
+        path = shutil.which(str(expanded(program)), path=environ.get("PATH"))
         if path is not None:
             found.append([path, *options])
     return found
@@ -103,7 +103,7 @@ def show(command: Sequence[str], chosen: Sequence[str] = ()) -> subprocess.Popen
         raise NotAllowed("no display to open a terminal on")
     inner = ["sh", "-c", _HOLD, "gpuwatchd", *resolve(command)]
     service = "INVOCATION_ID" in environ and shutil.which("systemd-run") is not None
-    why = "no terminal was found"
+    why, home = "no terminal was found", expanded("~")
     for terminal in candidates(chosen, environ):
         argv = [*terminal, *inner]
         ways = [outside(argv, environ, service=True)] if service else []
@@ -112,7 +112,7 @@ def show(command: Sequence[str], chosen: Sequence[str] = ()) -> subprocess.Popen
                 process = subprocess.Popen(
                     way,
                     env=environ,
-                    cwd=str(Path.home()) if Path.home().is_dir() else "/",
+                    cwd=home if home.is_dir() else "/",
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 """
 
 from gpuwatchd.config.layers import SECRET_VARIABLES, Loaded, keys, load, parse
-from gpuwatchd.config.places import SYSTEM_FILE, runtime_dir, state_dir, user_file
+from gpuwatchd.config.places import SYSTEM_FILE, expanded, runtime_dir, state_dir, user_file
 from gpuwatchd.config.sections import (
     ActSection,
     ChatSection,
@@ -54,6 +54,7 @@ __all__ = [
     "Size",
     "SourcesSection",
     "StoreSection",
+    "expanded",
     "keys",
     "load",
     "parse",

@@ -24,6 +24,17 @@ def user_file(environ: Mapping[str, str] | None = None) -> Path:
     return Path(base) / "gpuwatchd" / "config.toml"
 
 
+def expanded(path: str) -> Path:
+    """Return a path of the configuration with "~" filled in; as it is where nobody's home is meant.
+
+    Then it is no file that is there, and whoever opens it says so.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return the directory of the history."""
     environ = os.environ if environ is None else environ

@@ -6,13 +6,12 @@ import ast
 import inspect
 import json
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpuwatchd import text, units
-from gpuwatchd.config import Config, OverrideSection, Seconds, Section, Size
+from gpuwatchd.config import Config, OverrideSection, Seconds, Section, Size, expanded
 from gpuwatchd.config import sections as config_sections
 from gpuwatchd.ctl import ruleset
 from gpuwatchd.errors import NotifyError
@@ -282,7 +281,7 @@ def _email(settings: Config) -> Iterator[str]:
         yield f'[notify.email] security: "none" is refused for {section.host}'
     if not section.password_file:
         return
-    file = Path(section.password_file).expanduser()
+    file = expanded(section.password_file)
     try:
         mode = file.stat().st_mode
     except OSError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from gpuwatchd import text
+from gpuwatchd.config import expanded
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.notify import secret
 
@@ -106,7 +107,7 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
     directory = environ.get("CREDENTIALS_DIRECTORY")
     credential = Path(directory) / CREDENTIAL if directory else None
     if urls_file:
-        source, words = "urls-file", _content(Path(urls_file).expanduser(), guarded=False)
+        source, words = "urls-file", _content(expanded(urls_file), guarded=False)
     elif credential is not None and credential.exists():
         source, words = f"credential {CREDENTIAL}", _content(credential, guarded=True)
     else:

@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import msgspec
 
 from gpuwatchd import text
+from gpuwatchd.config import expanded
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
 from gpuwatchd.notify import render, secret
@@ -70,7 +71,7 @@ class CommandNotifier:
         return text.clean(Path(self._argv[0]).name) if self._argv else ""
 
     def _executable(self) -> str | None:
-        return shutil.which(str(Path(self._argv[0]).expanduser())) if self._argv else None
+        return shutil.which(str(expanded(self._argv[0]))) if self._argv else None
 
     def probe(self) -> Availability:
         """Say whether there is a program to run. Runs nothing."""

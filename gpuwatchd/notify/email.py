@@ -13,10 +13,10 @@ import smtplib
 import socket
 import ssl
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuwatchd import text
+from gpuwatchd.config import expanded
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
 from gpuwatchd.notify import mail, picture, secret, smtp
@@ -209,7 +209,7 @@ class EmailNotifier:
     def _context(self) -> ssl.SSLContext | None:
         if self._security == "none":
             return None
-        ca_file = str(Path(self._ca_file).expanduser()) if self._ca_file else None
+        ca_file = str(expanded(self._ca_file)) if self._ca_file else None
         try:
             return ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import text
-from gpuwatchd.config import SECRET_VARIABLES
+from gpuwatchd.config import SECRET_VARIABLES, expanded
 from gpuwatchd.errors import NotifyError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def read(
         # The service manager guards this directory; its files may be 0440 with an ACL.
         return read_secret(Path(directory) / credential, guarded=True, what=what)
     if file:
-        return read_secret(Path(file).expanduser(), guarded=False, what=what)
+        return read_secret(expanded(file), guarded=False, what=what)
     if variable and environ.get(variable):
         return environ[variable].split("\n", 1)[0].rstrip("\r")
     return None if keyring is None else ask_keyring(*keyring)

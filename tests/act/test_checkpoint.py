@@ -140,3 +140,11 @@ def test_nobody_is_asked_after_the_end(tmp_path: Path) -> None:
     with pytest.raises(TargetGone):
         ask.ask(key, dry_run=False)
     assert not ran.exists()
+
+
+def test_a_program_in_a_home_that_nobody_has_is_never_offered() -> None:
+    with job() as process:
+        ask = Checkpoint(checkpoint="command", argv=["~nobody-has-this-name/x"])
+        assert not ask.offered(key_of(process.pid))
+        with pytest.raises(NotAllowed, match="no such program"):
+            ask.ask(key_of(process.pid), dry_run=False)
