@@ -248,6 +248,8 @@ class Message(Value, frozen=True, kw_only=True):
     """Key of the first alert that it is about."""
     also: tuple[str, ...] = ()
     """Keys of the others, where one notice is about several."""
+    others_open: bool = False
+    """Other alerts of its thread go on, although this one is over."""
     cost: str = ""
     """The one line on money; "" where nothing is known."""
     buttons: tuple[Button, ...] = ()

@@ -93,8 +93,8 @@ def moved(delivery: Delivery, by_s: float, now_s: float) -> Delivery:
 def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     """Return what of the waiting messages is to be sent now, and what never.
 
-    Of one incident on one channel only the newest message is still worth sending; an incident
-    that is over and whose beginning was never told is not told at all, unless it was held back
+    Of one incident on one channel only the newest message about each alert is still worth sending;
+    one that is over and whose beginning was never told is not told at all, unless it was held back
     on purpose: then its end is told. Where one message of a channel is due that is late already,
     all late ones of that channel are due with it.
 
@@ -113,14 +113,17 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     kept: list[Delivery] = []
     drop: list[Delivery] = []
     for (_, incident), group in incidents.items():
-        *older, newest = sorted(group, key=lambda one: (one.created_at_s, one.row or 0))
+        older, newer = _overtaken(group)
         drop += [dropped(one, _OVERTAKEN) for one in older]
         untold = any(one.message.id == incident for one in older)
-        held = any(is_held(one) for one in group)
-        if newest.message.notice == "resolved" and untold and not held:
-            drop.append(dropped(newest, _OVER))
-        else:
-            kept.append(newest)
+        untold = untold and not any(is_held(one) for one in group)
+        told = [_keys(one) for one in newer if one.message.notice != "resolved"]
+        for one in newer:
+            over = one.message.notice == "resolved" and untold
+            if over and not any(_keys(one) & keys for keys in told):
+                drop.append(dropped(one, _OVER))
+            else:
+                kept.append(one)
     due = [one for one in kept if _is_due(one, now_s)]
     reopened = {one.channel for one in due if is_late(one, now_s)}
     late = [
@@ -132,6 +135,27 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
         and not _is_due(one, now_s)
     ]
     return Plan(due + late, drop)
+
+
+def _overtaken(group: Iterable[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+    """Return what of one incident is overtaken, and what is not, oldest first.
+
+    A message that tells of several alerts is overtaken when later ones tell of each of them.
+    """
+    older: list[Delivery] = []
+    newer: list[Delivery] = []
+    told: set[str] = set()
+    for one in sorted(group, key=lambda one: (one.created_at_s, one.row or 0), reverse=True):
+        if newer and _keys(one) <= told:
+            older.append(one)
+        else:
+            newer.append(one)
+            told |= _keys(one)
+    return older[::-1], newer[::-1]
+
+
+def _keys(delivery: Delivery) -> set[str]:
+    return {delivery.alert_key, *delivery.message.also}
 
 
 def _is_due(delivery: Delivery, now_s: float) -> bool:

@@ -275,10 +275,10 @@ def _prepared(service: Any, message: Message) -> Any:
     """Return the service, told which incident this is about where it has such a thing.
 
     PagerDuty adds what has the same key to the incident that is open, and with ``?action=map`` ends
-    it on recovery.
+    it on recovery: not on that of one alert out of several.
     """
     if getattr(service, "dedup", "") is None:
-        service.dedup = message.thread or message.id
+        service.dedup = message.id if message.others_open else message.thread or message.id
     return service
 
 

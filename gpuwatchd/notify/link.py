@@ -226,7 +226,7 @@ class Link:
         library = self._library
         if library is None:
             raise NotifyError("not connected", permanent=False)
-        incident = message.thread or message.id
+        incident = self._shown.incident(message)
         dispatched = threading.Event()
         notification = self._maker.notification(
             message,

@@ -30,6 +30,10 @@ class _Popup(Value, frozen=True, kw_only=True):
     message: Message
 
 
+def _keys(message: Message) -> set[str]:
+    return {message.alert_key, *message.also}
+
+
 class _Kept(Value, frozen=True, kw_only=True):
     server: str
     popups: dict[str, _Popup]
@@ -57,6 +61,16 @@ class Shown:
         kept = self._read()
         if kept is not None and server and kept.server == server:
             self._popups = kept.popups
+
+    def incident(self, message: Message) -> str:
+        """Return in whose place a message comes: not of a pop-up that tells of other alerts, too."""
+        thread = message.thread or message.id
+        own = f"{thread} {message.alert_key}"
+        for name in (own, thread):
+            popup = self._popups.get(name)
+            if popup is not None and _keys(popup.message) <= _keys(message):
+                return name
+        return own if thread in self._popups else thread
 
     def number(self, incident: str) -> int:
         """Return the number of an incident's pop-up; 0, which no server gives, without one."""

@@ -49,9 +49,16 @@ class Dresser:
             return alert  # Who has ended is not forgotten.
         return msgspec.structs.replace(alert, about=found)
 
-    def priced(self, alert: Alert, now_s: float) -> Alert:
-        """Return an alert that is being told, with what it costs at this moment."""
-        first = alert.first_message or messages.message_id(alert, "firing", 1)
+    def priced(self, alert: Alert, now_s: float, thread: str = "") -> Alert:
+        """Return an alert that is being told, with what it costs at this moment.
+
+        Parameters
+        ----------
+        thread
+            Of the message that tells of it, where that is another one's.
+        """
+        own = messages.message_id(alert, "firing", 1)
+        first = alert.first_message or (thread if thread and alert.notices == 1 else own)
         cost = self._costing.of(alert, now_s)
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
 

@@ -163,6 +163,7 @@ class Herald:
             aged = _aged(one, now_s)
             if aged is not None:
                 news[aged.key, aged.opened_at_s] = aged
+        self._open[source] = _alerts(told)
         found = self._announced(source, told, owed, now_s)
         deliveries, unmade, priced = self._messages(found, told, now_s)
         decisions = [one for one in found.decisions if one.alert_key not in unmade]
@@ -313,7 +314,10 @@ class Herald:
         for notice in found.notices:
             keys = [notice.alert.key, *(one.key for one in notice.also)]
             try:
-                costs = {key: self._dresser.priced(booked[key], now_s) for key in keys}
+                first, *others = (booked[key] for key in keys)
+                costs = {first.key: self._dresser.priced(first, now_s)}
+                thread = costs[first.key].first_message
+                costs |= {one.key: self._dresser.priced(one, now_s, thread) for one in others}
                 out += self._deliveries(_priced(notice, costs), told, now_s)
             except Exception as error:
                 if not unmade.union(self.failing).issuperset(keys):
@@ -333,6 +337,8 @@ class Herald:
         bearer = told.get(notice.alert.key)
         curve = bearer if isinstance(bearer, Track) else None
         message = self._dresser.message(notice, curve, now_s)
+        if notice.kind == "resolved" and self._goes_on(notice):
+            message = msgspec.structs.replace(message, others_open=True)
         at_s = self._wall()
         return [
             Delivery(
@@ -347,6 +353,15 @@ class Herald:
             )
             for route in notice.routes
         ]
+
+    def _goes_on(self, notice: Notice) -> bool:
+        """Say whether others are open of which people were told in the same thread."""
+        thread = notice.alert.first_message
+        return any(
+            one.state == "firing" and one.first_message == thread
+            for some in self._open.values()
+            for one in some
+        )
 
 
 def _alerts(told: dict[str, Bearer]) -> tuple[Alert, ...]:

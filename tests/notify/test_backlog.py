@@ -37,9 +37,10 @@ def waiting(
     notice: NoticeKind = "firing",
     severity: Severity = "warning",
     channel: str = "email",
+    keys: str = "k",
 ) -> Delivery:
     return Delivery(
-        alert_key="k",
+        alert_key=keys[0],
         channel=channel,
         message=Message(
             id=name,
@@ -48,6 +49,8 @@ def waiting(
             subject=f"about {name}",
             body="b",
             thread=incident,
+            alert_key=keys[0],
+            also=tuple(keys[1:]),
         ),
         state="pending",
         attempts=1,
@@ -94,6 +97,30 @@ def test_what_began_and_ended_untold_is_not_told() -> None:
     repeat = waiting("repeat", incident="first", notice="repeat", age_s=30)
     made = plan([repeat, over], NOW_S)
     assert (names(made.submit), names(made.drop)) == (["over"], ["repeat"])
+
+
+def test_what_tells_of_others_is_overtaken_when_each_of_them_is_told() -> None:
+    first = waiting("first", age_s=50, keys="ab")
+    worse = waiting("worse", incident="first", notice="escalated", age_s=40, keys="a")
+    made = plan([first, worse], NOW_S)
+    assert ([one.message.id for one in made.submit], made.drop) == (["first", "worse"], [])
+    both = waiting("both", incident="first", notice="repeat", age_s=20, keys="ab")
+    made = plan([first, worse, both], NOW_S)
+    assert (names(made.submit), names(made.drop)) == (["both"], ["first", "worse"])
+
+
+def test_of_two_that_began_untold_the_end_of_one_does_not_hide_the_other() -> None:
+    first = waiting("first", age_s=50, keys="ab")
+    a_over = waiting("a-over", incident="first", notice="resolved", age_s=10, keys="a")
+    b_over = waiting("b-over", incident="first", notice="resolved", age_s=5, keys="b")
+    made = plan([first, a_over], NOW_S)
+    assert (names(made.submit), made.drop) == (["a-over", "first"], [])
+    made = plan([first, a_over, b_over], NOW_S)
+    assert (made.submit, names(made.drop)) == ([], ["a-over", "b-over", "first"])
+    # One that became worse in the meantime is told, and then that it is over.
+    worse = waiting("worse", incident="first", notice="escalated", age_s=40, keys="ab")
+    made = plan([first, worse, a_over], NOW_S)
+    assert (names(made.submit), names(made.drop)) == (["a-over", "worse"], ["first"])
 
 
 def test_late_ones_are_due_together() -> None:

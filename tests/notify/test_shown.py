@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from gpuwatchd.notify.shown import MOST, Shown
@@ -40,6 +41,20 @@ def test_another_server_has_none_of_ours(tmp_path: Path, message: Message, serve
     again = Shown(path)
     again.serve(server)
     assert (again.number("m1"), again.message(7)) == (0, None)
+
+
+def test_a_pop_up_that_tells_of_others_stays_when_one_of_them_changes(message: Message) -> None:
+    shown = Shown(None)
+    both = msgspec.structs.replace(message, alert_key="a", also=("b",))
+    assert shown.incident(both) == message.id
+    shown.put(shown.incident(both), 7, both)
+    later = {"id": "m2", "thread": message.id, "notice": "resolved"}
+    over = msgspec.structs.replace(both, **later, alert_key="b", also=())
+    assert shown.number(shown.incident(over)) == 0
+    shown.put(shown.incident(over), 8, over)
+    assert shown.number(shown.incident(over)) == 8
+    again = msgspec.structs.replace(both, **later)
+    assert shown.number(shown.incident(again)) == 7
 
 
 def test_what_is_closed_is_forgotten(tmp_path: Path, message: Message) -> None:

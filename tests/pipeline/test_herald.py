@@ -137,6 +137,17 @@ def test_two_on_one_device_share_their_notice(tmp_path: Path) -> None:
     firing = [one.message for one in case.post.taken if one.message.notice == "firing"]
     assert sum(1 + len(message.also) for message in firing) == 2
     assert len(firing) == 1
+    # Each end answers the notice that told of it, and only the last one ends what they share.
+    case.both, case.ends_at = False, None
+    case.run(5)
+    case.ends_at = case.count
+    case.run(5)
+    ends = [one.message for one in case.post.taken if one.message.notice == "resolved"]
+    assert sorted(message.alert_key for message in ends) == sorted(
+        (firing[0].alert_key, *firing[0].also)
+    )
+    assert [message.thread for message in ends] == [firing[0].id] * 2
+    assert [message.others_open for message in ends] == [True, False]
     case.pipeline.close()
 
 

@@ -92,8 +92,9 @@ class Dresser:
             return alert
         return msgspec.structs.replace(alert, about=About(gpu="0", user="alice"))
 
-    def priced(self, alert: Alert, now_s: float) -> Alert:
-        return alert
+    def priced(self, alert: Alert, now_s: float, thread: str = "") -> Alert:
+        own = messages.message_id(alert, "firing", 1)
+        return msgspec.structs.replace(alert, first_message=alert.first_message or thread or own)
 
     def message(self, notice: policy.Notice, curve: object, now_s: float) -> Message:
         alert = notice.alert
