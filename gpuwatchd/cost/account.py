@@ -61,6 +61,7 @@ class Sum(Value, frozen=True, kw_only=True):
     electricity_usd: float | None
     ahead_gpu_hours: float | None
     ahead_usd: float | None
+    known_ahead_usd: float
 
 
 def summed(entries: Iterable[Entry]) -> Sum:
@@ -76,6 +77,7 @@ def summed(entries: Iterable[Entry]) -> Sum:
         electricity_usd=sum(current) if current else None,
         ahead_gpu_hours=total(one.ahead_gpu_hours for one in ahead) if ahead else None,
         ahead_usd=total(one.ahead_usd for one in ahead) if ahead else None,
+        known_ahead_usd=sum((one.ahead_usd for one in ahead if one.ahead_usd is not None), 0.0),
     )
 
 

@@ -138,6 +138,7 @@ def _sum_json(found: Sum, prices: Prices) -> dict[str, Any]:
         **_money_json("electricity", found.electricity_usd, prices),
         "ahead_gpu_hours": finite(found.ahead_gpu_hours),
         **_money_json("ahead", found.ahead_usd, prices),
+        **_money_json("known_ahead", found.known_ahead_usd, prices),
     }
 
 
@@ -238,7 +239,7 @@ def _sum_line(out: Out, bill: Bill, title: str, found: Sum, count: int) -> None:
 
 def _ahead_line(out: Out, bill: Bill, found: Sum) -> None:
     hours = cost.in_hours(found.ahead_gpu_hours)
-    money = _money(out, bill, found.ahead_usd)
+    money = _partly(out, bill, found.ahead_usd, found.known_ahead_usd)
     out.line(f"{'  and until memory is full':<42}{'':>10}{hours:>12}{money:>15}")
 
 
@@ -261,10 +262,14 @@ def _money(out: Out, bill: Bill, usd: float | None) -> str:
 
 
 def _total(out: Out, bill: Bill, found: Sum) -> str:
+    return _partly(out, bill, found.usd, found.known_usd)
+
+
+def _partly(out: Out, bill: Bill, usd: float | None, known_usd: float) -> str:
     """Return a sum; of one that is partly unknown, what is known and that there is more."""
-    if found.usd is None and found.known_usd > 0:
-        return f"{_money(out, bill, found.known_usd)} + ?"
-    return _money(out, bill, found.usd)
+    if usd is None and known_usd > 0:
+        return f"{_money(out, bill, known_usd)} + ?"
+    return _money(out, bill, usd)
 
 
 def _groups(out: Out, bill: Bill, by: str) -> None:
@@ -307,11 +312,12 @@ def _incidents(out: Out, bill: Bill) -> None:
             f"{_total(out, bill, found)} {since}".strip(),
             hours,
         ]
-        whole = cost.total(e.whole_gpu_hours for e in entries)
-        if whole is not None and found.gpu_hours is not None and whole > found.gpu_hours * 1.01:
-            parts.append(f"its share of {whole:,.1f}, in which others were there too")
+        whole = cost.in_hours(cost.total(e.whole_gpu_hours for e in entries))
+        if whole not in {"?", cost.in_hours(found.gpu_hours)}:
+            parts.append(f"its share of {whole}, in which others were there too")
         if found.ahead_gpu_hours is not None:
-            parts.append(f"{_money(out, bill, found.ahead_usd)} more until memory is full")
+            ahead = _partly(out, bill, found.ahead_usd, found.known_ahead_usd)
+            parts.append(f"{ahead} more until memory is full")
         out.line("")
         out.flow(parts, rest="  ", whole=True)
         if one.said:
@@ -333,7 +339,7 @@ def _prices(out: Out, bill: Bill) -> None:
             why = f"no price is known of {name}: [cost] prices takes yours"
             out.flow(output.sentence(why, "dim"), first=first, rest="  ", gap=" ")
             continue
-        said = f"{_money(out, bill, price.usd_per_hour)}/h ({basis})"
+        said = f"{_money(out, bill, price.running_usd_per_hour)}/h ({basis})"
         if price.usd_per_hour != price.whole_usd_per_hour:
             said += f", of {_money(out, bill, price.whole_usd_per_hour)}/h for the whole card"
         if price.source:
