@@ -291,7 +291,7 @@ class Daemon:
             return
         logging.getLogger().setLevel(fresh.daemon.log_level.upper())
         self.config = fresh
-        self._warnings = (*loaded.warnings, *_unused(self._begun, fresh))
+        self._warnings = (*loaded.warnings, *process.takes_restart(self._begun, fresh))
         self.pipeline.extra_problems = self._warnings
         self.pipeline.reconfigure(fresh)
         self.pipeline.post.replace(courier)
@@ -317,15 +317,6 @@ class Daemon:
         self._bell.take_down()
         last_resort.cancel()
         log.info("stopped")
-
-
-def _unused(begun: Config, fresh: Config) -> list[str]:
-    """Return what of new settings takes a restart."""
-    return [
-        f"[{name}] has changed: restart gpuwatchd to use it"
-        for name in ("sources", "store")
-        if getattr(begun, name) != getattr(fresh, name)
-    ]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})

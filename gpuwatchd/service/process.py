@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.config import Config
+
 log = logging.getLogger("gpuwatchd")
 
 EXIT_AGAIN: Final = 75
@@ -79,3 +81,19 @@ def start_anew(environment: dict[str, str]) -> int:
         os.execve(sys.executable, words, environment)  # noqa: S606 - our own words
     except OSError:
         return EXIT_AGAIN
+
+
+def takes_restart(begun: Config, fresh: Config) -> list[str]:
+    """Return one sentence for each section of new settings that this process cannot take over.
+
+    Examples
+    --------
+    >>> from gpuwatchd.config import Config, DaemonSection, StoreSection
+    >>> takes_restart(Config(), Config(store=StoreSection(max_db_mib=99), daemon=DaemonSection()))
+    ['[store] has changed: restart gpuwatchd to use it']
+    """
+    return [
+        f"[{name}] has changed: restart gpuwatchd to use it"
+        for name in ("sources", "store")
+        if getattr(begun, name) != getattr(fresh, name)
+    ]
