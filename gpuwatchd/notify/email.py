@@ -6,6 +6,8 @@ send, from a systemd credential, a file of 0600, the environment or a keyring, a
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import ipaddress
 import re
@@ -313,8 +315,10 @@ class _TooBigError(NotifyError):
     """The server takes no mail of this size."""
 
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
 _REASONS: tuple[tuple[type[Exception], bool, str, str], ...] = (
     (UnicodeError, True, "the login has characters that SMTP cannot carry", "use ASCII"),
+    (binascii.Error, True, "its question for the login makes no sense", "check host and port"),
     (ValueError, True, "these settings make no valid mail", "check sender and to"),
     (socket.gaierror, False, "its name cannot be resolved", "check host and the network"),
     (smtplib.SMTPServerDisconnected, False, "it closed the connection", ""),
@@ -354,8 +358,19 @@ def _safe(answer: bytes | str, password: str | None) -> str:
     """Return a server's answer on one line, without the password should it repeat it."""
     said = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
     if password:
+        said = _BASE64.sub(lambda word: _masked(word[0], password), said)
         said = said.replace(password, text.MASK)
     return text.clean(said, limit=160)
+
+
+def _masked(word: str, password: str) -> str:
+    """Return a word of an answer, masked where it is the password as it went over the wire."""
+    padded = word.rstrip("=") + "=" * (-len(word.rstrip("=")) % 4)
+    try:
+        plain = base64.b64decode(padded).decode("utf-8", "replace")
+    except binascii.Error:
+        return word
+    return text.MASK if password in plain else word
 
 
 def _is_loopback(host: str) -> bool:

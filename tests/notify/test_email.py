@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import email
 import email.policy
 import errno
@@ -350,3 +352,26 @@ def test_the_password_is_nowhere(
         assert caught.value.__context__ is None
         said += [repr(caught.value), caught.value.hint]
     assert SECRET not in "\n".join([*said, caplog.text])
+
+
+@pytest.mark.parametrize("sent", [SECRET, f"\0gpu\0{SECRET}", f"\0someone\0{SECRET}"])
+def test_a_server_that_repeats_the_login_tells_nobody_the_password(
+    server: Server, message: Message, password_file: Path, sent: str
+) -> None:
+    coded = base64.b64encode(sent.encode()).decode()
+    server.fail["login"] = smtplib.SMTPAuthenticationError(
+        500, f"what is AUTH PLAIN {coded}? or {coded.rstrip('=')}; see Documentation".encode()
+    )
+    channel = notifier(username="gpu", password_file=str(password_file))
+    with pytest.raises(NotifyError) as caught:
+        channel.send(message)
+    assert coded.rstrip("=") not in caught.value.message
+    assert "what is AUTH PLAIN ****? or ****; see Documentation" in caught.value.message
+
+
+def test_a_question_for_the_login_that_makes_no_sense(
+    server: Server, message: Message, password_file: Path
+) -> None:
+    server.fail["login"] = binascii.Error("Incorrect padding")
+    with pytest.raises(NotifyError, match="its question for the login makes no sense"):
+        notifier(username="gpu", password_file=str(password_file)).send(message)
