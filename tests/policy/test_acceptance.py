@@ -5,24 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 
-import msgspec
 import pytest
 
 from gpuwatchd.config.hours import parse
-from gpuwatchd.model import EtaRange, Matcher
+from gpuwatchd.model import Matcher
 from gpuwatchd.policy import Override, Rules
-from tests.policy.world import ETAS, START_S, World
-
-HOUR_S = 3600.0
-
-
-def one(rules: Rules | None = None, how: str = "warning") -> tuple[World, str]:
-    """Return a world with one subject, of which people have just been told."""
-    world = World(rules, subjects=1)
-    (key,) = world.keys
-    world.how[key] = how
-    world.run(600.0)
-    return world, key
+from tests.policy.world import HOUR_S, START_S, World, one
 
 
 def test_repeat() -> None:
@@ -162,6 +150,36 @@ def test_what_is_critical_passes_the_limit_but_not_for_ever() -> None:
     assert sorted(len(t.keys) for t in world.told) == [1, 1, 1, 1, 2]
 
 
+def test_what_only_joins_others_is_not_held_with_them() -> None:
+    world = World(Rules(max_per_hour=1), devices=2, subjects=3)
+    other, first, second = world.keys[1], world.keys[0], world.keys[2]
+    world.how[other] = "warning"
+    world.run(320.0)
+    world.how[first] = "warning"
+    world.run(20.0)
+    world.how[second] = "warning"  # Fires 20 s later: while the first is held, it is not due.
+    world.run(800.0)
+    holds = [d.alert_key for d in world.store.decisions if d.kind == "hold"]
+    assert sorted(holds) == sorted([first, second])
+    world.run(400.0)
+    assert [sorted(t.keys) for t in world.told] == [[other], sorted([first, second])]
+
+
+def test_a_stream_of_news_keeps_nothing_waiting_for_ever() -> None:
+    # Five alerts an hour on five devices; two messages an hour may leave.
+    world = World(Rules(max_per_hour=2, repeat_s=()), devices=40, subjects=40)
+    waits: list[float] = []
+    for number, key in enumerate(world.keys):
+        world.how[key] = "warning"
+        world.run(720.0, every_s=20.0)
+        for held in world.keys[: number + 1]:
+            alert = world.bearers[held].alert
+            assert alert is not None
+            if alert.notices == 0 and alert.firing_at_s is not None:
+                waits.append(world.wall_s - alert.firing_at_s)
+    assert max(waits) <= 3600.0 + 900.0
+
+
 def test_reload() -> None:
     world, key = one()
     world.reload(Rules(cooldown_s=10.0, repeat_s=(7200.0,), flap_hold_s=1.0))
@@ -268,117 +286,6 @@ def test_clock_step_during_cooldown(by_s: float) -> None:
     assert 0.0 <= again_s - begun_s - world.rules.cooldown_s <= 20.0
 
 
-def test_a_clock_that_is_set_back_while_nobody_watches_makes_no_cooldown_eternal() -> None:
-    world, key = one()
-    world.how[key] = "gone"
-    world.run(60.0)
-    world.wall_s -= 30 * 86_400.0
-    world.restart()
-    world.how[key] = "warning"
-    world.run(world.rules.cooldown_s + 60.0)
-    assert world.notices(key) == ["firing", "resolved", "firing"]
-
-
-def test_after_the_cooldown_what_comes_back_is_told_at_once_and_the_ladder_begins_anew() -> None:
-    world, key = one()
-    world.run(8 * HOUR_S, every_s=60.0)
-    world.how[key] = "gone"
-    world.run(world.rules.cooldown_s)
-    world.told.clear()
-    world.how[key] = "warning"
-    world.run(3 * HOUR_S)
-    assert world.notices(key) == ["firing", "repeat"]
-    assert world.at_s(key)[1] - world.at_s(key)[0] == pytest.approx(HOUR_S, abs=20.0)
-
-
-def test_who_was_told_that_it_is_over_hears_at_once_that_it_is_critical() -> None:
-    world, key = one()
-    begun_s = world.at_s(key)[0]
-    world.how[key] = "gone"
-    world.run(60.0)
-    world.restart()
-    world.how[key] = "urgent"
-    world.run(150.0)
-    assert world.notices(key) == ["firing", "resolved", "firing"]
-    assert world.at_s(key)[-1] - begun_s < world.rules.cooldown_s
-
-
-def test_the_third_opening_within_an_hour_is_told_as_flapping_and_then_it_is_quiet() -> None:
-    world = World(Rules(cooldown_s=60.0), subjects=1)
-    (key,) = world.keys
-    for _ in range(8):
-        world.how[key] = "urgent"
-        world.run(150.0)
-        world.how[key] = "gone"
-        world.run(100.0)
-    assert world.notices(key) == ["firing", "resolved", "firing", "resolved", "firing"]
-    last = [a for a in world.store.alerts() if a.key == key][-1]
-    assert last.told_flapping
-    assert last.flaps >= 2
-    world.restart()
-    world.run(HOUR_S - 200.0)
-    assert world.notices(key)[-1] == "firing"
-    # It has been calm for an hour.
-    world.run(300.0)
-    assert world.notices(key)[-1] == "resolved"
-    world.how[key] = "urgent"
-    world.run(300.0)
-    assert world.notices(key)[-1] == "firing"
-
-
-def test_what_comes_and_goes_and_then_stays_is_not_forgotten() -> None:
-    world = World(Rules(cooldown_s=60.0), subjects=1)
-    (key,) = world.keys
-    for _ in range(4):
-        world.how[key] = "urgent"
-        world.run(150.0)
-        world.how[key] = "gone"
-        world.run(100.0)
-    world.told.clear()
-    world.how[key] = "warning"
-    world.run(2 * HOUR_S)
-    assert world.notices(key) == ["repeat"]
-
-
-def test_an_escalation_passes_the_cooldown_and_what_is_milder_is_only_shown() -> None:
-    world, key = one()
-    world.how[key] = "critical"
-    world.run(30.0)
-    assert world.notices(key) == ["firing", "escalated"]
-    world.how[key] = "warning"
-    world.run(500.0)
-    shown = world.bearers[key].alert
-    assert shown is not None
-    assert shown.severity == "critical"
-    world.run(200.0)
-    shown = world.bearers[key].alert
-    assert shown is not None
-    assert shown.severity == "warning"
-    # To and fro: people know it as bad as that already.
-    for _ in range(5):
-        world.how[key] = "critical"
-        world.run(30.0)
-        world.how[key] = "warning"
-        world.run(700.0)
-    assert world.notices(key).count("escalated") == 1
-
-
-def test_a_time_around_the_bound_turns_nothing_to_and_fro() -> None:
-    world, key = one(how="critical")
-    grades = set()
-    for minutes in [50, 70, 55, 90, 50, 110] * 20:
-        eta = {"low_s": 30.0 * minutes, "mid_s": 60.0 * minutes, "high_s": None}
-        alert = world.bearers[key].alert
-        assert alert is not None
-        ETAS["now"] = msgspec.convert(eta, type=EtaRange)
-        world.how[key] = "now"
-        world.run(60.0)
-        alert = world.bearers[key].alert
-        assert alert is not None
-        grades.add(alert.severity)
-    assert grades == {"critical"}
-
-
 def test_stale() -> None:
     world, key = one()
     world.how[key] = "silent"
@@ -394,6 +301,37 @@ def test_stale() -> None:
     world.how[key] = "warning"
     world.run(60.0)
     assert world.notices(key) == ["firing", "repeat"]
+
+
+def test_when_a_gpu_is_back_nobody_is_reminded_of_what_has_not_been_seen_since() -> None:
+    world, key = one()
+    world.lost, world.how[key] = True, "silent"
+    world.run(2 * HOUR_S, every_s=20.0)
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert (alert.inhibited_by, alert.held_back.partition(" for ")[0]) == (
+        "gpu:GPU-0",
+        "nothing has been heard of it",
+    )
+    world.lost = False
+    world.run(HOUR_S, every_s=20.0)
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert alert.inhibited_by == ""
+    assert world.notices(key) == ["firing"]
+
+
+def test_of_what_nobody_was_told_it_stays_known_why() -> None:
+    world = World(subjects=1)
+    (key,) = world.keys
+    world.silence(HOUR_S, matcher=Matcher(user="alice"), who="bob")
+    world.how[key] = "warning"
+    world.run(600.0)
+    world.how[key] = "gone"
+    world.run(60.0)
+    (over,) = world.store.alerts()
+    assert (over.state, over.notices) == ("resolved", 0)
+    assert over.held_back.startswith("silenced by bob until ")
 
 
 def test_a_cap_is_a_cap() -> None:

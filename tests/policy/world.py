@@ -30,6 +30,7 @@ from tests.making import calm, finding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+HOUR_S = 3600.0
 START_S = 1_750_000_000.0
 SOURCE = "world"
 URGENT = EtaRange(low_s=500, mid_s=1_200, high_s=1_500)
@@ -304,3 +305,12 @@ class World:
     def at_s(self, key: str) -> list[float]:
         """Return when people were told about one subject."""
         return [one.at_s for one in self.told if key in one.keys]
+
+
+def one(rules: Rules | None = None, how: str = "warning") -> tuple[World, str]:
+    """Return a world with one subject, of which people have just been told."""
+    world = World(rules, subjects=1)
+    (key,) = world.keys
+    world.how[key] = how
+    world.run(600.0)
+    return world, key
