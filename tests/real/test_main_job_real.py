@@ -105,7 +105,8 @@ def test_a_leak_is_found_predicted_announced_and_let_go(scene: Any, tmp_path: Pa
         email.message_from_bytes(raw, policy=email.policy.default)
         for raw in (post.mails[0][1], post.mails[-1][1])
     )
-    assert "recovered" in last["Subject"]
+    assert last["Subject"].startswith("Over: ")
+    assert "its process has ended" in last["Subject"]
     assert last["In-Reply-To"] == first["Message-ID"]
 
     # What is sent is first written down: the history knows it all, also after the daemon.
