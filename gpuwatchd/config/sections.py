@@ -104,8 +104,8 @@ class PolicySection(Section, frozen=True, kw_only=True):
     """``[policy]``: when people are told, by what, and how often."""
 
     preset: Literal["workstation", "shared", "ci"] = "workstation"
-    """Defaults for a machine of one's own, a shared server, or a run without people; keys that are
-    set win over it."""
+    """Defaults for a machine of one's own (workstation), a shared server (shared), or a run without
+    people (ci); keys that are set win over it."""
     channels: tuple[str, ...] = ("desktop",)
     """Every one of them gets every notice, so that one that fails never silences an alert."""
     fallback: tuple[str, ...] = ()
@@ -113,12 +113,13 @@ class PolicySection(Section, frozen=True, kw_only=True):
     fallback_after: Seconds = Seconds(120)
     """A channel that fails for a reason that may pass has this long before a fallback is used."""
     severity: dict[str, Literal["info", "warning", "critical"]] = {}
-    """Channel = the least severity that it is used for."""
+    """Channel = the least severity that it is used for: info, warning or critical."""
     quiet_hours: dict[str, tuple[str, ...]] = {}
     """Channel (or "all") = hours such as ["22:00-07:00", "sat 00:00-24:00"]; what is not critical
     waits for their end, and leaves as one message."""
     digest: Literal["off", "daily", "weekly"] = "off"
-    """A summary of what is open, what was, and what it cost, by the digest's channels."""
+    """A summary of what is open, what was, and what it cost, by the digest's channels: off, daily
+    or weekly."""
     digest_at: str = "08:00"
     """When, in local time; a weekly one comes on Mondays."""
     digest_channels: tuple[str, ...] = ("email",)
@@ -157,7 +158,8 @@ class PolicySection(Section, frozen=True, kw_only=True):
         ],
         ...,
     ] = ()
-    """Kinds of memory held without work (see zombies) that raise an alert."""
+    """Kinds of memory held without work (see zombies) that raise an alert: gone, defunct,
+    driver-wait, ghost, orphaned-runner, no-model, leaked-kv, hung-rank, idle."""
 
 
 class OverrideSection(Section, frozen=True, kw_only=True):
@@ -188,7 +190,7 @@ class OverrideSection(Section, frozen=True, kw_only=True):
     grows_to: Size | None = None
     """It may grow up to this, for example "24GiB": nobody is told below it."""
     severity: Literal["info", "warning", "critical"] | None = None
-    """Told with this severity at most."""
+    """Told with this severity at most: info, warning or critical."""
     channels: tuple[str, ...] | None = None
     """Told by these channels."""
     repeat: tuple[Seconds, ...] | None = None
@@ -218,7 +220,8 @@ class EmailSection(Section, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     """Default 587 for starttls, 465 for tls, 25 for none."""
     security: Literal["starttls", "tls", "none"] = "starttls"
-    """The certificate is always verified; none is accepted for loopback hosts only."""
+    """starttls, tls or none. The certificate is always verified; none is accepted for loopback
+    hosts only."""
     ca_file: str = ""
     """Certificates to trust instead of the system's."""
     username: str = ""
@@ -296,21 +299,21 @@ class CostSection(Section, frozen=True, kw_only=True):
     usd_per_gpu_hour: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     """Price of one device for an hour, whatever its model."""
     prices: dict[str, Annotated[float, Meta(ge=0, le=1e6)]] = {}
-    """Model, as a glob = price of one for an hour in ``currency``; wins over the built-in table."""
+    """Model, as a glob = price of one for an hour in currency; wins over the built-in table."""
     offer: Literal["on-demand", "reserved", "spot"] = "on-demand"
-    """Which offer of the built-in table counts."""
+    """Which offer of the built-in table counts: on-demand, reserved or spot."""
     currency: str = "USD"
     """Three letters; amounts are shown in it."""
     per_usd: Annotated[float, Meta(ge=1e-9, le=1e9)] | None = None
-    """Units of ``currency`` for one US dollar; needed where it is not USD."""
+    """Units of currency for one US dollar; needed where it is not USD."""
     purchase: Annotated[float, Meta(ge=0, le=1e12)] | None = None
-    """Owned: what one device cost, in ``currency``."""
+    """Owned: what one device cost, in currency."""
     lifetime: Seconds = Seconds(4 * 365 * 86400)
     """Owned: for how long it is used."""
     electricity_per_kwh: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    """Owned: price of a kilowatt-hour, in ``currency``."""
+    """Owned: price of a kilowatt-hour, in currency."""
     engineer_per_hour: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    """An hour of the person who starts a lost run again, in ``currency``; a line of its own."""
+    """An hour of the person who starts a lost run again, in currency; a line of its own."""
 
 
 class CheckpointsSection(Section, frozen=True, kw_only=True):
@@ -327,9 +330,10 @@ class ActSection(Section, frozen=True, kw_only=True):
     """``[act]``: what gpuwatchd may do to a job; nothing by default."""
 
     checkpoint: Literal["off", "signal", "command"] = "off"
-    """How a job is asked to save its work when somebody presses the button."""
+    """How a job is asked to save its work when somebody presses the button: off, by a signal, or
+    by a command (argv)."""
     signal: Literal["USR1", "USR2", "HUP"] = "USR1"
-    """Sent only to a job of yours that has a handler for it."""
+    """USR1, USR2 or HUP; sent only to a job of yours that has a handler for it."""
     argv: tuple[str, ...] = ()
     """A program of yours; it gets the finding as JSON on standard input."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
+import msgspec
 import pytest
 
 from gpuwatchd import config
@@ -50,6 +51,27 @@ def test_init_switched_on_is_the_defaults(tmp_path: Path) -> None:
     assert loaded.config == Config()
     at_defaults = {key for key, origin in loaded.origin.items() if origin == "default"}
     assert at_defaults == {key for key, default in KEYS if default is None}
+
+
+def _words(kind: object) -> list[str]:
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [word for part in get_args(kind) for word in _words(part)]
+
+
+def test_init_names_every_word_that_a_key_may_have() -> None:
+    content = settings.default_file()
+    asked = 0
+    for path, section in settings.sections():
+        begin = content.index(f"\n[{path}]")
+        body = content[begin : content.find("\n\n[", begin + 1)]
+        for field in msgspec.structs.fields(section):
+            if words := _words(field.type):
+                found = re.search(rf"((?:^# .*\n)+)#{field.encode_name} =", body, re.MULTILINE)
+                assert found, field.encode_name
+                assert [word for word in words if word not in found[1]] == []
+                asked += 1
+    assert asked >= 10
 
 
 def test_init_explains_each_key_in_the_words_of_the_source() -> None:
