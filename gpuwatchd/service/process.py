@@ -8,6 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd import text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -19,6 +21,7 @@ EXIT_AGAIN: Final = 75
 """The process cannot go on and a new one can: service managers start it again on this."""
 AGAIN_AFTER_S: Final = 600.0
 """A process does not start anew twice within this time."""
+_LONGEST_LINE: Final = 4096
 _STAMP: Final = "started-anew"
 
 
@@ -32,13 +35,24 @@ def hold_standard_descriptors() -> None:
     os.close(handle)
 
 
+class _OneLine(logging.Formatter):
+    """Says a record in one line without escape sequences, whoever's words are in it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """Return the line; a traceback follows on lines of its own."""
+        record.message = text.clean(record.message, limit=_LONGEST_LINE)
+        return super().formatMessage(record)
+
+
 def set_up_logging(level: str) -> None:
     """Log to standard error from this level on."""
     # The journal keeps the time itself.
     form = "%(levelname)s %(message)s"
     if "JOURNAL_STREAM" not in os.environ:
         form = f"%(asctime)s {form}"
-    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine(form))
+    logging.basicConfig(handlers=[handler], level=level.upper())
     # Libraries speak only when something is wrong; desktop-notifier's warnings are our errors.
     for name in ("apscheduler", "desktop_notifier", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -59,3 +59,28 @@ def test_it_becomes_itself_again_with_pid_and_arguments() -> None:
 def test_when_it_cannot_the_exit_code_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert process.start_anew({}) == process.EXIT_AGAIN == 75
+
+
+LOG = """
+import logging
+from gpuwatchd.service import process
+process.set_up_logging("info")
+log = logging.getLogger("gpuwatchd")
+log.warning("not reloaded: %s", "\\x1b[31m\\x1b]0;t\\x07red\\nERROR invented\\u202e")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("failed part=x")
+"""
+
+
+def test_the_log_has_one_line_each_and_no_escape_sequence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOG],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+        env=os.environ | {"JOURNAL_STREAM": "1:2"},
+    )  # fmt: skip
+    first, second, *trace = done.stderr.splitlines()
+    assert first == "WARNING not reloaded: red ERROR invented"
+    assert second == "ERROR failed part=x"
+    assert trace[0].startswith("Traceback")
