@@ -1,0 +1,81 @@
+"""Whom nobody could reach, and which channel does not deliver, is known, also after a restart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.promises.post_office import DOWN, WRONG, Channel, Office
+from tests.store.world import T0
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_an_alert_that_reached_nobody_is_known_after_a_restart(
+    office: Callable[..., Office],
+) -> None:
+    mail = Channel("email")
+    mail.answer = DOWN
+    one = office(mail)
+    one.tell("a")
+    one.turn()
+    assert one.post.untold() == ("a",)
+    one.die()
+    one.begin()
+    assert one.post.untold() == ("a",)
+    mail.answer = None
+    one.turn(30)
+    assert one.post.untold() == ()
+    one.die()
+    one.begin()
+    assert one.post.untold() == ()
+
+
+def test_every_alert_of_a_shared_message_counts_as_told(office: Callable[..., Office]) -> None:
+    mail = Channel("email")
+    mail.answer = DOWN
+    one = office(mail)
+    one.tell("b")
+    one.turn()
+    one.tell("a", also=("b",))
+    one.turn()
+    assert set(one.post.untold()) == {"a", "b"}
+    mail.answer = None
+    one.turn(60)
+    assert one.post.untold() == ()
+
+
+def test_an_alert_that_is_over_is_no_longer_untold(office: Callable[..., Office]) -> None:
+    mail = Channel("email")
+    mail.answer = WRONG
+    one = office(mail)
+    one.tell("a")
+    one.turn()
+    assert one.post.untold() == ("a",)
+    one.tell("a over", thread="a", notice="resolved")
+    one.turn()
+    assert one.post.untold() == ()
+
+
+def test_the_health_of_channels(office: Callable[..., Office]) -> None:
+    desktop, mail = Channel("desktop"), Channel("email")
+    desktop.answer = DOWN
+    one = office(desktop, mail, channels=("desktop",), fallback=("email",))
+    before = one.post.health()
+    assert [(c.name, c.ok, c.waiting) for c in before] == [
+        ("desktop", None, 0),
+        ("email", None, 0),
+    ]
+    assert one.post.health() is before
+    one.tell("a")
+    one.turn()
+    one.turn(30)
+    first, second = one.post.health()
+    assert (first.ok, first.why, first.failing_since_s) == (False, "no session bus", T0)
+    assert (first.waiting, second.ok) == (1, None)
+    one.turn(90)
+    first, second = one.post.health()
+    assert (first.waiting, second.ok, second.delivered_at_s) == (0, True, T0 + 120)
+    one.die()
+    one.begin()
+    assert one.post.health()[1].delivered_at_s == T0 + 120
