@@ -63,7 +63,7 @@ class Shown:
             self._popups = kept.popups
 
     def incident(self, message: Message) -> str:
-        """Return in whose place a message comes: not of a pop-up that tells of other alerts, too."""
+        """Return in whose place a message comes: not of one that tells of other alerts, too."""
         thread = message.thread or message.id
         own = f"{thread} {message.alert_key}"
         for name in (own, thread):

@@ -56,8 +56,10 @@ def _aged(bearer: Bearer, now_s: float) -> Alert | None:
     """Mark an alert as stale, or take that back; return it when that is news."""
     alert, heard_s = bearer.alert, _heard_at_s(bearer)
     fresh = heard_s is not None and now_s - heard_s <= STALE_S
-    # One that is held back for another reason says that.
-    if alert is None or alert.held_back != (STALE if fresh else ""):
+    if alert is None or (alert.held_back == STALE) != fresh:
+        return None
+    # Of one that is still to be told, another reason says more.
+    if not fresh and alert.held_back and not alert.notices:
         return None
     bearer.alert = msgspec.structs.replace(alert, held_back="" if fresh else STALE)
     return bearer.alert
@@ -235,9 +237,7 @@ class Herald:
     ) -> Announced:
         """Ask policy what is to be told."""
         rules = self._watcher.rules
-        alerts = [
-            alert for alert in _alerts(told) if alert.held_back != STALE or alert.notices == 0
-        ]
+        alerts = list(_alerts(told))
         # One that has fired again is not over.
         alerts += [
             one

@@ -4,9 +4,10 @@ Pure: the state comes in as an :class:`~gpuwatchd.model.Alert` and goes out as a
 keeps it, so that a restart, a crash or a reboot changes nothing.
 """
 
+from gpuwatchd.policy.due import group_of, notice_due
 from gpuwatchd.policy.grades import grade
 from gpuwatchd.policy.hours import Until, quiet_until
-from gpuwatchd.policy.inhibition import inhibitor
+from gpuwatchd.policy.inhibition import STALE, inhibitor
 from gpuwatchd.policy.life import (
     FAST_S,
     SLOW_S,
@@ -24,13 +25,10 @@ from gpuwatchd.policy.past import Past, matters, recalled, remembered, reopened
 from gpuwatchd.policy.routing import may_grow, routes, silenced, told_as
 from gpuwatchd.policy.rules import Effective, Local, Outcome, Override, Route, Rules
 from gpuwatchd.policy.telling import (
-    STALE,
     Announced,
     Around,
     Notice,
     announce,
-    group_of,
-    notice_due,
 )
 
 __all__ = [

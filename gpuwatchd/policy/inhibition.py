@@ -9,7 +9,36 @@ from gpuwatchd.policy.rules import RANK
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.model import Alert, ProcessKey
+
+STALE = "nothing has been heard of it for 10 minutes"
+"""Why nobody is reminded of an alert: no data is neither good news nor bad."""
+
+
+class Above:
+    """Open alerts that may make others no news.
+
+    Looking at each of hundreds for each of hundreds would take a tick longer than its interval.
+    """
+
+    def __init__(self, alerts: Iterable[Alert]) -> None:
+        self.lost: list[Alert] = []
+        """Those on GPUs and drivers."""
+        self._near: dict[ProcessKey | str, list[Alert]] = {}
+        for one in alerts:
+            if one.state != "firing":
+                continue
+            if one.kind == "gpu":
+                self.lost.append(one)
+            elif one.subject.process is not None and one.held_back != STALE:
+                self._near.setdefault(one.subject.process, []).append(one)
+                self._near.setdefault(one.subject.device_uid, []).append(one)
+
+    def near(self, alert: Alert) -> list[Alert]:
+        """Return those among which is any that makes an alert no news."""
+        subject = alert.subject
+        same = subject.device_uid if subject.process is None else subject.process
+        return [*self.lost, *self._near.get(same, ())]
 
 
 def inhibitor(alert: Alert, others: Iterable[Alert]) -> Alert | None:

@@ -301,5 +301,6 @@ def _resolve(alert: Alert, why: str, rules: Rules, now_s: float) -> Alert:
         ended=why,
         next_notice_at_s=tell_s if tell else None,
         inhibited_by="",
-        held_back="",
+        # Of what nobody was told it stays known why.
+        held_back="" if alert.notices > 0 else alert.held_back,
     )

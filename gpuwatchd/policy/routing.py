@@ -55,17 +55,28 @@ def _level(alert: Alert) -> float | None:
     return finding.limit_bytes - finding.rate_bytes_per_s * finding.eta.mid_s
 
 
-def silenced(alert: Alert, silences: Iterable[Silence], now_s: float | None) -> Silence | None:
+def silenced(
+    alert: Alert,
+    silences: Iterable[Silence],
+    now_s: float | None,
+    severity: Severity | None = None,
+) -> Silence | None:
     """Return the silence in force that lasts longest; None without one.
 
     What is critical is told all the same, unless a silence says that it is meant, too.
+
+    Parameters
+    ----------
+    severity
+        With which people are told; by default its own.
     """
+    urgent = (severity or alert.severity) == "critical"
     found = [
         one
         for one in silences
         if one.cleared_at_s is None
         and (now_s is None or now_s < one.until_at_s)
-        and (one.even_critical or alert.severity != "critical")
+        and (one.even_critical or not urgent)
         and not (one.until_resolved and alert.state == "resolved")
         and matches(one.matcher, alert)
     ]
@@ -137,7 +148,7 @@ def _held(
         above = inhibitor(alert, others)
         if above is not None:
             return _said(above), None
-    silence = silenced(alert, silences, now_s)
+    silence = silenced(alert, silences, now_s, case.severity)
     if silence is None:
         return "", None
     who = f" by {silence.who}" if silence.who else ""

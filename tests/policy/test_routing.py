@@ -157,6 +157,13 @@ def test_what_is_critical_passes_a_silence_that_does_not_mean_it() -> None:
     assert routes(bad, "firing", Rules(), silences=(meant,))[0].kind == "hold"
 
 
+def test_what_is_told_as_a_warning_at_most_keeps_to_silences() -> None:
+    cap = Override(matcher=Matcher(), name="override 1", severity="warning")
+    rules = Rules(overrides=(cap,))
+    bad = alert(severity="critical")
+    assert routes(bad, "firing", rules, silences=(silence(),))[0].kind == "hold"
+
+
 def test_that_it_is_over_is_told_although_it_was_quiet_until_then() -> None:
     until = silence(until_resolved=True)
     over = alert(state="resolved", notices=1)
