@@ -146,8 +146,10 @@ class Alarms:
 
     def _over(self, alarm: Alarm, alert: Alert, now_s: float) -> str | None:
         """Return why an alert is over; None while it is not, or nobody knows."""
-        well = self._health.is_well if alert.kind == "gpu" else self._waste.is_over
-        found = well(alert.subject)
+        if alert.kind == "gpu":
+            found = self._health.is_well(alert.subject)
+        else:
+            found = self._waste.is_over(alert.subject, float(self.config.zombies.idle_after))
         heard_s = now_s if alarm.heard_at_s is None else alarm.heard_at_s
         if found is None:
             alarm.well_since_s = None
@@ -171,6 +173,7 @@ class Alarms:
             return
         by_s = now_s - last_s
         self._health.move(by_s)
+        self._waste.doubt(one.alert.subject for one in self.alarms.values() if one.alert)
         for alarm in self.alarms.values():
             alarm.well_since_s = None
             if by_s < 0.0 and alarm.alert is not None:

@@ -10,7 +10,7 @@ from gpuwatchd.pipeline.ailing import Ail
 from gpuwatchd.pipeline.titles import device_title, process_title
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from gpuwatchd.model import Holding, HoldingKind, ProcessKey
     from gpuwatchd.pipeline.holdings import Holdings
@@ -51,6 +51,8 @@ class Waste:
         self._holdings = holdings
         self._homes: dict[ProcessKey, str] = {}
         """Process -> the device that its alert is about: it may hold memory on several."""
+        self._doubted: set[ProcessKey] = set()
+        """Those of which nobody knows what they did while nobody looked."""
         self._seen: tuple[object, object] = (None, None)
         self._found: dict[str, Ail] = {}
 
@@ -58,6 +60,17 @@ class Waste:
         """Take over what an earlier run knew."""
         if subject.process is not None:
             self._homes[subject.process] = subject.device_uid
+            self._doubted.add(subject.process)
+
+    def doubt(self, subjects: Iterable[Subject]) -> None:
+        """Take in that nobody has looked for a while: what lasted is listed only when it has anew.
+
+        Parameters
+        ----------
+        subjects
+            Of the alerts that are open.
+        """
+        self._doubted = {one.process for one in subjects if one.process is not None}
 
     def look(self, kinds: Collection[HoldingKind], now_s: float) -> dict[str, Ail]:
         """Return what is to be told, by the key of its alert; the same until there is news."""
@@ -76,19 +89,31 @@ class Waste:
         ails = [self._ail(those) for those in whose.values()]
         self._found = {ail.key: ail for ail in ails}
         keys = {one.process.key for one in meant if one.process is not None}
+        self._doubted -= keys
         self._homes = {key: uid for key, uid in self._homes.items() if key in keys}
         return self._found
 
-    def is_over(self, subject: Subject) -> tuple[str, float] | None:
-        """Return why nothing is held any more, and for how long that must be; None: not known."""
+    def is_over(self, subject: Subject, patience_s: float = 0.0) -> tuple[str, float] | None:
+        """Return why nothing is held any more, and for how long that must be; None: not known.
+
+        Parameters
+        ----------
+        patience_s
+            How long it takes until what does nothing is listed.
+        """
         seen = self._intake.devices.get(subject.device_uid)
         reading = None if seen is None else seen.reading
         if reading is None or reading.state != "ok" or reading.uses is None:
             return None
         if subject.process is None:
             return "no memory is held by nobody any more", BUSY_S
-        if not any(use.key == subject.process for use in reading.uses):
+        use = next((one for one in reading.uses if one.key == subject.process), None)
+        if use is None:
             return "the process has ended or has let go of the GPU", GONE_S
+        if subject.process in self._doubted:
+            if not use.sm_pct:
+                return "it is not listed any more", patience_s + BUSY_S
+            self._doubted.discard(subject.process)
         return "it is at work again, or has given the memory back", BUSY_S
 
     def _ail(self, those: list[Holding]) -> Ail:

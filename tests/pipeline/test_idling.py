@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpuwatchd.config import Config, PolicySection
 from gpuwatchd.model import Holding, ProcessInfo, ProcessKey, ProcessUse
 from gpuwatchd.pipeline.idling import BUSY_S, GONE_S, HOLD_S
@@ -39,8 +41,7 @@ def test_what_is_held_is_told_once_with_its_owner_and_what_frees_it() -> None:
     assert (opened.kind, opened.severity, opened.opened_at_s) == ("held", "warning", T0)
     assert opened.title == "GPU 0 (A100): python train.py[4711] of alice"
     assert opened.finding.reason == (
-        "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; "
-        "36.0 GiB-hours so far"
+        "12.0 GiB held by a process that does nothing; 0 % of the GPU for 3h; 36.0 GiB-hours so far"
     )
     assert opened.finding.advice[-1] == "ask alice"
     assert "alice" in opened.finding.advice[0]
@@ -105,6 +106,45 @@ def test_a_held_alert_of_an_earlier_run_waits_for_the_first_looks() -> None:
     again.held.found = (holding(),)
     assert again.run(600) == []
     assert [alert.key for alert in again.open] == [opened.key]
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_what_lasts_over_a_time_without_looks_is_not_over(restarted: bool) -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.now_s += 1000
+    world.set(CARD, "ok", (USE,))
+    world.held.found = (holding(),)
+    (opened,) = world.run(60)
+    world.held.found = ()  # after a night nobody knows for how long it has done nothing
+    if restarted:
+        world = World(CARD, tell_held=("idle",))
+        world.set(CARD, "ok", (USE,))
+        world.alarms.adopt(opened, world.now_s)
+    world.now_s += 8 * 3600
+    idle_after_s = float(Config().zombies.idle_after)
+    assert world.run(idle_after_s) == []
+    world.held.found = (holding(),)
+    assert world.run(600) == []
+    assert [alert.key for alert in world.open] == [opened.key]
+    world.held.found = ()
+    (over,) = world.run(BUSY_S + 60)
+    assert "at work again" in over.ended
+
+
+def test_what_works_after_a_time_without_looks_is_over_soon() -> None:
+    world = World(CARD, tell_held=("idle",))
+    world.now_s += 1000
+    world.set(CARD, "ok", (USE,))
+    world.held.found = (holding(),)
+    (opened,) = world.run(60)
+    world.held.found = ()
+    world.now_s += 8 * 3600
+    world.run(60)
+    world.set(CARD, "ok", (ProcessUse(key=ALICE.key, used_bytes=12 * GIB, sm_pct=50),))
+    world.run(60)
+    world.set(CARD, "ok", (USE,))
+    (over,) = world.run(BUSY_S)
+    assert (over.key, over.ended[:17]) == (opened.key, "it is at work aga")
 
 
 def test_one_that_is_gone_without_a_name_is_named_by_its_pid() -> None:
