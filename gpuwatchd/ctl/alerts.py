@@ -112,7 +112,7 @@ def _line(alert: Alert, found: Found, now_s: float) -> list[output.Part]:
         ("reached nobody yet", "red-bold") if alert.key in found.untold else "",
         *alert_story.quiet(alert, found, now_s),
         f"came and went {alert.flaps} times" if alert.flaps else "",
-        (f"ended: {alert.ended}", "dim") if alert.ended else "",
+        (f"over: {alert.ended}", "dim") if alert.ended else "",
         words.said(found.said(alert)),
     ]
 

@@ -265,7 +265,7 @@ def told(case: Case) -> Iterator[str]:
     if alert.held_back:
         yield f"held back: {alert.held_back}"
     if alert.ended:
-        yield f"ended: {alert.ended}"
+        yield f"over: {alert.ended}"
 
 
 def _unheard(case: Case, alert: Alert) -> Iterator[str]:

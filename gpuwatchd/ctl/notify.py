@@ -45,8 +45,10 @@ def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:
     return outbox.build(config.notify, names)
 
 
-def _message() -> Message:
+def _message(channel: str = "email") -> Message:
+    """Return the test message of a channel; the example of a curve goes into mails alone."""
     host = envelope.host()
+    curve = {"Curve": "an example: nothing of this machine"} if channel == "email" else {}
     return Message(
         id=f"{uuid.uuid4().hex[:24]}@gpuwatchd",
         notice="test",
@@ -56,10 +58,10 @@ def _message() -> Message:
         facts={
             "Host": host,
             "Sent": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-            "Curve": "an example, in mails alone: nothing of this machine",
+            **curve,
         },
         command="gpuwatchctl status",
-        chart=_example(time.time()),
+        chart=_example(time.time()) if curve else None,
     )
 
 
@@ -138,9 +140,8 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     flags = options.current()
     config = flags.load_config().config
     names = _known(channels or config.policy.channels, "notify test desktop")
-    message = _message()
     rows = [
-        _probe(name, notifier) if dry_run else _send(name, notifier, message)
+        _probe(name, notifier) if dry_run else _send(name, notifier, _message(name))
         for name, notifier in _build(config, names).items()
     ]
     _tell(flags, rows)

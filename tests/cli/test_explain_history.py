@@ -100,7 +100,7 @@ def test_a_past_alert_is_explained_as_it_was(capsys: pytest.CaptureFixture[str])
     history.apply([over], [])
     history.close()
     told = explained(capsys, "leak:GPU-1/4711")
-    assert "ended: the process ended" in told
+    assert "over: the process ended" in told
     assert "161 recorded samples" in told or "160 recorded samples" in told
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpuwatchd.ctl.notify import _message
 from gpuwatchd.notify import curve, render
 from gpuwatchd.notify.page import html
@@ -13,5 +15,10 @@ def test_its_curve_is_an_example_and_says_so() -> None:
     assert curve.words(message.chart).startswith("Memory grew from 12.0 GiB")
     assert "Curve: an example" in render.plain(message)
     assert "an example" in html(message, picture="chart")
-    # A pop-up has no curve, and nothing is said of it there.
-    assert "example" not in render.popup(message, markup=False)
+
+
+@pytest.mark.parametrize("channel", ["desktop", "chat", "command"])
+def test_a_channel_without_curves_says_nothing_of_one(channel: str) -> None:
+    message = _message(channel)
+    assert message.chart is None
+    assert set(message.facts) == {"Host", "Sent"}

@@ -295,7 +295,7 @@ def test_alerts_come_from_the_history(capsys: pytest.CaptureFixture[str]) -> Non
     recent = _json(capsys, "alerts", "--all", "--since", "2h")["data"]
     assert [alert["state"] for alert in recent] == ["firing"]
     assert main(["alerts", "--all", "--exit-code"]) == 3
-    assert "ended: the process ended" in capsys.readouterr().out.replace("\n ", "")
+    assert "over: the process ended" in capsys.readouterr().out.replace("\n ", "")
 
 
 def test_past_alerts_are_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
