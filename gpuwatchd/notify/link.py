@@ -197,8 +197,12 @@ class Link:
 
     def _on_action(self, number: int, key: str) -> None:
         message = self._shown.message(number)
-        if message is not None and self._pressed is not None:
-            self._pressed("show" if key == "default" else key, message)
+        if message is None or self._pressed is None:
+            return
+        # Any program on the bus may own the server's name: what it did not get cannot be pressed.
+        name = "show" if key == "default" else key
+        if name == "show" or any(one.name == name for one in message.buttons):
+            self._pressed(name, message)
 
     def _on_closed(self, number: int, _: int) -> None:
         self._shown.closed(number)

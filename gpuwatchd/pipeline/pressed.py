@@ -178,6 +178,7 @@ class Pressed:
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._running: list[threading.Thread] = []
         self._windows: list[subprocess.Popen[bytes]] = []
+        self._flooded = False
         self._recent: dict[tuple[str, str], float] = {}
         self._saved = saved
         self._unconfirmed: dict[ProcessKey, _Asked] = {}
@@ -187,7 +188,10 @@ class Pressed:
         try:
             self._waiting.put_nowait(Pressing(name, message))
         except queue.Full:
-            log.warning("too many buttons were pressed at once; one is lost")
+            # Once for each flood, which may be of thousands in a second.
+            if not self._flooded:
+                log.warning("too many buttons were pressed at once; some are lost")
+            self._flooded = True
 
     def step(self, alerts: Callable[[], Iterable[Alert]], now_s: float) -> None:
         """Do what was pressed since the last tick.
@@ -201,8 +205,10 @@ class Pressed:
         """
         if not self._waiting.empty():
             known = {alert.key: alert for alert in alerts() if alert.state in _OPEN}
-            while not self._waiting.empty():
+            # As many as there can be, not until there are none: a flood may never end.
+            for _ in range(self._waiting.qsize()):
                 self._begin(self._waiting.get(), known, now_s)
+            self._flooded = False
         while not self._ended.empty():
             done = self._ended.get()
             self._write(done.process, done.phase, done.result, now_s)

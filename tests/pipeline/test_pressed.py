@@ -139,6 +139,26 @@ def test_presses_beyond_all_measure_are_dropped_and_block_nobody(world: World) -
     assert len(world.said) <= 32
 
 
+def test_a_flood_of_presses_neither_holds_up_a_tick_nor_fills_the_log(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = messages.compose(alert(notices=1), "firing", now_s=T0)
+    handled = 0
+
+    def begin(*_: object) -> None:
+        nonlocal handled
+        handled += 1
+        assert handled <= 100, "one tick never ends"
+        world.pressed.put("snooze", message)
+
+    for _ in range(500):
+        world.pressed.put("snooze", message)
+    monkeypatch.setattr(world.pressed, "_begin", begin)
+    world.pressed.step(list, T0)
+    assert handled == 32
+    assert caplog.text.count("some are lost") == 1
+
+
 def test_show_opens_a_terminal_with_the_explanation(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
