@@ -38,6 +38,7 @@ _ABOUT: Final = (
     *("gpu", "gpu-name", "user", "process", "framework", "command", "job", "container"),
 )
 _SETTABLE: Final = (*_ABOUT, "severity", "pattern")
+_LATER_S: Final = 60.0
 _ANOTHER: Final = "gpuwatchctl policy test --example"
 
 
@@ -129,7 +130,7 @@ def test(
         trial.alert = _example(at_s or time.time())
     else:
         trial.find(alert)
-    trial.at_s = at_s or trial.alert.firing_at_s or trial.alert.changed_at_s
+    trial.at_s = at_s or trial.due_s()
     trial.alert = _changed(trial.alert, changes)
     trial.run()
     if flags.json:
@@ -149,6 +150,7 @@ class _Trial:
         self.notice: NoticeKind = notice
         self.rules: Rules = ruling.rules_of(config)
         self.at_s = 0.0
+        self.as_of_s = 0.0
         self.alert: Alert
         self.source = "example"
         self.others: list[Alert] = []
@@ -176,6 +178,12 @@ class _Trial:
         except StoreError:
             self.silences = []
 
+    def due_s(self) -> float:
+        """Return when the notice was due, or would have been, epoch seconds."""
+        if self.notice == "resolved" and self.alert.resolved_at_s is not None:
+            return self.alert.resolved_at_s
+        return self.alert.firing_at_s or self.alert.changed_at_s
+
     def run(self) -> None:
         """Ask policy, and make the message."""
         from gpuwatchd.pipeline import messages, ruling  # noqa: PLC0415
@@ -184,7 +192,9 @@ class _Trial:
         effective = policy.rules_for(then, self.rules)
         self.applied = effective.applied
         told = msgspec.structs.replace(then, severity=policy.told_as(then, effective))
-        self.message = messages.compose(told, self.notice, now_s=self.at_s)
+        # An older judgement is not kept: the text is of the one that is, and of its time.
+        self.as_of_s = max(self.at_s, told.finding.judged_at_s)
+        self.message = messages.compose(told, self.notice, now_s=self.as_of_s)
         self.routes = policy.routes(
             then,
             self.notice,
@@ -211,6 +221,7 @@ class _Trial:
             "title": text.clean(self.alert.title),
             "notice": self.notice,
             "at": units.instant(self.at_s),
+            "text_at": units.instant(self.as_of_s),
             "never": self.never() or None,
             "routes": [
                 {
@@ -241,6 +252,11 @@ def _tell(flags: Globals, trial: _Trial) -> None:
     alert, now_s = trial.alert, time.time()
     out.flow([alert.title or alert.key, f"{alert.severity} {alert.finding.pattern}"])
     out.line(f"{trial.notice} at {units.clock(trial.at_s, now_s=now_s)}")
+    if trial.as_of_s - trial.at_s >= _LATER_S:
+        # What it was judged to be at first is not kept.
+        at = units.clock(trial.as_of_s, now_s=now_s)
+        said = f"its severity and text are those of its last judgement, at {at}"
+        out.flow(output.sentence(said, "dim"), rest="  ", gap=" ")
     never = trial.never()
     if never:
         out.flow([(f"never sent: {never}; were it due:", "yellow")])
@@ -253,6 +269,8 @@ def _tell(flags: Globals, trial: _Trial) -> None:
     if fallback and any(one.kind == "send" for one in trial.routes):
         out.line(f"  if none of them delivers: {', then '.join(fallback)}")
     for key, name in trial.applied:
+        if key == "grows" and ("grows_to_bytes", name) in trial.applied:
+            continue  # The same key of the file.
         out.line(f"  {name} sets {key.removesuffix('_s').removesuffix('_bytes').replace('_', '-')}")
     if flags.quiet:
         return
@@ -294,7 +312,7 @@ def _then(silences: Iterable[Silence], at_s: float) -> Sequence[Silence]:
     return [
         msgspec.structs.replace(one, cleared_at_s=None)
         for one in silences
-        if one.cleared_at_s is None or one.cleared_at_s > at_s
+        if one.from_at_s <= at_s and (one.cleared_at_s is None or one.cleared_at_s > at_s)
     ]
 
 

@@ -123,6 +123,33 @@ def test_an_alert_of_the_live_state_at_its_own_time(capsys: pytest.CaptureFixtur
     assert answer(capsys, "4711", "--notice", "resolved")["notice"] == "resolved"
 
 
+def test_the_text_is_of_the_judgement_that_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = time.time()
+    old = world.firing(firing_at_s=now_s - 7200, finding=world.leak(judged_at_s=now_s - 600))
+    world.write(alerts=(old,))
+    data = answer(capsys)
+    assert abs(datetime.fromisoformat(data["at"]).timestamp() - (now_s - 7200)) < 1
+    assert abs(datetime.fromisoformat(data["text_at"]).timestamp() - (now_s - 600)) < 1
+    full = time.strftime("%H:%M", time.localtime(now_s - 600 + 2820))
+    assert f"{full} (" in " ".join(data["message"]["body"])
+    assert main(["policy", "test"]) == 0
+    assert "those of its last judgement" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_end_is_tried_when_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = time.time()
+    over = world.firing(state="resolved", firing_at_s=now_s - 7200, resolved_at_s=now_s - 1800)
+    world.write(alerts=(over,))
+    at = answer(capsys, "--notice", "resolved")["at"]
+    assert abs(datetime.fromisoformat(at).timestamp() - (now_s - 1800)) < 1
+
+
+def test_one_key_of_the_file_is_named_once(rules: str, capsys: pytest.CaptureFixture[str]) -> None:
+    change = ("--set", "process=cached", "--set", "severity=critical")
+    assert main(["policy", "test", "--example", *change, "--config", rules]) == 0
+    assert capsys.readouterr().out.count("override 3 sets grows") == 1
+
+
 def test_what_is_only_watched_is_never_due(capsys: pytest.CaptureFixture[str]) -> None:
     world.write(alerts=(world.firing(state="watch", firing_at_s=None),))
     assert "only watched" in answer(capsys)["never"]
@@ -162,6 +189,8 @@ def test_a_silence_of_that_time_counts_also_when_it_was_taken_back_later(
     assert (first["kind"], "silenced by carol" in first["reason"]) == ("hold", True)
     late = answer(capsys, "--at", datetime.fromtimestamp(fired + 45).astimezone().isoformat())
     assert late["routes"][0]["kind"] == "send"
+    early = answer(capsys, "--at", datetime.fromtimestamp(fired - 61).astimezone().isoformat())
+    assert early["routes"][0]["kind"] == "send"
 
 
 @pytest.mark.parametrize(
