@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Message
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("gpuwatchd")
+
+_CLOSE_S: Final = 0.2
+"""What a desktop that answers has to let go."""
 
 
 class Speaker:
@@ -44,12 +47,22 @@ class Speaker:
         except GpuwatchdError as error:
             log.warning("an answer could not be shown: %s", error.message)
 
-    def close(self) -> None:
-        """Let go of the desktop."""
+    def close(self, wait_s: float = _CLOSE_S) -> None:
+        """Let go of the desktop; one that hangs is left behind: the end waits for nobody."""
         with self._lock:
             close, self._close = self._close, None
         if close is not None:
-            close()
+            thread = threading.Thread(target=_guarded, args=(close,), name="pressed", daemon=True)
+            thread.start()
+            thread.join(wait_s)
+
+
+def _guarded(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception:
+        # On the way out; there is nobody left to tell.
+        log.debug("the desktop cannot be let go of", exc_info=True)
 
 
 def reply(message: Message, head: str, said: str, command: str = "") -> Message:
