@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SAME_S: Final = 2.0
 """Start times of one process, told by different programs, differ by less."""
 KEPT_PER_PROCESS: Final = 100
+NEWEST: Final = 1000
+"""Those that the daemon reads, in the thread that samples: jobs may tell of thousands."""
 
 
 class Checkpoint(Value, frozen=True, kw_only=True):
@@ -62,6 +64,11 @@ def load(
             values,
         )
     ]
+
+
+def lately(connection: sqlite3.Connection) -> list[Checkpoint]:
+    """Return those that were noted last, oldest first; how many there are costs nothing."""
+    return load(connection, "id IN (SELECT id FROM checkpoint ORDER BY id DESC LIMIT ?)", (NEWEST,))
 
 
 def insert(connection: sqlite3.Connection, one: Checkpoint) -> int:

@@ -182,8 +182,8 @@ class Shelf:
         return found
 
     def checkpoints(self) -> list[Checkpoint] | None:
-        """Return when jobs saved their work, oldest first; None where that fails."""
-        found: list[Checkpoint] | None = self._ask(checkpoints.load)
+        """Return when jobs saved their work lately, oldest first; None where that fails."""
+        found: list[Checkpoint] | None = self._ask(checkpoints.lately)
         return None if found is None else [*found, *self._saved]
 
     def keep_checkpoint(self, one: Checkpoint) -> None:

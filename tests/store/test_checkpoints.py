@@ -45,6 +45,21 @@ def test_it_can_be_said_while_the_daemon_is_stopped_but_not_without_a_history(
     assert checkpoints.say(tmp_path, saved(T0)).row is not None
 
 
+def test_the_daemon_reads_the_newest_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "NEWEST", 3)
+    history = opened(tmp_path, Time(T0))
+    for number in range(6):
+        checkpoints.say(tmp_path, saved(T0 + number))
+    found = history.shelf.checkpoints()
+    history.close()
+    assert found is not None
+    assert [one.saved_at_s - T0 for one in found] == [3.0, 4.0, 5.0]
+    with Reader.open(tmp_path) as reader:
+        assert len(reader.checkpoints()) == 6
+
+
 def test_the_same_checkpoint_is_written_once(tmp_path: Path) -> None:
     opened(tmp_path, Time(T0)).close()
     rows = {checkpoints.say(tmp_path, saved(T0)).row for _ in range(3)}
