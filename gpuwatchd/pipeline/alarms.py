@@ -80,6 +80,20 @@ class Alarms:
         else:
             self._waste.recall(alert.subject)
 
+    def move(self, by_s: float) -> list[Alert]:
+        """Move what is remembered in time: the wall clock was stepped; return the open alerts."""
+        self._health.move(by_s)
+        self._told_s = {key: at_s + by_s for key, at_s in self._told_s.items()}
+        self._last_s = None if self._last_s is None else self._last_s + by_s
+        for alarm in self.alarms.values():
+            if alarm.alert is not None:
+                alarm.alert = moved_alert(alarm.alert, by_s)
+            if alarm.heard_at_s is not None:
+                alarm.heard_at_s += by_s
+            if alarm.well_since_s is not None:
+                alarm.well_since_s += by_s
+        return [alarm.alert for alarm in self.alarms.values() if alarm.alert is not None]
+
     def step(self, now_s: float) -> list[Alert]:
         """Take in what is so now; return the alerts whose state changed."""
         self._keep_time(now_s)

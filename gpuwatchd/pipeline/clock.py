@@ -85,11 +85,13 @@ def resumed(alert: Alert, rules: Rules, now_s: float) -> Alert:
     times = {
         name: now_s
         for name in _ALERT_TIMES
-        if name not in kept
-        and (value := getattr(alert, name)) is not None
-        and value > now_s
+        if name not in kept and (value := getattr(alert, name)) is not None and value > now_s
     }
     latest_s = now_s + max((*rules.repeat_s, rules.cooldown_s, rules.flap_hold_s))
     if alert.next_notice_at_s is not None and alert.next_notice_at_s > latest_s:
         times["next_notice_at_s"] = latest_s
+    ahead_s = alert.finding.judged_at_s - now_s
+    if ahead_s > 0.0:
+        finding = moved_finding(alert.finding, -ahead_s)
+        alert = msgspec.structs.replace(alert, finding=finding)
     return msgspec.structs.replace(alert, **times) if times else alert

@@ -222,6 +222,8 @@ class Digests:
         Has what is held without work.
     price
         Says what an alert costs at an instant: what is on record is as of its last notice.
+    sent
+        Told of each: it counts for the limit per hour.
     """
 
     def __init__(
@@ -230,7 +232,9 @@ class Digests:
         history: History | None,
         holdings: Holdings,
         price: Callable[[Alert, float], Cost | None] = lambda alert, _: alert.cost,
+        sent: Callable[[], None] = lambda: None,
     ) -> None:
+        self._sent = sent
         self._price = price
         self._post = post
         self._history = history
@@ -296,6 +300,7 @@ class Digests:
             now_s=now_s,
         )
         self._post.send(history.apply([], letters(message, section.digest_channels, now_s)))
+        self._sent()
 
     def _as_of(self, now_s: float, alert: Alert) -> Alert:
         """Return an open alert with what it costs now."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import policy
 from gpuwatchd.model import Subject
+from gpuwatchd.pipeline.clock import moved_alert
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ class Estate:
             ring = self._rings.setdefault(subject.device_uid, {})[subject] = Ring(span_s)
             for t_s, value in points:
                 ring.add(t_s, value)
+
+    def move(self, by_s: float) -> list[Alert]:
+        """Move all of it in time: the wall clock was stepped; return the alerts."""
+        for rings in self._rings.values():
+            for ring in rings.values():
+                ring.shift(by_s)
+        self.alerts = {key: moved_alert(one, by_s) for key, one in self.alerts.items()}
+        return list(self.alerts.values())
 
     def ring(self, subject: Subject) -> Ring | None:
         """Hand out the points of a subject."""

@@ -126,8 +126,14 @@ class Herald:
         """
         self._bygone.recall(over, now_s)
         mono_s = self._mono()
-        # What was sent "in the future" of a clock that was set back counts as sent now.
-        self._sent_mono_s.extend(mono_s - max(0.0, now_s - at_s) for at_s in sorted(sent_at_s))
+        # What was sent "in the future" of a clock that was set back counts as sent now; further
+        # away it cannot be of this hour.
+        lately = sorted(at_s for at_s in sent_at_s if at_s - now_s < _HOUR_S)
+        self._sent_mono_s.extend(mono_s - max(0.0, now_s - at_s) for at_s in lately)
+
+    def sent(self) -> None:
+        """Count a message for the limit per hour."""
+        self._sent_mono_s.append(self._mono())
 
     def move(self, source: str, alerts: list[Alert], by_s: float) -> None:
         """Take over alerts whose times were moved by a step of the wall clock."""
@@ -330,7 +336,7 @@ class Herald:
             priced.update(costs)
             for key in keys:
                 self.failing.pop(key, None)
-            self._sent_mono_s.append(self._mono())
+            self.sent()
         return out, unmade, priced
 
     def _deliveries(self, notice: Notice, told: dict[str, Bearer], now_s: float) -> list[Delivery]:

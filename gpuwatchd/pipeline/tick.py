@@ -149,7 +149,7 @@ class Pipeline:
             self.watcher, self.post, history,
             dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
         )  # fmt: skip
-        self.digests = Digests(self.post, history, self.holdings, self.costing.of)
+        self.digests = Digests(self.post, history, self.holdings, self.costing.of, self.herald.sent)
         self.extra_problems: tuple[str, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
@@ -277,7 +277,8 @@ class Pipeline:
             log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
             self.herald.move(label, self.intake.move(label, step_s), step_s)
             if label == next(iter(self.workers)):  # by whose clock alarms go
-                self.herald.move(ALARMS, [], step_s)
+                moved = self.alarms.move(step_s) + self.intake.estate.move(step_s)
+                self.herald.move(ALARMS, moved, step_s)
         devices = self._guard(f"{label} devices", lambda: tuple(source.devices())) or ()
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)

@@ -108,6 +108,31 @@ def test_what_was_stored_before_the_clock_was_set_back_counts_as_now() -> None:
     fit = resumed(stored, RULES, 10_000.0)
     assert (fit.opened_at_s, fit.held_since_s, fit.last_notice_at_s) == (10_000.0,) * 3
     assert fit.next_notice_at_s == 10_000.0 + RULES.repeat_s[-1]
+    # Nor is it judged in a year: what has not been seen since is unseen for as long as that is.
+    before = stored.finding
+    assert before.onset_at_s is not None
+    assert fit.finding.judged_at_s == 10_000.0
+    assert fit.finding.onset_at_s == before.onset_at_s - before.judged_at_s + 10_000.0
+
+
+@pytest.mark.parametrize("by_s", STEPS)
+def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
+    pipeline = Pipeline(
+        config=EAGER,
+        sources=[Script(lambda tick: at(1000.0 + 5 * tick, 2e9 + 5 * tick + by_s * (tick > 3)))],
+    )
+    away = msgspec.structs.replace(alert().subject, device_uid="GPU-away")
+    left = alert(
+        subject=away, notices=1, last_notice_at_s=2e9 - 100.0, next_notice_at_s=2e9 + 3500.0
+    )
+    pipeline.intake.adopt(left)
+    pipeline.alarms.adopt(msgspec.structs.replace(left, key="gpu:x", kind="gpu"), 2e9)
+    run(pipeline, 10)
+    (unseen,), (alarm,) = pipeline.intake.unplaced(), pipeline.alarms.alarms.values()
+    assert alarm.alert is not None
+    for one in (unseen, alarm.alert):
+        assert one.next_notice_at_s == pytest.approx(2e9 + 3500.0 + by_s, abs=0.01)
+        assert one.last_notice_at_s == pytest.approx(2e9 - 100.0 + by_s, abs=0.01)
 
 
 def test_what_was_stored_in_the_past_stays_as_it_is() -> None:

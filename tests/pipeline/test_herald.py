@@ -170,6 +170,30 @@ def test_a_restart_repeats_nothing_and_forgets_nothing(tmp_path: Path) -> None:
     case.pipeline.close()
 
 
+def test_of_the_limit_per_hour_only_what_is_of_this_hour_counts(tmp_path: Path) -> None:
+    case = Case(tmp_path, Config(policy=PolicySection(max_per_hour=1)))
+    case.clocks.base_s += 365 * 86_400.0  # a clock that was a year ahead
+    case.run(190)
+    assert case.told == ["firing"]
+    case.clocks.base_s -= 365 * 86_400.0
+    case.die()
+    case.run(5)
+    case.ends_at = case.count
+    case.run(5)
+    assert case.told == ["firing", "resolved"]
+    case.pipeline.close()
+
+
+def test_a_digest_counts_for_the_limit_per_hour(tmp_path: Path) -> None:
+    case = Case(tmp_path, Config(policy=PolicySection(max_per_hour=1)))
+    case.run(120)
+    case.pipeline.digests._sent()
+    case.run(70)
+    (held,) = [a for a in case.history.open_alerts() if a.state == "firing"]
+    assert (case.told, held.held_back) == ([], "1 messages went out within the hour")
+    case.pipeline.close()
+
+
 def test_a_silence_that_somebody_sets_is_heard_and_ends(tmp_path: Path) -> None:
     case = Case(tmp_path)
     case.run(10)
