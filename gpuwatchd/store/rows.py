@@ -175,7 +175,8 @@ def _process_row(connection: sqlite3.Connection, key: ProcessKey | None) -> int 
 def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) -> int:
     """Insert a delivery under ``row``, or update it, and return the row that it has.
 
-    The same message on the same channel is one delivery: then its older row is kept.
+    The same message on the same channel is one delivery: then its older row is kept. Where the row
+    is another message's, it gets a new one.
     """
     alert = connection.execute(
         "SELECT id FROM alert WHERE key = ? ORDER BY opened_ts_ms DESC LIMIT 1",
@@ -187,13 +188,17 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
         " lease_until_ts_ms = excluded.lease_until_ts_ms, error = excluded.error,"
         " dry_run = excluded.dry_run, held = excluded.held, known = excluded.known"
     )
+    taken = connection.execute(
+        "SELECT 1 FROM delivery WHERE id = ? AND (channel, message_id) IS NOT (?, ?)",
+        (row, delivery.channel, delivery.message.id),
+    ).fetchone()
     found: int = connection.execute(
         "INSERT INTO delivery(id, alert, alert_key, channel, notice, message_id, payload, state,"
         " attempts, created_ts_ms, next_try_ts_ms, sent_ts_ms, error, dry_run, lease_until_ts_ms,"
         " held, known, fallback_of) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
         f" ON CONFLICT(id){change} ON CONFLICT(channel, message_id){change} RETURNING id",
         (
-            row,
+            row if taken is None else None,
             None if alert is None else alert[0],
             delivery.alert_key,
             delivery.channel,

@@ -83,3 +83,25 @@ def test_what_the_file_alone_knows_is_taken_over(file: sqlite3.Connection) -> No
     assert ledger.load(file) == 0
     assert (set(ledger.open_alerts), set(ledger.pending)) == ({"a"}, {1})
     assert ledger.add_delivery(delivery("b")).row == 2
+
+
+def test_a_message_never_takes_the_row_of_another(file: sqlite3.Connection) -> None:
+    """As in an older copy of the history that was put in the place of the one in use."""
+    before = Ledger()
+    before.add_delivery(delivery("other", state="sent"))
+    write(before, file)
+    ledger = Ledger()
+    noted = ledger.add_delivery(delivery("a"))
+    assert noted.row == 1
+    assert write(ledger, file) == {1: 2}
+    assert file.execute("SELECT id, alert_key, state FROM delivery").fetchall() == [
+        (1, "other", "sent"),
+        (2, "a", "pending"),
+    ]
+    ledger.add_delivery(sent(noted))  # by whoever still calls it 1
+    write(ledger, file)
+    assert ledger.pending == {}
+    assert file.execute("SELECT alert_key, state FROM delivery").fetchall() == [
+        ("other", "sent"),
+        ("a", "sent"),
+    ]
