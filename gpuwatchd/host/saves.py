@@ -154,16 +154,16 @@ def _below(
 ) -> Iterator[tuple[str, os.stat_result]]:
     if not parts or depth > DEEPEST:
         return
-    if _WILD & set(_plain(parts[0])):
-        yield from _listed(place, parts, budget, depth)
-        return
-    # Written out: no directory need be read, and the user's own links may be followed.
-    path = os.path.join(place, _plain(parts[0]))  # noqa: PTH118 - thousands of them
-    if parts[1:]:
-        yield from _below(path, parts[1:], budget, depth)
+    at = 0
+    while at < len(parts) and not _WILD & set(part := _plain(parts[at])):
+        # Written out: no directory need be read, and the user's own links may be followed.
+        place = os.path.join(place, part)  # noqa: PTH118 - thousands of them
+        at += 1
+    if at < len(parts):
+        yield from _listed(place, parts[at:], budget, depth)
     elif budget.spend():
         with suppress(OSError):
-            yield path, os.lstat(path)
+            yield place, os.lstat(place)
 
 
 def _listed(

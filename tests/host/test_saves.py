@@ -154,3 +154,12 @@ def test_without_proc_the_system_is_asked_another_way(monkeypatch: pytest.Monkey
     assert saves.working_directory(os.getpid()) is None  # there is a /proc: it said no
     monkeypatch.setattr(Path, "exists", lambda _: False)
     assert saves.working_directory(os.getpid()) == os.getcwd()  # noqa: PTH109 - Path is patched
+
+
+@pytest.mark.parametrize("part", ["a/", "*/", "**/", "./", "../"])
+def test_a_pattern_of_very_many_parts_is_only_one_that_nothing_fits(
+    tmp_path: Path, part: str
+) -> None:
+    here = file(tmp_path / "here.ckpt", 60.0)
+    found = find(f"{tmp_path}/{part * 1900}x", f"{tmp_path}/here.ckpt")
+    assert found == saves.Saved(NOW_S - 60.0, str(here))
