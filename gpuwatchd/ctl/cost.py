@@ -24,7 +24,7 @@ _TITLES: Final = {
     "at-risk": "at risk now",
     "lost": "lost in crashes near the limit, probably",
     "held": "held without work",
-    "saved": "saved by early warning, at least",
+    "saved": "saved by early warning, probably",
 }
 _SHORT: Final = {
     "at-risk": "at risk now",
