@@ -190,6 +190,14 @@ def rude(words: dict[str, str], kind: str, state: Any, flaps: int, eta: EtaRange
                  title=words["title"], ended=words["ended"], notices=2)  # fmt: skip
 
 
+def test_words_without_a_space_fill_no_more_lines_than_others() -> None:
+    words = dict.fromkeys(("framework", "ended", "blame", "key"), "")
+    words |= {"title": "0" * 400, "reason": "0" * 400, "advice": "0" * 400, "job": "0" * 63}
+    one = rude(words, "leak", "firing", 0, None)
+    told = messages.compose(one, "firing", now_s=NOW_S + 601.0, also=(one,), host="")
+    assert len(telling.shown(told).splitlines()) <= telling.HEIGHT + 4
+
+
 @settings(max_examples=150)
 @given(
     _ANY_TEXT,

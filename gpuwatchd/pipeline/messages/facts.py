@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import Alert, NoticeKind
 
-_VALUE_CHARS = 210
-"""Some three lines of a screen."""
+_VALUE_CHARS = 207
+"""Three lines of a screen of 80 beside the longest label, also of a text without a space."""
 _BLAMED = 4
 _OTHERS = 3
 _OTHER_CHARS = 66
