@@ -35,6 +35,7 @@ GIVE_UP_S = 48 * 3600.0
 GRACE_S = 5.0
 """A channel's own timeout speaks first, because it can say what it waited for."""
 _REMEMBERED = 256
+_GIVEN_UP = "given up after two days: "
 
 Key = tuple[str, str]
 
@@ -311,6 +312,29 @@ class Courier:
             self._report(_failed(stuck, _hanging(lane), self._clock()))
 
 
+def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
+    """Return the end of an attempt with the message's age as it is, should the clock have been set.
+
+    A message that seemed to be two days old all at once is not given up.
+
+    Parameters
+    ----------
+    done
+        As the courier says it.
+    created_at_s
+        When the message was made, by the clock as it goes now (epoch seconds).
+    now_s
+        Epoch seconds.
+    """
+    error = done.error or ""
+    if done.state == "failed" and error.startswith(_GIVEN_UP):
+        again = retry_at(done.attempts, created_at_s, now_s)
+        if again is not None:
+            error = error.removeprefix(_GIVEN_UP)
+            done = msgspec.structs.replace(done, state="pending", next_try_at_s=again, error=error)
+    return msgspec.structs.replace(done, created_at_s=created_at_s)
+
+
 def _key(delivery: Delivery) -> Key:
     """Return the identity of a delivery; its row may change while the disk is full."""
     return delivery.channel, delivery.message.id
@@ -339,7 +363,7 @@ def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
     why = text.clean(error.message) + (f" ({text.clean(error.hint)})" if error.hint else "")
     log.debug("%s: attempt %d: %s", delivery.channel, attempts, why)
     if again is None and not error.permanent:
-        why = f"given up after two days: {why}"
+        why = f"{_GIVEN_UP}{why}"
     return msgspec.structs.replace(
         delivery,
         state="failed" if again is None else "pending",

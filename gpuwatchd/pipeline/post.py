@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatchd.config import PolicySection
 from gpuwatchd.notify import backlog
-from gpuwatchd.notify.outbox import RETRY_S, retry_at
+from gpuwatchd.notify.outbox import RETRY_S, made_at, retry_at
 from gpuwatchd.pipeline.letters import Letters
 from gpuwatchd.pipeline.reach import Channels, Reach
 from gpuwatchd.pipeline.ruling import local
@@ -273,8 +273,8 @@ class Post:
     def _ended(self, done: Delivery) -> None:
         key = _key(done)
         known = self._in_hand.pop(key, None)
-        if known is not None:
-            done = msgspec.structs.replace(done, created_at_s=known.created_at_s)
+        if known is not None and known.created_at_s != done.created_at_s:
+            done = made_at(done, known.created_at_s, self._wall())
         self._waiting.pop(key, None)
         self._tried.discard(key)
         self._note(done)

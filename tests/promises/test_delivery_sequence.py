@@ -114,3 +114,17 @@ def test_a_clock_that_is_set_meanwhile_does_not_turn_it_round(
     office.turn(3600)
     assert mail.ids == []
     assert office.waiting() == {}
+
+
+def test_a_clock_that_jumps_by_years_meanwhile_gives_nothing_up(office: Office, mail: Slow) -> None:
+    office.tell("a")
+    wait_for(lambda: mail.tries == 1)
+    office.step(1)
+    office.time.now_s += 365 * 86400.0  # a machine without a clock has just asked the network
+    mail.gate.set()
+    office.turn(1)
+    assert office.waiting() == {"a": pytest.approx(30, abs=2)}
+    (row,) = office.rows("a")
+    assert (row.state, row.error) == ("pending", "no session bus")
+    office.turn(30)
+    assert mail.ids == ["a"]
