@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.config import PolicySection
-    from gpuwatchd.model import Delivery
+    from gpuwatchd.model import Delivery, Message
 
 _MOST = 2000
 
@@ -145,12 +145,7 @@ def _redirected(
     meant: Delivery, channel: str, section: PolicySection, local: policy.Local
 ) -> Delivery:
     """Return the same message by a fallback; in its quiet hours, for their end."""
-    message = meant.message
-    ranges = (*section.quiet_hours.get(channel, ()), *section.quiet_hours.get("all", ()))
-    urgent = message.severity == "critical" and message.notice != "resolved"
-    until = None
-    if ranges and not urgent:
-        until = policy.quiet_until([hours.parse(one) for one in ranges], local)
+    until = _quiet_until(meant.message, channel, section, local)
     return msgspec.structs.replace(
         meant,
         channel=channel,
@@ -165,3 +160,22 @@ def _redirected(
         fallback_of=meant.fallback_of or meant.channel,
         row=None,
     )
+
+
+def quieted(delivery: Delivery, section: PolicySection, local: policy.Local) -> Delivery:
+    """Return what is held back as it is under quiet hours that have been changed."""
+    until = _quiet_until(delivery.message, delivery.channel, section, local)
+    if until is None:
+        return msgspec.structs.replace(delivery, next_try_at_s=local.now_s)
+    held = f"quiet hours until {until.clock}"
+    return msgspec.structs.replace(delivery, next_try_at_s=until.at_s, held=held)
+
+
+def _quiet_until(
+    message: Message, channel: str, section: PolicySection, local: policy.Local
+) -> policy.Until | None:
+    ranges = (*section.quiet_hours.get(channel, ()), *section.quiet_hours.get("all", ()))
+    urgent = message.severity == "critical" and message.notice != "resolved"
+    if urgent or not ranges:
+        return None
+    return policy.quiet_until([hours.parse(one) for one in ranges], local)

@@ -17,7 +17,7 @@ import msgspec
 from gpuwatchd.config import PolicySection
 from gpuwatchd.notify import backlog
 from gpuwatchd.notify.outbox import RETRY_S, made_at, retry_at
-from gpuwatchd.pipeline.letters import Letters
+from gpuwatchd.pipeline.letters import Letters, quieted
 from gpuwatchd.pipeline.reach import Channels, Reach
 from gpuwatchd.pipeline.ruling import local
 
@@ -84,7 +84,7 @@ class Post:
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
         self.courier = courier
-        self.policy = policy or PolicySection()
+        self._policy = policy or PolicySection()
         self._history = history
         self._wall = wall
         self._mono = mono
@@ -98,6 +98,22 @@ class Post:
         self._reach = Reach(None if history is None else history.opened_at_s)
         self._channels = Channels()
         self._health: tuple[ChannelHealth, ...] | None = None
+
+    @property
+    def policy(self) -> PolicySection:
+        """The rules in force; what waits for the end of quiet hours follows them."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, section: PolicySection) -> None:
+        before, self._policy = self._policy, section
+        if before.quiet_hours == section.quiet_hours:
+            return
+        here = local(self._wall())
+        for key, one in self._waiting.items():
+            if backlog.is_held(one):
+                self._waiting[key] = quieted(one, section, here)
+                self._changed.append(self._waiting[key])
 
     def resume(self, now_s: float) -> None:
         """Take up what an earlier daemon did not finish; its leases are void."""

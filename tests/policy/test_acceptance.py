@@ -41,6 +41,33 @@ def test_batching() -> None:
     assert set(world.told[2].keys) == {first, second}
 
 
+def test_the_pause_of_a_group_counts_from_its_last_notice() -> None:
+    world = World(subjects=3)
+    first, second, third = world.keys
+    world.how[first] = world.how[second] = "warning"
+    world.run(600.0)
+    world.how[third] = "warning"  # Fires after 300 s.
+    world.run(270.0)
+    world.how[first] = "critical"
+    world.run(600.0)
+    assert [t.notice for t in world.told] == ["firing", "escalated", "firing"]
+    assert world.told[2].keys == (third,)
+    assert world.told[2].at_s - world.told[1].at_s >= world.rules.group_interval_s
+
+
+def test_nobody_is_reminded_within_a_cooldown_for_the_sake_of_company() -> None:
+    world = World(Rules(repeat_s=(1800.0,)), subjects=2)
+    first, second = world.keys
+    world.how[first] = "warning"
+    world.run(120.0)
+    world.how[second] = "warning"
+    world.run(8000.0)
+    for key in world.keys:
+        gaps_s = [b - a for a, b in itertools.pairwise(world.at_s(key))]
+        assert len(gaps_s) >= 3
+        assert min(gaps_s) >= 1800.0
+
+
 def test_of_strangers_on_two_devices_people_are_told_apart() -> None:
     world = World(devices=2, subjects=2)
     world.how = dict.fromkeys(world.keys, "warning")
@@ -224,6 +251,21 @@ def test_silence() -> None:
     assert [d.reason for d in world.store.decisions] == [alert.held_back]
     world.run(200.0)
     assert world.notices(key) == ["firing"]
+
+
+def test_what_was_held_back_and_is_not_due_any_more_says_no_reason() -> None:
+    world, key = one()
+    world.silence(7200.0, matcher=Matcher(kind="leak"), even_critical=True, who="bob")
+    world.how[key] = "critical"
+    world.run(60.0)
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert alert.held_back.startswith("silenced by bob")
+    world.how[key] = "warning"
+    world.run(700.0)
+    alert = world.bearers[key].alert
+    assert alert is not None
+    assert (alert.severity, alert.held_back) == ("warning", "")
 
 
 def test_that_it_is_over_is_told_when_nobody_is_silent_any_more() -> None:

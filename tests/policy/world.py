@@ -290,7 +290,12 @@ class World:
         """Say at every moment: who is to be told and was not is held back, and that says why."""
         for bearer in (*self.bearers.values(), self.gpu):
             alert = bearer.alert
-            if alert is None or alert.state != "firing" or alert.notices > 0:
+            if alert is None or alert.state != "firing":
+                continue
+            # And nothing says why it is held back that is not due.
+            if alert.held_back and alert.held_back != policy.STALE:
+                assert policy.notice_due(alert, now_s) is not None, alert
+            if alert.notices > 0:
                 continue
             assert alert.next_notice_at_s is not None, alert.key
             waits = now_s < alert.next_notice_at_s

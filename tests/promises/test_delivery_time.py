@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tests.promises.post_office import DOWN, Channel, Office
@@ -92,6 +94,26 @@ def test_clock_step_while_a_retry_waits(office: Callable[..., Office], by_s: flo
     assert mail.tries == 2  # not skipped
     one.turn(1)
     assert mail.ids == ["a"]  # nor eternal
+
+
+def test_what_waits_for_quiet_hours_follows_them_when_they_are_changed(
+    office: Callable[..., Office],
+) -> None:
+    mail = Channel("email")
+    one = office(mail)
+    one.tell("a", held="quiet hours until 07:00", until_s=T0 + 8 * HOUR_S)
+    one.turn(60)
+    here = time.localtime(one.time.now_s)
+    later = f"{here.tm_hour:02d}:00-{(here.tm_hour + 3) % 24:02d}:00"
+    one.post.policy = msgspec.structs.replace(one.policy, quiet_hours={"email": (later,)})
+    one.turn(1)
+    (row,) = one.rows("a")
+    assert row.held == f"quiet hours until {(here.tm_hour + 3) % 24:02d}:00"
+    one.turn(60)
+    assert mail.tries == 0
+    one.post.policy = one.policy
+    one.turn(1)
+    assert mail.tries == 1
 
 
 @pytest.mark.parametrize("by_s", [-600.0, -365 * 86400.0])
