@@ -90,7 +90,7 @@ def _facts(story: Story, now_s: float) -> list[Line]:
         ("because", finding.reason or "?"),
         ("cost", cost.line(alert.cost)),
         ("group", _group(alert, found)),
-        ("came again", f"{alert.flaps} times within the hour before" if alert.flaps else ""),
+        ("came again", f"{words.times(alert.flaps)} within the hour before" if alert.flaps else ""),
         ("ended", alert.ended),
         ("feedback", words.said(found.said(alert))),
         ("silent", _silent(alert, found, now_s)),

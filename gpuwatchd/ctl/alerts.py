@@ -111,7 +111,7 @@ def _line(alert: Alert, found: Found, now_s: float) -> list[output.Part]:
         f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
         ("reached nobody yet", "red-bold") if alert.key in found.untold else "",
         *alert_story.quiet(alert, found, now_s),
-        f"came and went {alert.flaps} times" if alert.flaps else "",
+        f"came and went {words.times(alert.flaps)}" if alert.flaps else "",
         (f"over: {alert.ended}", "dim") if alert.ended else "",
         words.said(found.said(alert)),
     ]

@@ -46,6 +46,17 @@ def eta(band: EtaRange | None) -> str:
     return units.band(band.low_s, band.mid_s, band.high_s)
 
 
+def times(count: int) -> str:
+    """Return how often something was.
+
+    Examples
+    --------
+    >>> times(1), times(3)
+    ('once', '3 times')
+    """
+    return "once" if count == 1 else f"{count} times"
+
+
 def growth(rate_bytes_per_s: float | None) -> str:
     """Return a rate with its sign.
 

@@ -86,6 +86,12 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
+def test_what_came_back_once_came_once(shown: Callable[..., str]) -> None:
+    record([world.firing(flaps=1)], [], [])
+    assert "came and went once" in shown("alerts")
+    assert "came again once within the hour before" in shown("alerts", "show", "latest")
+
+
 def test_the_whole_story_is_told_in_order(shown: Callable[..., str]) -> None:
     now_s = time.time()
     alert = world.firing(

@@ -119,7 +119,7 @@ def test_ranks_are_told_by_their_common_pace() -> None:
 def test_a_notice_on_several_names_them_and_the_first_to_be_full() -> None:
     told = dict(telling.cases())["firing-group"]
     assert told.also == ("leak:2", "leak:3")
-    assert "and 2 more probably leak, first full in 0h 20m" in told.subject
+    assert "and 2 more probably leak, soonest full in 0h 20m" in told.subject
     assert told.body.startswith("The first: grows 12.4 MB/min")
     assert told.facts["Silence"] == "gpuwatchctl snooze --job 'slurm 42.0' 1h"
 

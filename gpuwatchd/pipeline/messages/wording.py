@@ -212,8 +212,9 @@ def _soon(alerts: Sequence[Alert], now_s: float) -> str:
         return f" {units.rate(pace(alerts[0].finding))}"
     mid_s, on_host = min(found)
     full = "out of memory" if on_host else "full"
-    first = "first " if len(alerts) > 1 else ""
-    return f", {first}{full} {'any moment' if mid_s <= 0.0 else f'in {units.duration(mid_s)}'}"
+    # Not "first": the body tells of the worst one first, which may be full later.
+    soonest = "soonest " if len(alerts) > 1 else ""
+    return f", {soonest}{full} {'any moment' if mid_s <= 0.0 else f'in {units.duration(mid_s)}'}"
 
 
 def _first(alert: Alert) -> str:
