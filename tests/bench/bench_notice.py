@@ -1,0 +1,168 @@
+"""What telling people costs: ``python -m tests.bench.bench_notice``.
+
+64 alerts that begin in one tick: decided (grouping, silences, overrides, routes), composed and
+written with their decisions and deliveries to two channels; beside it, in the same run, the same
+rows written by bare ``sqlite3``, one transaction with full sync. Once each alert is told alone,
+once eight share a notice; then the tick after, in which all of them are open and nothing is due.
+Nothing is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sqlite3
+import statistics
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gpuwatchd import config
+from gpuwatchd.model import About, Alert, EtaRange, Finding, ProcessKey, Subject
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.store import schema
+from gpuwatchd.store.writer import History
+
+if TYPE_CHECKING:
+    from gpuwatchd.model import Delivery
+    from gpuwatchd.pipeline.herald import Bearer
+
+ALERTS, RUNS = 64, 15
+T0 = 1_700_002_800.0
+MIB = 2**20
+TABLES = ("alert", "delivery", "told", "decision")
+CHANNELS = ("desktop", "command")
+SETTINGS = config.Config(
+    policy=config.PolicySection(channels=CHANNELS, max_per_hour=10 * ALERTS),
+    store=config.StoreSection(min_free_mib=0),
+)
+
+
+class Kept:
+    """What an alert is kept with."""
+
+    def __init__(self, alert: Alert) -> None:
+        self.alert: Alert | None = alert
+        self.heard_at_s = T0
+
+
+class Deaf:
+    """A courier that takes everything and says nothing."""
+
+    def submit(self, delivery: Delivery) -> bool:
+        return True
+
+    def results(self) -> list[Delivery]:
+        return []
+
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        return []
+
+
+def begun(number: int, group: int) -> Alert:
+    """Return an alert on a process that has just begun to fire, with a reason of usual length."""
+    process = ProcessKey(pid=1000 + number, started_at_s=T0 - 7000.0)
+    subject = Subject(device_uid=f"GPU-{number % 8}", process=process)
+    finding = Finding(
+        id=f"f{number}", subject=subject, judged_at_s=T0, pattern="gradual", tier="alert",
+        severity="warning", confidence=0.91, rate_bytes_per_s=206_667.0,
+        eta=EtaRange(low_s=2340.0, mid_s=2820.0, high_s=3720.0), onset_at_s=T0 - 4000.0,
+        growth_bytes=792.0 * MIB, limit_bytes=80.0 * 1024 * MIB, framework="PyTorch",
+        reason="grows steadily by 12.4 MB/min for 1h 06m, 792 MiB so far, none given back, up in "
+        "14 of 16 parts; 59% of its room is gone, 556 MiB left, full in 0h 47m (0h 39m - 1h 02m)",
+        advice=("Keep numbers (`loss.item()`) or `.detach().cpu()`, in a list that is emptied.",),
+    )  # fmt: skip
+    return Alert(
+        key=f"leak:{subject.id}", kind="leak", subject=subject, state="firing",
+        severity="warning", finding=finding, opened_at_s=T0 - 60.0, firing_at_s=T0,
+        changed_at_s=T0, next_notice_at_s=T0,
+        title=f"GPU {number % 8} (A100-SXM4-80GB): python train.py[{process.pid}] of alice",
+        about=About(gpu=str(number % 8), user="alice", process="python", pid=process.pid,
+                    framework="PyTorch", job=f"slurm {group}.0"),
+    )  # fmt: skip
+
+
+def ours(directory: Path | None, groups: int) -> tuple[float, float]:
+    """Tell of all alerts once; return the seconds, and those of the tick after.
+
+    Parameters
+    ----------
+    directory
+        Where the history is written; None decides and composes only.
+    groups
+        How many jobs the alerts are of: those of one share a notice.
+    """
+    history = None
+    if directory is not None:
+        history = History.open(directory, SETTINGS.store, clock=lambda: T0, boot_id="bench")
+    pipeline = Pipeline(
+        config=SETTINGS, sources=[], history=history, courier=Deaf(), wall=lambda: T0
+    )
+    alerts = [begun(number, number % groups) for number in range(ALERTS)]
+    kept = [Kept(alert) for alert in alerts]
+    bearers = cast("list[Bearer]", kept)
+    # With its log lines, wherever they go.
+    with contextlib.redirect_stderr(io.StringIO()):
+        start = time.perf_counter()
+        pipeline.herald.announce("bench", bearers, alerts, T0)
+        told = time.perf_counter()
+        pipeline.herald.announce("bench", bearers, [], T0)
+        after = time.perf_counter()
+    assert not pipeline.herald.failing, pipeline.herald.failing
+    assert all(one.alert is not None and one.alert.notices == 1 for one in kept)
+    pipeline.close()
+    return told - start, after - told
+
+
+def rows_of(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what was written to tell of them."""
+    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES}
+
+
+def bare(directory: Path, rows: dict[str, list[tuple[Any, ...]]]) -> float:
+    """Write the same rows with executemany in one transaction; return the seconds."""
+    History.open(directory, SETTINGS.store, boot_id="bench").close()
+    with closing(sqlite3.connect(directory / schema.FILE_NAME, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = OFF")
+        start = time.perf_counter()
+        connection.execute("BEGIN IMMEDIATE")
+        for name, values in rows.items():
+            if values:
+                marks = ",".join("?" * len(values[0]))
+                connection.executemany(f"INSERT INTO {name} VALUES({marks})", values)
+        connection.execute("COMMIT")
+        return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print the figures."""
+    print(f"{ALERTS} alerts begin in one tick, {len(CHANNELS)} channels; medians of {RUNS} runs")
+    for groups in (ALERTS, ALERTS // 8):
+        whole, pure, later, plain = [], [], [], []
+        rows: dict[str, list[tuple[Any, ...]]] = {}
+        for _ in range(RUNS):
+            with tempfile.TemporaryDirectory() as folder:
+                root = Path(folder)
+                ours_s, later_s = ours(root / "ours", groups)
+                rows = rows_of(root / "ours")
+                whole.append(ours_s)
+                later.append(later_s)
+                pure.append(ours(None, groups)[0])
+                plain.append(bare(root / "bare", rows))
+        count = ", ".join(f"{len(values)} {name}" for name, values in rows.items())
+        ratio = statistics.median(a / b for a, b in zip(whole, plain, strict=True))
+        print(f"\nin {groups} groups; rows: {count}")
+        print(f"decide, compose, write {statistics.median(whole) * 1e3:8.2f} ms")
+        print(f"decide, compose only   {statistics.median(pure) * 1e3:8.2f} ms")
+        print(f"bare inserts, FULL sync{statistics.median(plain) * 1e3:8.2f} ms: ours is "
+              f"{ratio:.1f} times that")  # fmt: skip
+        print(f"a tick with all open   {statistics.median(later) * 1e6:8.0f} µs")
+
+
+if __name__ == "__main__":
+    main()
