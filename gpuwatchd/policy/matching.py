@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpuwatchd.policy.rules import Override, Rules
 
 _NOBODY = About()
+_LONGEST = 500
+"""Making sense of a longer glob takes seconds; who wrote one by hand meant none."""
 _OF_ABOUT = ("user", "process", "framework", "command", "job", "container")
 
 
@@ -29,7 +31,11 @@ def fits(pattern: str, *values: str) -> bool:
     pattern = pattern.lower()
     # What is meant word for word may have brackets in it.
     return any(
-        value and (value.lower() == pattern or fnmatchcase(value.lower(), pattern))
+        value
+        and (
+            value.lower() == pattern
+            or (len(pattern) <= _LONGEST and fnmatchcase(value.lower(), pattern))
+        )
         for value in values
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import msgspec
 import pytest
 
 from gpuwatchd.model import About, Matcher
@@ -40,6 +43,14 @@ def test_what_fits(matcher: Matcher) -> None:
 )  # fmt: skip
 def test_what_does_not(matcher: Matcher) -> None:
     assert not matches(matcher, ONE)
+
+
+def test_an_endless_glob_costs_no_time_and_fits_word_for_word_alone() -> None:
+    began = time.process_time()
+    assert not matches(Matcher(user="[" * 20_000), ONE)
+    long = msgspec.structs.replace(ONE, key="leak:" + "x" * 600)
+    assert matches(Matcher(key=long.key), long)
+    assert time.process_time() - began < 1.0
 
 
 def test_of_whom_nothing_is_known_no_condition_on_people_fits() -> None:
