@@ -41,7 +41,10 @@ NOW_S = 1_795_313_220.0
 """Sunday, 22 November 2026, 02:07 UTC."""
 HOUR_S = 3600.0
 COST = Cost(
-    usd_per_hour=2.745, spent_usd=25.28, at_risk_usd=2.15, basis="A100, on-demand, as of 2026-06"
+    usd_per_hour=3.4309,
+    spent_usd=31.60,
+    at_risk_usd=2.69,
+    basis="A100 80GB, on-demand, as of 2026-11",
 )
 TORCH = (
     (
