@@ -267,6 +267,8 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
     [
         ('[policy]\nquiet-hours = { all = ["22-7"] }', "quiet-hours: all: '22-7' is not like"),
         ('[policy]\nquiet-hours = { email = ["xyz 01:00-02:00"] }', "'xyz' is no day"),
+        ('[policy]\nquiet-hours = { all = ["24:00-00:00"] }', "begins when the day is over"),
+        ('[policy]\nquiet-hours = { all = ["mon 24:00-01:00"] }', "begins when the day is over"),
         ('[policy]\ndigest-at = "25:00"', "no time of day"),
         ('[cost]\ncurrency = "euro"', "three capital letters"),
         ('[policy]\npreset = "lab"', '"lab" is not one of'),

@@ -47,7 +47,9 @@ def parse(text: str) -> Hours:
     end = _minute(found["to_h"], found["to_m"])
     if begin == end:
         raise ValueError(f"{text!r} is empty; the whole day is 00:00-24:00")
-    return Hours(_days(found["days"]), begin % DAY_MINUTES, end)
+    if begin == DAY_MINUTES:
+        raise ValueError(f"{text!r} begins when the day is over; the next one begins at 00:00")
+    return Hours(_days(found["days"]), begin, end)
 
 
 def _minute(hours: str, minutes: str) -> int:
