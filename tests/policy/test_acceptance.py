@@ -55,19 +55,6 @@ def test_the_pause_of_a_group_counts_from_its_last_notice() -> None:
     assert world.told[2].at_s - world.told[1].at_s >= world.rules.group_interval_s
 
 
-def test_nobody_is_reminded_within_a_cooldown_for_the_sake_of_company() -> None:
-    world = World(Rules(repeat_s=(1800.0,)), subjects=2)
-    first, second = world.keys
-    world.how[first] = "warning"
-    world.run(120.0)
-    world.how[second] = "warning"
-    world.run(8000.0)
-    for key in world.keys:
-        gaps_s = [b - a for a, b in itertools.pairwise(world.at_s(key))]
-        assert len(gaps_s) >= 3
-        assert min(gaps_s) >= 1800.0
-
-
 def test_of_strangers_on_two_devices_people_are_told_apart() -> None:
     world = World(devices=2, subjects=2)
     world.how = dict.fromkeys(world.keys, "warning")
@@ -177,36 +164,6 @@ def test_what_is_critical_passes_the_limit_but_not_for_ever() -> None:
     assert sorted(len(t.keys) for t in world.told) == [1, 1, 1, 1, 2]
 
 
-def test_what_only_joins_others_is_not_held_with_them() -> None:
-    world = World(Rules(max_per_hour=1), devices=2, subjects=3)
-    other, first, second = world.keys[1], world.keys[0], world.keys[2]
-    world.how[other] = "warning"
-    world.run(320.0)
-    world.how[first] = "warning"
-    world.run(20.0)
-    world.how[second] = "warning"  # Fires 20 s later: while the first is held, it is not due.
-    world.run(800.0)
-    holds = [d.alert_key for d in world.store.decisions if d.kind == "hold"]
-    assert sorted(holds) == sorted([first, second])
-    world.run(400.0)
-    assert [sorted(t.keys) for t in world.told] == [[other], sorted([first, second])]
-
-
-def test_a_stream_of_news_keeps_nothing_waiting_for_ever() -> None:
-    # Ten alerts an hour, and six messages that may leave: never a quarter of an hour without one.
-    world = World(Rules(max_per_hour=6, repeat_s=()), devices=40, subjects=40)
-    waits: list[float] = []
-    for number, key in enumerate(world.keys):
-        world.how[key] = "warning"
-        world.run(360.0, every_s=30.0)
-        for held in world.keys[: number + 1]:
-            alert = world.bearers[held].alert
-            assert alert is not None
-            if alert.notices == 0 and alert.firing_at_s is not None:
-                waits.append(world.wall_s - alert.firing_at_s)
-    assert max(waits) < 1800.0
-
-
 def test_reload() -> None:
     world, key = one()
     world.reload(Rules(cooldown_s=10.0, repeat_s=(7200.0,), flap_hold_s=1.0))
@@ -251,21 +208,6 @@ def test_silence() -> None:
     assert [d.reason for d in world.store.decisions] == [alert.held_back]
     world.run(200.0)
     assert world.notices(key) == ["firing"]
-
-
-def test_what_was_held_back_and_is_not_due_any_more_says_no_reason() -> None:
-    world, key = one()
-    world.silence(7200.0, matcher=Matcher(kind="leak"), even_critical=True, who="bob")
-    world.how[key] = "critical"
-    world.run(60.0)
-    alert = world.bearers[key].alert
-    assert alert is not None
-    assert alert.held_back.startswith("silenced by bob")
-    world.how[key] = "warning"
-    world.run(700.0)
-    alert = world.bearers[key].alert
-    assert alert is not None
-    assert (alert.severity, alert.held_back) == ("warning", "")
 
 
 def test_that_it_is_over_is_told_when_nobody_is_silent_any_more() -> None:
@@ -343,37 +285,6 @@ def test_stale() -> None:
     world.how[key] = "warning"
     world.run(60.0)
     assert world.notices(key) == ["firing", "repeat"]
-
-
-def test_when_a_gpu_is_back_nobody_is_reminded_of_what_has_not_been_seen_since() -> None:
-    world, key = one()
-    world.lost, world.how[key] = True, "silent"
-    world.run(2 * HOUR_S, every_s=20.0)
-    alert = world.bearers[key].alert
-    assert alert is not None
-    assert (alert.inhibited_by, alert.held_back.partition(" for ")[0]) == (
-        "gpu:GPU-0",
-        "nothing has been heard of it",
-    )
-    world.lost = False
-    world.run(HOUR_S, every_s=20.0)
-    alert = world.bearers[key].alert
-    assert alert is not None
-    assert alert.inhibited_by == ""
-    assert world.notices(key) == ["firing"]
-
-
-def test_of_what_nobody_was_told_it_stays_known_why() -> None:
-    world = World(subjects=1)
-    (key,) = world.keys
-    world.silence(HOUR_S, matcher=Matcher(user="alice"), who="bob")
-    world.how[key] = "warning"
-    world.run(600.0)
-    world.how[key] = "gone"
-    world.run(60.0)
-    (over,) = world.store.alerts()
-    assert (over.state, over.notices) == ("resolved", 0)
-    assert over.held_back.startswith("silenced by bob until ")
 
 
 def test_a_cap_is_a_cap() -> None:
