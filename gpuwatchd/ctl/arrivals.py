@@ -160,13 +160,12 @@ def silence_end(one: Silence, *, now_s: float) -> str:
 
 
 def in_force(silences: Iterable[Silence], now_s: float | None = None) -> tuple[Silence, ...]:
-    """Return the silences that hold now."""
+    """Return the silences that hold now.
+
+    One that begins later was set before the clock was set back: for the daemon it holds.
+    """
     now_s = time.time() if now_s is None else now_s
-    return tuple(
-        one
-        for one in silences
-        if one.cleared_at_s is None and one.from_at_s <= now_s < one.until_at_s
-    )
+    return tuple(one for one in silences if one.cleared_at_s is None and now_s < one.until_at_s)
 
 
 def failing(channels: Iterable[ChannelHealth], *, now_s: float) -> list[str]:

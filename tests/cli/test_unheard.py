@@ -73,6 +73,15 @@ def test_there_is_no_banner_when_all_is_well(capsys: pytest.CaptureFixture[str])
     assert SMTP not in text
 
 
+def test_a_silence_of_before_the_clock_was_set_back_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alert = world.firing()
+    mine = _silence(matcher=Matcher(key=alert.key), from_at_s=time.time() + 600)
+    world.write(alerts=(alert,), silences=(mine,))
+    assert "silent until" in " ".join(_shown(capsys, "status").split())
+
+
 def test_silences_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     alert = world.firing()
     mine = _silence(matcher=Matcher(key=alert.key))
