@@ -251,7 +251,9 @@ def told(case: Case) -> Iterator[str]:
     if alert.state == "watch":
         yield from _watched(case, alert)
     if alert.state == "firing":
-        to = ", ".join(rules.channels) or "nobody: channels is empty"
+        # Those that it went to; the rules of today, or of this user, may name others.
+        sent = tuple(dict.fromkeys(one.channel for one in case.deliveries if one.state == "sent"))
+        to = ", ".join(sent or alert.told_on or rules.channels) or "nobody: channels is empty"
         yield _notices(alert.notices, case.deliveries, to)
         if alert.notices == 0 and not alert.held_back:
             wait = units.short_duration(rules.flap_hold)

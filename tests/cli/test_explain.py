@@ -40,6 +40,8 @@ def test_without_a_history_the_live_state_says_what_it_knows(
     assert "LEAK gradual, likely 91%" in told
     assert "full in 0h 47m (0h 39m - 1h 02m)" in told
     assert "1 notice so far, to desktop" in told
+    world.write(alerts=(world.firing(told_on=("email", "chat")),))
+    assert "1 notice so far, to email, chat" in explained(capsys)
     answer = asked(capsys)
     assert answer["source"] == "state-file"
     assert answer["data"]["looked_at"] is None
