@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ import msgspec
 
 from gpuwatchd import config, text, units
 from gpuwatchd.act import ACTIONS
-from gpuwatchd.ctl import envelope, options, output
+from gpuwatchd.ctl import asker, envelope, options, output
 from gpuwatchd.errors import ActionError, StoreError, TargetGone
 from gpuwatchd.registry import load
 
@@ -87,7 +85,7 @@ def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
         process=key,
         phase=phase,
         result=text.clean(result),
-        who=_user(),
+        who=asker.user(),
     )
     try:
         actions.add(config.state_dir(), row)
@@ -118,10 +116,3 @@ def _say(
     for _, words in doubts or ():
         out.flow(output.sentence(f"! {words}", "yellow"), rest="  ", gap=" ")
     return 0
-
-
-def _user() -> str:
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())

@@ -7,14 +7,13 @@ daemon notices it within a tick, one that is stopped when it starts.
 from __future__ import annotations
 
 import os
-import pwd
 import time
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuwatchd import config, text, units
-from gpuwatchd.ctl import envelope, look, options, output
+from gpuwatchd.ctl import asker, envelope, look, options, output
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def command(pid: int, at_s: float | None) -> int:
         raise click.BadParameter(f"process {pid} began later, at {begun}", param_hint="'--at'")
     said = checkpoints.say(
         config.state_dir(),
-        checkpoints.Checkpoint(process=info.key, saved_at_s=saved_at_s, said_by=_user()),
+        checkpoints.Checkpoint(process=info.key, saved_at_s=saved_at_s, said_by=asker.user()),
     )
     if flags.json:
         entry = {
@@ -91,10 +90,3 @@ def _whose(pid: int) -> ProcessInfo:
             hint=f"sudo gpuwatchctl checkpointed {pid}",
         )
     return info
-
-
-def _user() -> str:
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())

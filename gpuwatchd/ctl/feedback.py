@@ -6,15 +6,13 @@ running daemon notices it within a tick, one that is stopped when it starts.
 
 from __future__ import annotations
 
-import os
-import pwd
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuwatchd import config, text, units
-from gpuwatchd.ctl import envelope, incidents, look, options, output, words
+from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, words
 from gpuwatchd.errors import GpuwatchdError, StoreError
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ def say(alert: str, word: str, why: str | None) -> int:
             word="normal" if word == "normal" else "leak",
             given_at_s=time.time(),
             why=(text.clean(why, limit=_WHY_CHARS).strip() or None) if why else None,
-            who=_user(),
+            who=asker.user(),
         ),
     )
     learned = meant.subject.process is not None and meant.subject.process in found.known
@@ -221,10 +219,3 @@ def _entry(word: Word) -> dict[str, Any]:
         "on_host": word.subject.host,
         **envelope.word_json(word),
     }
-
-
-def _user() -> str:
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())

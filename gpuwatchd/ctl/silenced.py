@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import text, units
@@ -97,14 +95,6 @@ def entry(
         "cleared_at": units.instant(silence.cleared_at_s),
         "fits": [text.clean(alert.key) for alert in fits],
     }
-
-
-def user() -> str:
-    """Return who is asking."""
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())
 
 
 def show(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import config, text, units
-from gpuwatchd.ctl import envelope, incidents, look, options, output, silenced
+from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, silenced
 from gpuwatchd.errors import GpuwatchdError, StoreError
 from gpuwatchd.model import Matcher, Silence
 
@@ -148,7 +148,7 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             for_s=for_s,
             until_resolved=until_resolved,
             even_critical=even_critical,
-            who=silenced.user(),
+            who=asker.user(),
             why=because,
         )
     else:
@@ -157,7 +157,7 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             from_at_s=now_s,
             until_at_s=now_s + for_s,
             even_critical=even_critical,
-            who=silenced.user(),
+            who=asker.user(),
             why=because,
         )
     kept = store.add(config.state_dir(), silence)
