@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -60,10 +59,46 @@ def _noted(note: Path) -> str:
     return ""
 
 
+class _Variable:
+    """The variable, which the library reads its address from, while several try addresses.
+
+    It belongs to the whole process: threads that connect at the same time must not take what
+    another one tries for what was there before, nor must a child that is started meanwhile find
+    it missing that was there.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._named: str | None = None
+
+    @contextlib.contextmanager
+    def tried(self) -> Iterator[None]:
+        """Leave the variable as it was before the first, once the last is done."""
+        with self._lock:
+            if not self._users:
+                self._named = os.environ.get(VARIABLE)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users and self._named is None:
+                    os.environ.pop(VARIABLE, None)
+                elif not self._users and self._named is not None:
+                    os.environ[VARIABLE] = self._named
+
+
+variable: Final = _Variable()
+
+
 async def ask(bus: Any, question: str, *words: str) -> Any:
     """Ask the bus itself; None when it does not answer as it should. Never raises."""
     if not getattr(bus, "connected", False):
         return None
+    import asyncio  # noqa: PLC0415 - nothing runs before there is something to tell
+
     from dbus_fast import Message, MessageType  # noqa: PLC0415 - comes with the library
 
     call = Message(

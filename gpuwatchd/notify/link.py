@@ -7,7 +7,6 @@ bus; elsewhere it is used as it is.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sys
@@ -89,9 +88,9 @@ class Link:
             In the words of :func:`gpuwatchd.notify.bus.explain`; permanent where this system has
             no way to show anything.
         """
-        named = os.environ.get(bus.VARIABLE)
         failure: NotifyError | None = None
-        try:
+        # Where it is now need not be where it is next time.
+        with bus.variable.tried():
             for address in bus.addresses(os.environ) or [""]:
                 if address:
                     # The library looks nowhere else.
@@ -107,11 +106,6 @@ class Link:
                         failure = error
                 else:
                     return
-        finally:
-            # Where it is now need not be where it is next time.
-            os.environ.pop(bus.VARIABLE, None)
-            if named is not None:
-                os.environ[bus.VARIABLE] = named
         raise failure or bus.explain(None)
 
     async def _open(self) -> None:
@@ -275,14 +269,14 @@ class Link:
     async def _take_down(self, number: int) -> None:
         """Close one that the server has not replaced, as it was asked to."""
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._interface.call_close_notification(number), _CLEAR_S)
+            await _in_time(self._interface.call_close_notification(number))
 
     async def _remove(self, identifier: str | None) -> None:
         if identifier is None or self._library is None:
             return
         # Gone already is as good; the new one is on the screen in any case.
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._library.clear(identifier), _CLEAR_S)
+            await _in_time(self._library.clear(identifier))
 
     async def close(self) -> str:
         """Disconnect; never raises."""
@@ -290,8 +284,15 @@ class Link:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.disconnect()
-                await asyncio.wait_for(connection.wait_for_disconnect(), _CLEAR_S)
+                await _in_time(connection.wait_for_disconnect())
         return ""
+
+
+async def _in_time(work: Awaitable[object]) -> None:
+    """Wait for an answer, but not for ever."""
+    import asyncio  # noqa: PLC0415 - 6 MiB that only a daemon with something to tell needs
+
+    await asyncio.wait_for(work, _CLEAR_S)
 
 
 def title(message: Message) -> str:

@@ -61,3 +61,21 @@ def test_the_notes_of_dbus_launch_are_read_newest_first(home: Path) -> None:
 
 def test_nothing_is_found_where_there_is_nothing(home: Path) -> None:
     assert _usual(bus.addresses({}, home)) == []
+
+
+@pytest.mark.parametrize("before", [None, "unix:path=/ours"])
+def test_two_who_try_addresses_leave_the_variable_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv(bus.VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(bus.VARIABLE, before)
+    first, second = bus.variable.tried(), bus.variable.tried()
+    first.__enter__()
+    os.environ[bus.VARIABLE] = "unix:path=/first"
+    second.__enter__()
+    os.environ[bus.VARIABLE] = "unix:path=/second"
+    first.__exit__(None, None, None)
+    assert os.environ[bus.VARIABLE] == "unix:path=/second"
+    second.__exit__(None, None, None)
+    assert os.environ.get(bus.VARIABLE) == before
