@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gpuwatchd.model import Severity
+
 HOOKS = ROOT / "contrib" / "hooks"
 EVIL = "$(touch planted); `touch planted` \"; touch planted #' -x @/etc/passwd <b>"
 MESSAGE = Message(
@@ -209,6 +211,18 @@ def test_a_topic_is_told(tools: Path, tmp_path: Path, topic: Topic) -> None:
     assert headers["Authorization"] == "Bearer tk_secret"
     assert body == f"{EVIL}\nFull in 0h 47m.\n$4.20 so far\n-> gpuwatchctl explain 4711\n"
     assert not planted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("severity", "shown"), [("info", ("2", "white_check_mark")), ("critical", ("4", "warning"))]
+)
+def test_a_topic_can_tell_a_recovery_from_a_crash(
+    tools: Path, tmp_path: Path, topic: Topic, severity: Severity, shown: tuple[str, str]
+) -> None:
+    over = msgspec.structs.replace(MESSAGE, notice="resolved", severity=severity)
+    send("ntfy", settings_of(tmp_path, topic), message=over)
+    ((headers, _),) = topic.got
+    assert (headers["Priority"], headers["Tags"]) == shown
 
 
 def test_a_topic_that_refuses_is_tried_again(tools: Path, tmp_path: Path, topic: Topic) -> None:
