@@ -88,7 +88,7 @@ class Post:
         self._history = history
         self._wall = wall
         self._mono = mono
-        self._offset_s: float | None = None
+        self._offset_s = wall() - mono()
         self._waiting: dict[Key, Delivery] = {}
         self._in_hand: dict[Key, Delivery] = {}
         self._tried: set[Key] = set()
@@ -117,6 +117,7 @@ class Post:
 
     def resume(self, now_s: float) -> None:
         """Take up what an earlier daemon did not finish; its leases are void."""
+        self._offset_s = now_s - self._mono()
         if self._history is None:
             return
         self._channels.remember(self._history.last_delivered())
@@ -358,7 +359,7 @@ class Post:
         """Keep waits as long as they were when the wall clock is set."""
         offset_s = now_s - self._mono()
         before_s, self._offset_s = self._offset_s, offset_s
-        if before_s is None or abs(offset_s - before_s) <= _CLOCK_STEP_S:
+        if abs(offset_s - before_s) <= _CLOCK_STEP_S:
             return
         by_s = offset_s - before_s
         for some in (self._waiting, self._in_hand):

@@ -147,3 +147,16 @@ def test_clock_set_back_while_nobody_watched(office: Callable[..., Office]) -> N
     assert (mail.ids, desktop.ids) == (["a"], [])
     one.turn(3600)
     assert desktop.ids == ["b"]
+
+
+def test_clock_set_back_before_the_first_turn_after_a_start(office: Callable[..., Office]) -> None:
+    mail = Channel("email")
+    one = office(mail)
+    one.tell("a", held="quiet hours until 07:00", until_s=T0 + 3600)
+    one.die()
+    one.begin()
+    one.time.now_s -= 365 * 86400.0
+    one.turn(1)
+    assert mail.tries == 0
+    one.turn(3600)
+    assert mail.ids == ["a"]
