@@ -49,17 +49,21 @@ class Dresser:
             return alert  # Who has ended is not forgotten.
         return msgspec.structs.replace(alert, about=found)
 
-    def priced(self, alert: Alert, now_s: float, thread: str = "") -> Alert:
+    def priced(
+        self, alert: Alert, now_s: float, thread: str = "", *, counted: bool = True
+    ) -> Alert:
         """Return an alert that is being told, with what it costs at this moment.
 
         Parameters
         ----------
         thread
             Of the message that tells of it, where that is another one's.
+        counted
+            False leaves what it costs as it was.
         """
         own = messages.message_id(alert, "firing", 1)
         first = alert.first_message or (thread if thread and alert.notices == 1 else own)
-        cost = self._costing.of(alert, now_s)
+        cost = self._costing.of(alert, now_s) if counted else alert.cost
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
 
     def message(self, notice: Notice, curve: Curve | None, now_s: float) -> Message:

@@ -29,6 +29,8 @@ log = logging.getLogger("gpuwatchd")
 STALE_S = 600.0
 """Nobody is reminded of an alert whose subject has not been seen for this long."""
 STALE = policy.STALE
+PRICED = 16
+"""Of so many alerts in one message it is counted what they cost: it takes milliseconds of each."""
 UNHEARD = "that it began has reached nobody"
 """Why nobody is told that something is over."""
 _HOUR_S = 3600.0
@@ -323,7 +325,10 @@ class Herald:
                 first, *others = (booked[key] for key in keys)
                 costs = {first.key: self._dresser.priced(first, now_s)}
                 thread = costs[first.key].first_message
-                costs |= {one.key: self._dresser.priced(one, now_s, thread) for one in others}
+                costs |= {
+                    one.key: self._dresser.priced(one, now_s, thread, counted=number < PRICED)
+                    for number, one in enumerate(others, start=1)
+                }
                 out += self._deliveries(_priced(notice, costs), told, now_s)
             except Exception as error:
                 if not unmade.union(self.failing).issuperset(keys):

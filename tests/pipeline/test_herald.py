@@ -321,3 +321,18 @@ def test_one_alert_that_cannot_be_judged_costs_no_other_its_notice(
     (problem,) = [one for one in case.pipeline.problems() if "nobody can be told" in one]
     assert f"/{OTHER.key.pid}@" in problem
     case.pipeline.close()
+
+
+def test_hundreds_in_one_message_are_not_all_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatchd.pipeline.herald.PRICED", 1)
+    case = Case(tmp_path, Config(cost=CostSection(usd_per_gpu_hour=2.0)))
+    case.both = True
+    case.run(260)
+    (told,) = [one.message for one in case.post.taken if one.message.notice == "firing"]
+    kept = {one.key: one for one in case.history.open_alerts()}
+    assert kept[told.alert_key].cost is not None
+    assert [kept[key].cost for key in told.also] == [None]
+    assert [kept[key].first_message for key in told.also] == [told.id]
+    case.pipeline.close()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
+from gpuwatchd import policy
 from gpuwatchd.model import EtaRange
 from gpuwatchd.policy import Rules
+from tests.making import alert, finding
 from tests.policy.world import ETAS, HOUR_S, World, one
 
 
@@ -119,3 +123,75 @@ def test_a_time_around_the_bound_turns_nothing_to_and_fro() -> None:
         assert alert is not None
         grades.add(alert.severity)
     assert grades == {"critical"}
+
+
+def test_who_still_believes_that_it_goes_on_hears_nothing_before_the_reminder() -> None:
+    world, key = one(Rules(max_per_hour=1))
+    begun_s = world.at_s(key)[0]
+    world.how[key] = "gone"
+    world.run(60.0)
+    assert world.notices(key) == ["firing"]  # That it is over waits for the limit.
+    world.how[key] = "warning"
+    world.run(2 * HOUR_S)
+    assert world.notices(key) == ["firing", "repeat"]
+    assert world.at_s(key)[1] - begun_s == pytest.approx(HOUR_S, abs=20.0)
+
+
+def test_who_is_not_told_of_ends_hears_within_the_cooldown_of_what_is_worse_only() -> None:
+    for first, again, passes in (
+        ("warning", "warning", False),
+        ("urgent", "urgent", False),
+        ("warning", "urgent", True),
+    ):
+        world, key = one(Rules(recovered=False), how=first)
+        world.how[key] = "gone"
+        world.run(60.0)
+        world.how[key] = again
+        world.run(2000.0)
+        assert world.notices(key) == ["firing", "firing"]
+        begun_s, again_s = world.at_s(key)
+        assert (again_s - begun_s < world.rules.cooldown_s) == passes
+
+
+def test_no_reminder_comes_within_the_cooldown() -> None:
+    world, key = one(Rules(repeat_s=(600.0,)))
+    world.run(3 * HOUR_S)
+    gaps_s = [b - a for a, b in itertools.pairwise(world.at_s(key))]
+    assert gaps_s
+    assert min(gaps_s) >= world.rules.cooldown_s
+
+
+def test_what_is_critical_again_is_told_when_the_first_reminder_would_be() -> None:
+    world, key = one(Rules(repeat_s=(HOUR_S, 86_400.0)))
+    world.run(2 * HOUR_S)
+    world.how[key] = "critical"
+    world.run(60.0)
+    world.how[key] = "warning"
+    world.run(700.0)
+    world.how[key] = "critical"
+    world.run(2 * HOUR_S)
+    assert world.notices(key) == ["firing", "repeat", "escalated", "repeat"]
+    *_, worse_s, again_s = world.at_s(key)
+    assert again_s - worse_s == pytest.approx(HOUR_S, abs=20.0)
+
+
+def test_what_was_an_alert_for_people_stays_one_until_it_is_over() -> None:
+    state = alert(severity="warning", notices=1, told_severity="warning")
+    slight = finding(tier="watch", severity="info")
+    for now_s in range(10_000, 12_000, 60):
+        found = policy.evaluate(slight, state, Rules(), now_s=float(now_s), title="t").alert
+        assert found is not None
+        state = found
+    assert (state.state, state.severity) == ("firing", "warning")
+
+
+def test_who_goes_on_with_an_alert_owes_only_what_is_worse_than_people_know() -> None:
+    before = alert(
+        notices=2, severity="warning", told_severity="warning", first_message="m1",
+        last_notice_at_s=9_000.0, next_notice_at_s=16_000.0,
+    )  # fmt: skip
+    heir = alert(key="leak:heir", notices=0, next_notice_at_s=10_030.0)
+    same = policy.inherited(heir, before)
+    assert (same.first_message, policy.notice_due(same, 10_100.0)) == ("m1", None)
+    worse = policy.inherited(msgspec.structs.replace(heir, severity="critical"), before)
+    assert policy.notice_due(worse, 10_000.0) == "escalated"

@@ -109,3 +109,16 @@ def test_what_began_and_what_is_over_leave_apart_also_beyond_the_limit() -> None
         ("firing", (second,)),
         ("resolved", (first,)),
     ]
+
+
+def test_the_pause_of_a_group_outlives_the_alert_that_was_told() -> None:
+    world = World(subjects=2)
+    first, second = world.keys
+    world.how[first] = "warning"
+    world.run(120.0)
+    world.how[second] = "warning"  # Fires 300 s later.
+    world.run(230.0)
+    world.how[first] = "gone"
+    world.run(600.0)
+    assert world.notices(first) == ["firing", "resolved"]
+    assert world.at_s(second)[0] - world.at_s(first)[0] >= world.rules.group_interval_s

@@ -251,3 +251,14 @@ def test_one_that_is_about_to_run_out_is_told_of_once() -> None:
     assert routes(soon, "firing", Rules(), others=[lesser])[0].kind == "send"
     whole = alert(key="leak:gpu", subject=msgspec.structs.replace(soon.subject, process=None))
     assert routes(whole, "firing", Rules(), others=[soon])[0].kind == "hold"
+
+
+def test_what_nobody_owns_and_what_another_memory_holds_is_news_of_its_own() -> None:
+    leak = alert(severity="critical")
+    bare = msgspec.structs.replace(leak.subject, process=None)
+    unowned = alert(key="leak:rest", subject=msgspec.structs.replace(bare, unattributed=True))
+    assert routes(unowned, "firing", Rules(), others=[leak])[0].kind == "send"
+    # On a GPU that is lost nobody hears of the leak: it says nothing of the host's memory.
+    unheard = alert(severity="critical", inhibited_by="gpu:GPU-1")
+    host = alert(key="leak:host", subject=msgspec.structs.replace(leak.subject, host=True))
+    assert routes(host, "firing", Rules(), others=[unheard])[0].kind == "send"

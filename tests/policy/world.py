@@ -93,7 +93,9 @@ class Dresser:
             return alert
         return msgspec.structs.replace(alert, about=About(gpu="0", user="alice"))
 
-    def priced(self, alert: Alert, now_s: float, thread: str = "") -> Alert:
+    def priced(
+        self, alert: Alert, now_s: float, thread: str = "", *, counted: bool = True
+    ) -> Alert:
         own = messages.message_id(alert, "firing", 1)
         return msgspec.structs.replace(alert, first_message=alert.first_message or thread or own)
 
