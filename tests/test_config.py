@@ -289,6 +289,12 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, written: str, said: str
     assert said.replace("'lab'", "lab") in caught.value.message.replace("'lab'", '"lab"')
 
 
+def test_an_environment_that_is_no_text_is_refused() -> None:
+    odd = os.fsdecode(b"desktop,\xff")
+    with pytest.raises(ConfigError, match=r"\[policy\] channels: is not UTF-8 text"):
+        config.load(environ={"GPUWATCHD_POLICY_CHANNELS": odd})
+
+
 def test_tables_from_the_environment(tmp_path: Path) -> None:
     loaded = load(
         tmp_path,

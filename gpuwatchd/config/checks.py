@@ -29,6 +29,7 @@ LONGEST_TEXT = 4096
 LONGEST_GLOB = 500
 """Making sense of a long one takes seconds, in the loop that samples."""
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
 
@@ -74,6 +75,9 @@ def _odd_texts(config: Config) -> Iterator[tuple[str, str]]:
     for key, words in _texts(config):
         if "\0" in words:
             yield key, "has a NUL character in it"
+        elif not words.isascii() and _SURROGATE.search(words):
+            # An environment holds any bytes; what is read as text cannot be written as such.
+            yield key, "is not UTF-8 text"
         elif len(words) > LONGEST_TEXT:
             yield key, f"longer than {LONGEST_TEXT} characters"
 

@@ -225,14 +225,14 @@ class _Trial:
             "never": self.never() or None,
             "routes": [
                 {
-                    "channel": one.channel,
+                    "channel": text.clean(one.channel),
                     "kind": one.kind,
                     "reason": text.clean(one.reason),
                     "until_at": units.instant(one.until_at_s),
                 }
                 for one in self.routes
             ],
-            "fallback": list(self.config.policy.fallback),
+            "fallback": [text.clean(name) for name in self.config.policy.fallback],
             "overrides": [{"sets": key, "by": name} for key, name in self.applied],
             "message": {
                 "severity": message.severity,
@@ -264,10 +264,10 @@ def _tell(flags: Globals, trial: _Trial) -> None:
         out.line("by no channel: none is in use")
     for one in trial.routes:
         reason = "" if one.kind == "send" else one.reason
-        out.flow([(_WORDS[one.kind], _STYLES[one.kind]), reason], first=f"  {one.channel:<9}")
+        out.flow([(_WORDS[one.kind], _STYLES[one.kind]), reason], first=f"  {text.clean(one.channel):<9}")
     fallback = trial.config.policy.fallback
     if fallback and any(one.kind == "send" for one in trial.routes):
-        out.line(f"  if none of them delivers: {', then '.join(fallback)}")
+        out.line(f"  if none of them delivers: {', then '.join(map(text.clean, fallback))}")
     for key, name in trial.applied:
         if key == "grows" and ("grows_to_bytes", name) in trial.applied:
             continue  # The same key of the file.

@@ -254,3 +254,15 @@ def test_an_example_changes_nothing_of_the_alerts_words() -> None:
     changed = policy._changed(alert, {"pattern": "step", "gpu": "3"})
     assert (changed.finding.pattern, changed.about and changed.about.gpu) == ("step", "3")
     assert msgspec.structs.replace(changed, about=None) != alert
+
+
+def test_a_channel_with_an_odd_name_does_nothing_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "odd.toml"
+    file.write_text('[policy]\nchannels = ["\\u001b[31mx"]\nfallback = ["\\u001b]0;t\\u0007y"]\n')
+    assert main(["--config", str(file), "policy", "test", "--example"]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "  x         sent" in said
+    assert "if none of them delivers: y" in said
