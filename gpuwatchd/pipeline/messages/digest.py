@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MOST = 7
 """Alerts that are named; the others are counted."""
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
+_WHY_CHARS = 40
+"""With the instant after it, one line of a screen."""
 _ENTRY_CHARS = 130
 
 
@@ -72,7 +74,7 @@ def digest(
             f"{wording.on_host(here.name(host))}",
             wording.SUBJECT_CHARS,
         ),
-        body="\n".join(_body(ordered, text.clean(why), now_s)),
+        body="\n".join(_body(ordered, text.cut(text.clean(why), _WHY_CHARS), now_s)),
         facts=entries,
         command=f"gpuwatchctl alerts show {ordered[0].code}" if ordered else "gpuwatchctl status",
         alert_key=ordered[0].key if ordered else "",
