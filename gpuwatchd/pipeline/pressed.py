@@ -218,8 +218,9 @@ class Pressed:
             self._confirm(process, asked, now_s)
         if self._running:
             self._running = [thread for thread in self._running if thread.is_alive()]
-        if self._windows:
-            self._windows = [window for window in self._windows if window.poll() is None]
+        for window in [*self._windows]:  # to which other threads add
+            if window.poll() is not None:
+                self._windows.remove(window)
 
     def close(self, wait_s: float = 0.5) -> None:
         """Let go of the desktop; what still runs is left to end by itself."""

@@ -25,12 +25,14 @@ class Fake:
         self.answers = list(answers) or ["arrived"]
         self.sent: list[str] = []
         self.closed = 0
+        self.begun = 0
         self.timeout_s = 0.0
 
     def probe(self) -> Availability:
         return Availability(ok=True, reason="fake")
 
     def send(self, message: Message) -> str:
+        self.begun += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, threading.Event):
             answer.wait(30)

@@ -265,7 +265,7 @@ def test_a_channel_with_a_longer_timeout_is_given_it(
     courier = Courier({"fake": fake}, deadline_s=20, clock=Clock(), monotonic=clock)
     cleanup += [gate.set, courier.close]
     courier.submit(delivery(message))
-    time.sleep(0.05)
+    wait(lambda: fake.begun == 1)
     clock.now_s += 104
     assert courier.results() == []
     clock.now_s += 2
