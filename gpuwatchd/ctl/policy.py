@@ -264,7 +264,9 @@ def _tell(flags: Globals, trial: _Trial) -> None:
         out.line("by no channel: none is in use")
     for one in trial.routes:
         reason = "" if one.kind == "send" else one.reason
-        out.flow([(_WORDS[one.kind], _STYLES[one.kind]), reason], first=f"  {text.clean(one.channel):<9}")
+        out.flow(
+            [(_WORDS[one.kind], _STYLES[one.kind]), reason], first=f"  {text.clean(one.channel):<9}"
+        )
     fallback = trial.config.policy.fallback
     if fallback and any(one.kind == "send" for one in trial.routes):
         out.line(f"  if none of them delivers: {', then '.join(map(text.clean, fallback))}")

@@ -264,5 +264,5 @@ def test_a_channel_with_an_odd_name_does_nothing_to_the_terminal(
     assert main(["--config", str(file), "policy", "test", "--example"]) == 0
     said = capsys.readouterr().out
     assert "\x1b" not in said
-    assert "  x         sent" in said
+    assert "  x        sent" in said
     assert "if none of them delivers: y" in said
