@@ -11,6 +11,7 @@ import io
 import ipaddress
 import socket
 import time
+from http.client import HTTPException, HTTPResponse
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -167,9 +168,6 @@ class _Recorded:
 
 
 def _body(raw: bytes) -> bytes:
-    # It brings OpenSSL and a mail parser, 6 MiB, into a daemon that may never ask a server.
-    from http.client import HTTPException, HTTPResponse  # noqa: PLC0415
-
     answer = HTTPResponse(_Recorded(raw))  # type: ignore[arg-type]
     try:
         answer.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -97,8 +98,6 @@ async def ask(bus: Any, question: str, *words: str) -> Any:
     """Ask the bus itself; None when it does not answer as it should. Never raises."""
     if not getattr(bus, "connected", False):
         return None
-    import asyncio  # noqa: PLC0415 - nothing runs before there is something to tell
-
     from dbus_fast import Message, MessageType  # noqa: PLC0415 - comes with the library
 
     call = Message(

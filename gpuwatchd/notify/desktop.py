@@ -19,6 +19,7 @@ from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
 from gpuwatchd.notify import bus
 from gpuwatchd.notify.link import Link, title
+from gpuwatchd.notify.loop import LoopThread
 from gpuwatchd.notify.shown import Shown
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from desktop_notifier import Notification
 
     from gpuwatchd.model import Button, ButtonName, Message
-    from gpuwatchd.notify.loop import LoopThread
 
 log = logging.getLogger(__name__)
 
@@ -156,9 +156,6 @@ class DesktopNotifier:
             self._lost = [loop for loop in self._lost if loop.is_alive()]
             if len(self._lost) >= _MAX_LOST:
                 raise NotifyError("the session bus hangs", permanent=False)
-            # With it comes asyncio, and OpenSSL: 6 MiB in a daemon that may have nothing to tell.
-            from gpuwatchd.notify.loop import LoopThread  # noqa: PLC0415
-
             self._loop = LoopThread()
         return self._loop
 

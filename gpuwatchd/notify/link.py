@@ -7,6 +7,7 @@ bus; elsewhere it is used as it is.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -269,14 +270,14 @@ class Link:
     async def _take_down(self, number: int) -> None:
         """Close one that the server has not replaced, as it was asked to."""
         with contextlib.suppress(Exception):
-            await _in_time(self._interface.call_close_notification(number))
+            await asyncio.wait_for(self._interface.call_close_notification(number), _CLEAR_S)
 
     async def _remove(self, identifier: str | None) -> None:
         if identifier is None or self._library is None:
             return
         # Gone already is as good; the new one is on the screen in any case.
         with contextlib.suppress(Exception):
-            await _in_time(self._library.clear(identifier))
+            await asyncio.wait_for(self._library.clear(identifier), _CLEAR_S)
 
     async def close(self) -> str:
         """Disconnect; never raises."""
@@ -284,15 +285,8 @@ class Link:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.disconnect()
-                await _in_time(connection.wait_for_disconnect())
+                await asyncio.wait_for(connection.wait_for_disconnect(), _CLEAR_S)
         return ""
-
-
-async def _in_time(work: Awaitable[object]) -> None:
-    """Wait for an answer, but not for ever."""
-    import asyncio  # noqa: PLC0415 - 6 MiB that only a daemon with something to tell needs
-
-    await asyncio.wait_for(work, _CLEAR_S)
 
 
 def title(message: Message) -> str:
