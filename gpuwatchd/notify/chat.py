@@ -6,6 +6,7 @@ the log holds whole addresses, secrets included; nothing of that leaves this mod
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import re
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from gpuwatchd import text
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
-from gpuwatchd.notify import addresses, render
+from gpuwatchd.notify import addresses, bounded, extra, render
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Message
     from gpuwatchd.notify.addresses import Address
 
-EXTRA = "pip install 'gpuwatchd[chat]'"
+EXTRA = extra.install("chat")
 _TYPES = {"info": "INFO", "warning": "WARNING", "critical": "FAILURE"}
 _LEAKY = ("apprise", "urllib3", "requests")
 """Loggers that write addresses."""
@@ -204,6 +205,10 @@ def _apprise() -> Any:
     # Its loggers are children of those that pass nothing on. Its services are loaded by the first
     # address, and here nothing else is loading them.
     apprise.Apprise.instantiate("json://localhost", suppress_exceptions=True)
+    with contextlib.suppress(ImportError):
+        import requests  # noqa: PLC0415 - comes with Apprise
+
+        bounded.bound(requests.Response)
     return apprise
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import text
-from gpuwatchd.notify import curve
+from gpuwatchd.notify import curve, extra
 from gpuwatchd.notify.chart import FOLDER, Order
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 DEADLINE_S = 5.0
 MOST_BYTES = 400_000
 PROGRAM = ("-m", "gpuwatchd.notify.chart")
-MISSING = "no pictures: pip install 'gpuwatchd[charts]'"
+MISSING = f"no pictures: {extra.install('charts')}"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _KEPT = frozenset({
     "HOME", "LANG", "PYTHONPATH", "PYTHONHOME", "TMPDIR", "TZ", "TZDIR", "USER", "VIRTUAL_ENV",

@@ -21,13 +21,14 @@ import msgspec
 from gpuwatchd import text
 from gpuwatchd.config import SECRET_VARIABLES, expanded
 from gpuwatchd.errors import NotifyError
+from gpuwatchd.notify import extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEYRING_S = 5.0
 """A keyring that is locked asks its user, who may not be there."""
-KEYRING_EXTRA = "pip install 'gpuwatchd[keyring]'"
+KEYRING_EXTRA = extra.install("keyring")
 _KEYRING_PROGRAM = ("-m", "gpuwatchd.notify.keyring_ask")
 _MAX_BYTES = 4096
 _NOT_FOR_CHILDREN = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"})

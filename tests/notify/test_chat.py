@@ -267,7 +267,7 @@ def test_a_missing_extra_says_what_to_install(
     with pytest.raises(NotifyError, match="not installed") as caught:
         ChatNotifier(write("json://127.0.0.1:9")).send(message)
     assert caught.value.permanent
-    assert caught.value.hint == "pip install 'gpuwatchd[chat]'"
+    assert caught.value.hint == f"{sys.executable} -m pip install 'gpuwatchd[chat]'"
 
 
 def test_nothing_of_an_address_reaches_the_log(

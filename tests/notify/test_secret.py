@@ -176,7 +176,7 @@ def test_without_the_extra_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(NotifyError, match="keyring is not installed") as caught:
         secret.ask_keyring("gpuwatchd", "me")
     assert caught.value.permanent
-    assert caught.value.hint == "pip install 'gpuwatchd[keyring]'"
+    assert caught.value.hint == f"{sys.executable} -m pip install 'gpuwatchd[keyring]'"
 
 
 def test_an_answer_does_not_show_itself() -> None:
