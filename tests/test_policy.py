@@ -145,6 +145,12 @@ def test_reminders_grow_rarer() -> None:
     assert gaps_h[:6] == [1, 2, 4, 8, 24, 24]
 
 
+@pytest.mark.parametrize("state", ["pending", "watch"])
+def test_what_is_only_watched_is_sent_to_nobody(state: str) -> None:
+    due = alert(state=state, next_notice_at_s=0.0, severity="critical")
+    assert policy.announce([due], RULES, now_s=10_000.0, sent_at_s=[]) == ([], [], [])
+
+
 def test_every_channel_is_told() -> None:
     rules = Rules(channels=("desktop", "email"))
     _, decisions, _ = policy.announce(

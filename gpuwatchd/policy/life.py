@@ -16,6 +16,7 @@ import msgspec
 
 from gpuwatchd.model import Alert, Finding
 from gpuwatchd.policy.grades import MILDER_HOLD_S, grade
+from gpuwatchd.policy.matching import rules_for
 from gpuwatchd.policy.past import first_notice_s, ladder_s
 from gpuwatchd.policy.rules import HOUR_S, RANK, Outcome, Rules
 
@@ -225,12 +226,13 @@ def _replanned_s(alert: Alert, rules: Rules, *, worse: bool) -> float | None:
     planned_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
     if alert.notices == 0:
         return first_notice_s(alert, rules) if worse else planned_s
-    if last_s is None or not rules.repeat_s:
+    steps_s = rules_for(alert, rules).repeat_s
+    if last_s is None or not steps_s:
         return planned_s
-    usual_s = ladder_s(alert.notices - 1, rules.repeat_s, rules, last_s)
+    usual_s = ladder_s(alert.notices - 1, steps_s, rules, last_s)
     if not worse:
         return usual_s
-    soon_s = ladder_s(0, rules.repeat_s, rules, last_s)
+    soon_s = ladder_s(0, steps_s, rules, last_s)
     return min(one for one in (usual_s, soon_s) if one is not None)
 
 

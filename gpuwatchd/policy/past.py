@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.model import Alert, Value
+from gpuwatchd.policy.matching import rules_for
 from gpuwatchd.policy.rules import HOUR_S, RANK, Rules
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ def reopened(alert: Alert, past: Past | None, rules: Rules, now_s: float) -> Ale
             alert,
             notices=last.notices,
             last_notice_at_s=told_s,
-            next_notice_at_s=ladder_s(last.notices - 1, rules.repeat_s, rules, told_s),
+            next_notice_at_s=ladder_s(
+                last.notices - 1, rules_for(alert, rules).repeat_s, rules, told_s
+            ),
             told_severity=last.told_severity or last.severity,
             told_on=last.told_on,
             told_flapping=last.told_flapping,

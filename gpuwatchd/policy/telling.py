@@ -106,12 +106,15 @@ class _Teller:
         self.now_s = now_s
         self.around = around
         self.above = Above(beside)
+        self.reminds = bool(rules.repeat_s) or any(one.repeat_s for one in rules.overrides)
         self.changed: dict[tuple[str, float], Alert] = {}
         self.decisions: list[Decision] = []
         self.notices: list[Notice] = []
 
     def look(self, alert: Alert) -> Due | None:
         """Return what is due of an alert and may leave; note why it may not."""
+        if alert.next_notice_at_s is None and self.reminds:
+            alert = self._planned(alert)
         notice = notice_due(alert, self.now_s)
         if notice is None and not (self.above.lost or alert.held_back or alert.inhibited_by):
             return None
@@ -133,6 +136,14 @@ class _Teller:
         else:
             self._hold(found, held.reason)
         return None
+
+    def _planned(self, alert: Alert) -> Alert:
+        """Plan the reminder of an alert that had none until the rules were changed."""
+        last_s, steps_s = alert.last_notice_at_s, rules_for(alert, self.rules).repeat_s
+        if alert.state != "firing" or last_s is None or not (alert.notices and steps_s):
+            return alert
+        next_s = ladder_s(alert.notices - 1, steps_s, self.rules, last_s)
+        return self._change(alert, next_notice_at_s=next_s)
 
     def _due(self, alert: Alert) -> Due | None:
         """Return what is due of an alert as people are told of it; None where nothing is."""

@@ -173,6 +173,31 @@ def test_reload() -> None:
     assert world.notices(key) == ["firing", "repeat"]
 
 
+def test_who_wants_reminders_from_now_on_gets_them_of_what_is_open() -> None:
+    world, key = one(Rules(repeat_s=()))
+    world.run(2 * HOUR_S)
+    world.reload(Rules())
+    world.run(HOUR_S)
+    assert world.notices(key) == ["firing", "repeat"]
+
+
+@pytest.mark.parametrize("steps_s", [(), (20_000.0,)])
+def test_reminders_of_its_own_stay_so_when_it_gets_milder_or_comes_back(
+    steps_s: tuple[float, ...],
+) -> None:
+    rule = Override(matcher=Matcher(user="alice"), name="override 1", repeat_s=steps_s)
+    world, key = one(Rules(overrides=(rule,)), how="critical")
+    world.how[key] = "warning"
+    world.run(3 * HOUR_S)
+    assert world.notices(key) == ["firing"]
+    world.silence(600.0, matcher=Matcher(kind="leak"))
+    world.how[key] = "gone"
+    world.run(60.0)
+    world.how[key] = "warning"
+    world.run(2 * HOUR_S)
+    assert world.notices(key) == ["firing"]
+
+
 def test_inhibit() -> None:
     world = World(subjects=1)
     (key,) = world.keys
