@@ -128,6 +128,7 @@ CREATE TABLE told(delivery INTEGER NOT NULL, alert_key TEXT NOT NULL,
 CREATE TABLE decision(id INTEGER PRIMARY KEY, ts_ms INTEGER NOT NULL, alert_key TEXT NOT NULL,
   kind TEXT NOT NULL, notice TEXT NOT NULL, channel TEXT NOT NULL, reason TEXT NOT NULL) STRICT;
 CREATE INDEX decision_alert ON decision(alert_key, ts_ms);
+CREATE INDEX decision_time ON decision(ts_ms);
 CREATE TABLE checkpoint(id INTEGER PRIMARY KEY, pid INTEGER NOT NULL, started_at_s REAL,
   saved_ts_ms INTEGER NOT NULL, said_by TEXT NOT NULL, detail TEXT) STRICT;
 CREATE INDEX checkpoint_process ON checkpoint(pid, saved_ts_ms)
