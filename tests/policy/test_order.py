@@ -20,6 +20,7 @@ ORDER = settings(
 QUIET = Rules(quiet={"all": (parse("22:00-07:00"),)}, channels=("desktop", "email"))
 SEVERE = Rules(channels=("desktop", "email"), severity={"email": "critical", "desktop": "warning"})
 FEW = Rules(max_per_hour=2)
+NEVER = Rules(repeat_s=())
 MUTED = Rules(
     overrides=(
         Override(matcher=Matcher(key="*100@*"), name="override 1", mute=True),
@@ -38,7 +39,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("clock"), st.sampled_from([3600.0, -600.0, 86_400.0, -86_400.0 * 365])),
     st.tuples(st.just("silence"), st.sampled_from([300.0, 3600.0]), st.booleans()),
     st.tuples(st.just("unsilence")),
-    st.tuples(st.just("reload"), st.sampled_from([Rules(), QUIET, SEVERE, FEW])),
+    st.tuples(st.just("reload"), st.sampled_from([Rules(), QUIET, SEVERE, FEW, NEVER, MUTED])),
     st.tuples(st.just("lost")),
     st.tuples(st.just("back")),
 )
@@ -152,6 +153,7 @@ def test_every_critical_alert_is_told_or_says_why_not(
     play(world, events)
     world.lost = False
     world.silences.clear()
+    world.reload(SEVERE)  # Mutes and caps are gone.
     for key, how in zip(world.keys, hows, strict=False):
         world.how[key] = how
     begun_s = world.mono_s

@@ -298,6 +298,12 @@ class World:
             if alert.held_back and alert.held_back != policy.STALE:
                 assert policy.notice_due(alert, now_s) is not None, alert
             if alert.notices > 0:
+                # Nor is what has become worse, or is to be told again, passed over in silence.
+                worth = policy.told_as(alert, policy.rules_for(alert, self.rules))
+                worse = RANK[worth] > RANK[alert.told_severity or alert.severity]
+                again_s = alert.next_notice_at_s
+                assert alert.held_back or not worse, alert
+                assert alert.held_back or again_s is None or now_s < again_s, alert
                 continue
             assert alert.next_notice_at_s is not None, alert.key
             waits = now_s < alert.next_notice_at_s
