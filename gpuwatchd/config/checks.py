@@ -96,8 +96,9 @@ def _globs(config: Config) -> Iterator[tuple[str, str]]:
 
 def _texts(section: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield every text in a configuration, with the key that it is in."""
-    for field in msgspec.structs.fields(section):
-        value, key = getattr(section, field.name), field.encode_name
+    # Names alone: what a key's type is takes a hundred times as long, at every start.
+    for field, key in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
+        value = getattr(section, field)
         if isinstance(value, msgspec.Struct):
             yield from _texts(value, f"{name[:-1]}.{key}]" if name else f"[{key}]")
         elif isinstance(value, dict):

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import stat
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -29,6 +30,7 @@ SECRET_VARIABLES = frozenset({"GPUWATCHD_SMTP_PASSWORD", "GPUWATCHD_CHAT_URLS"})
 """No settings: read by their channel alone, never shown, not passed on to other programs."""
 _ENV_ALERT = "GPUWATCHD_ALERT_"
 """What a program of the command channel is given; it may well call gpuwatchctl."""
+_fields = cache(msgspec.structs.fields)  # which evaluates every annotation anew
 
 
 def _hook(kind: type, value: object) -> object:
@@ -60,7 +62,7 @@ def _listed(kind: Any) -> type[Section] | None:
 
 def keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every key as ("detection.min-r-squared", default), in order; no lists of tables."""
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         name = f"{prefix}{field.encode_name}"
         nested = _section(field.type)
         if _listed(field.type) is not None:
@@ -80,7 +82,7 @@ def _nearest(word: str, known: Iterable[str], cutoff: float) -> list[str]:
 
 def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str) -> dict[str, Any]:
     """Return the table with kebab-case keys; refuse what is unknown."""
-    fields = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+    fields = {f.encode_name: f.type for f in _fields(kind)}
     out: dict[str, Any] = {}
     for key, value in raw.items():
         name = key.replace("_", "-")
@@ -139,7 +141,7 @@ def _choices(path: str) -> tuple[str, ...]:
     """Return the words that a key of that path may have; () where it may have others."""
     kind: Any = Config
     for part in _PART.sub("", path).split("."):
-        fields = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+        fields = {f.encode_name: f.type for f in _fields(kind)}
         kind = fields.get(part)
         kind = _section(kind) or _listed(kind) or kind
     found = list(_literals(kind))
@@ -173,7 +175,7 @@ def _named(path: str) -> str:
 
     head, _, key = path.replace("[...]", "").rpartition(".")
     name, mark, number = head.partition("[")
-    if mark and _listed({f.encode_name: f.type for f in msgspec.structs.fields(Config)}[name]):
+    if mark and _listed({f.encode_name: f.type for f in _fields(Config)}[name]):
         return f"[[{name}]]{_PART.sub(shown, mark + number)} {key}"
     return f"[{head}] {key}" if head else key
 
@@ -247,7 +249,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
 
 def _kinds(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the type of every key."""
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         nested = _section(field.type)
         name = f"{prefix}{field.encode_name}"
         if nested is None:
