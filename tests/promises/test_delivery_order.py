@@ -7,6 +7,7 @@ set, in any order; in the end everything works for a while, and everything must 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _EVENTS = st.one_of(
     st.tuples(st.just("work"), st.sampled_from(CHANNELS)),
     st.tuples(st.just("pass"), st.sampled_from([1.0, 30.0, 119.0, 125.0, 700.0, 2 * HOUR_S])),
     st.tuples(st.just("crash"), st.booleans()),
+    st.tuples(st.just("hang"), st.sampled_from(CHANNELS)),
     st.tuples(st.just("reload")),
     st.tuples(st.just("clock"), st.sampled_from([-600.0, 3600.0])),
 )
@@ -43,6 +45,7 @@ class Run:
         self.over: set[str] = set()
         self.messages = 0
         self.crashes = 0
+        self.gates: list[threading.Event] = []
 
     def do(self, event: tuple[Any, ...]) -> None:
         kind, *values = event
@@ -83,8 +86,21 @@ class Run:
     def do_work(self, name: str) -> None:
         self.channels[name].answer = None
 
+    def do_hang(self, name: str) -> None:
+        """Let what is sent from now on arrive no sooner than something else is set."""
+        self.gates.append(threading.Event())
+        self.channels[name].answer = self.gates[-1]
+
     def do_pass(self, seconds: float) -> None:
-        self.office.turn(seconds)
+        if self.gates:
+            self.office.step(seconds)
+        else:
+            self.office.turn(seconds)
+
+    def free(self) -> None:
+        """Let go of everything that hangs."""
+        for gate in self.gates:
+            gate.set()
 
     def do_crash(self, begun: bool) -> None:
         if begun:
@@ -103,6 +119,7 @@ class Run:
     def end(self) -> None:
         for name in CHANNELS:
             self.do_work(name)
+        self.free()
         self.do_reload()
         for _ in range(16):
             self.office.turn(HOUR_S)
@@ -117,7 +134,12 @@ class Run:
         )
         for key in self.opened.keys() - self.over:
             assert f"about {key}" in text, key
-        assert max(arrived.values(), default=0) <= 1 + self.crashes
+        # What was given up while it hung, and came to its end after all, is there twice.
+        assert max(arrived.values(), default=0) <= 1 + self.crashes + len(self.gates)
+        for channel in self.channels.values():
+            for key in self.over if not (self.crashes or self.gates) else ():
+                told = [m.id for m in channel.got if key in {m.id, m.thread}]
+                assert f"{key}-over" not in told[:-1], told
         for key in self.opened:
             for row in office.rows(key):
                 assert row.state == "sent" or row.error, row
@@ -141,4 +163,5 @@ def test_no_order_of_events_loses_an_alert(
             run.end()
             run.check()
         finally:
+            run.free()
             run.office.close()
