@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import smtplib
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, Final
+
+MOST_BYTES: Final = 1 << 20
+"""No answer of a mail server is as long."""
 
 
 class Client(smtplib.SMTP):
@@ -55,15 +59,49 @@ class Client(smtplib.SMTP):
         timer = threading.Timer(max(0.0, self._ends_s - time.monotonic()), cut)
         timer.daemon = True
         timer.start()
+        if self.file is None:
+            self.file = self.sock.makefile("rb")
+        whole, bounded = self.file, _Bounded(self.file)
+        self.file = bounded
         try:
             return super().getreply()
         except (smtplib.SMTPServerDisconnected, OSError):
             if over.is_set():
                 raise TimeoutError from None
+            if bounded.left <= 0:
+                raise OSError(errno.EMSGSIZE, "its answer has no end") from None
             raise
         finally:
+            if self.file is bounded:
+                self.file = whole
             timer.cancel()
             line.close()
+
+
+class _Bounded:
+    """What a server says, up to a bound for one answer: the library keeps every line of it."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+        self.left = MOST_BYTES
+
+    def readline(self, most: int = -1) -> bytes:
+        """Return the next line.
+
+        Raises
+        ------
+        OSError
+            The answer is longer than any that is meant.
+        """
+        said: bytes = self._whole.readline(most)
+        self.left -= len(said)
+        if self.left <= 0:
+            raise OSError(errno.EMSGSIZE, "its answer has no end")
+        return said
+
+    def close(self) -> None:
+        """Close what is read from."""
+        self._whole.close()
 
 
 class TlsClient(Client, smtplib.SMTP_SSL):
