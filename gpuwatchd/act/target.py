@@ -112,7 +112,8 @@ class Target:
         if self.key.started_at_s is None:
             raise TargetChanged(f"it is not known when pid {pid} was started, nor who it is")
         known = self._booted_at_s is not None
-        if abs(started_at_s - self.key.started_at_s) > (SAME_S if known else SAME_LOOSELY_S):
+        # Written so that a time that is no number is nobody's, either.
+        if not abs(started_at_s - self.key.started_at_s) <= (SAME_S if known else SAME_LOOSELY_S):
             raise TargetChanged(f"pid {pid} belongs to another process now: {self.name}")
         if uid != os.getuid():
             raise NotAllowed(
@@ -193,7 +194,7 @@ def _open(pid: int) -> int | None:
         return None
     try:
         return os.pidfd_open(pid)
-    except ProcessLookupError as error:
+    except (ProcessLookupError, OverflowError) as error:
         raise TargetGone(f"pid {pid} has ended") from error
     except OSError:
         # An old kernel, a sandbox, or no descriptor to spare: the comparison must do.

@@ -178,3 +178,16 @@ def test_psutil_tells_the_same_where_there_is_no_proc(monkeypatch: pytest.Monkey
             pass
     with pytest.raises(TargetGone), Target(key):
         pass
+
+
+@pytest.mark.parametrize("pid", [2**31, 2**40, 2**80])
+def test_a_number_that_no_process_can_have_is_gone(pid: int) -> None:
+    with pytest.raises(TargetGone), Target(ProcessKey(pid=pid, started_at_s=1.0)):
+        pass
+
+
+def test_a_start_that_is_no_number_is_nobodys() -> None:
+    with job() as process:
+        key = ProcessKey(pid=process.pid, started_at_s=float("nan"))
+        with pytest.raises(TargetChanged), Target(key):
+            pass
