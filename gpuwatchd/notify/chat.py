@@ -280,7 +280,7 @@ def _prepared(service: Any, message: Message) -> Any:
     """Return the service, told which incident this is about where it has such a thing.
 
     PagerDuty adds what has the same key to the incident that is open, and with ``?action=map`` ends
-    it on recovery: not on that of one alert out of several.
+    it on recovery: not on that of one alert out of several, and not when the job has crashed.
     """
     if getattr(service, "dedup", "") is None:
         service.dedup = message.id if message.others_open else message.thread or message.id
@@ -289,7 +289,9 @@ def _prepared(service: Any, message: Message) -> Any:
 
 def _type(apprise: Any, message: Message) -> Any:
     if message.notice == "resolved":
-        return apprise.NotifyType.SUCCESS
+        # What probably ran out of memory keeps its severity: a crash keeps a page open.
+        over = message.severity == "info"
+        return apprise.NotifyType.SUCCESS if over else apprise.NotifyType.FAILURE
     return getattr(apprise.NotifyType, _TYPES[message.severity])
 
 
