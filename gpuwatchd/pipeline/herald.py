@@ -111,10 +111,9 @@ class Herald:
         self.failing: dict[str, str] = {}
         """Alert key -> why no message could be made of it."""
 
-    @property
-    def busy(self) -> bool:
-        """Whether there is anything to announce even where no alert is given."""
-        return bool(self._open or self._bygone.owing)
+    def is_busy(self, source: str) -> bool:
+        """Say whether a source has anything to announce even where no alert is given."""
+        return source in self._open or bool(self._bygone.owing)
 
     def resume(self, over: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
         """Take up what an earlier run left.

@@ -323,7 +323,7 @@ class Pipeline:
     def _tell(
         self, label: str, bearers: Sequence[Bearer], changed: list[Alert], now_s: float
     ) -> list[Decision]:
-        if not (bearers or changed or self.herald.busy):
+        if not (bearers or changed or self.herald.is_busy(label)):
             return []  # As in most ticks.
         told = partial(self.herald.announce, label, bearers, changed, now_s)
         return self._guard("policy", told) or []
