@@ -145,7 +145,8 @@ def _overtaken(group: Iterable[Delivery]) -> tuple[list[Delivery], list[Delivery
     older: list[Delivery] = []
     newer: list[Delivery] = []
     told: set[str] = set()
-    for one in sorted(group, key=lambda one: (one.created_at_s, one.row or 0), reverse=True):
+    # Reversed after sorting: of two made in the same instant the one made later is the newer one.
+    for one in sorted(group, key=lambda one: (one.created_at_s, one.row or 0))[::-1]:
         if newer and _keys(one) <= told:
             older.append(one)
         else:
