@@ -121,9 +121,11 @@ class Daemon:
         The configuration at start.
     reload
         Reads it again on SIGHUP; raises ConfigError when the new one is bad.
+    file
+        The only file that it is read from; None: the usual ones.
     """
 
-    def __init__(self, loaded: config.Loaded, *, reload: Any) -> None:
+    def __init__(self, loaded: config.Loaded, *, reload: Any, file: Path | None = None) -> None:
         self.config = self._begun = loaded.config
         self._reload = reload
         self._bell = Bell()
@@ -153,6 +155,7 @@ class Daemon:
             fresh=lambda position: chosen.make(self._chosen[position].word, self._begun.sources),
             absences=lambda whys: chosen.absences(zip(self._chosen, whys, strict=True)),
         )
+        self.pipeline.pressed.file = None if file is None else file.absolute()
         self.letting_go = LettingGo(self.runtime_dir, self.pipeline.workers.values())
         self.pipeline.extra_problems = self._warnings
 
@@ -355,7 +358,7 @@ def command(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     loaded = config.load(file, overrides=overrides)
     process.set_up_logging(loaded.config.daemon.log_level)
-    daemon = Daemon(loaded, reload=lambda: config.load(file, overrides=overrides))
+    daemon = Daemon(loaded, reload=lambda: config.load(file, overrides=overrides), file=file)
     return daemon.run(once=once)
 
 

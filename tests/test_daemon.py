@@ -316,3 +316,22 @@ def test_with_closed_standard_streams_no_file_of_ours_takes_their_place(tmp_path
     finally:
         process.terminate()
         assert process.wait(10) == 0
+
+
+def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[daemon]\ninterval = '1s'\n")
+    program = (
+        "import sys; from gpuwatchd import daemon\n"
+        "daemon.Daemon.run = lambda self, **_: print(self.pipeline.pressed.file)\n"
+        "sys.exit(daemon.main(sys.argv[1:]))"
+    )
+
+    def opens_with(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", program, "--source", "simulate", *words],
+            env=environ(tmp_path, PYTHONPATH=str(Path(__file__).parents[1])),
+            cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+        ).stdout.strip()  # fmt: skip
+
+    assert opens_with("--config", "mine.toml") == str(tmp_path / "mine.toml")
+    assert opens_with() == "None"

@@ -31,6 +31,7 @@ from gpuwatchd.store.actions import Action
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.config import Config
@@ -169,6 +170,8 @@ class Pressed:
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self.file: Path | None = None
+        """The only file that settings are read from, where there is one: absolute."""
         self._waiting: queue.Queue[Pressing] = queue.Queue(maxsize=_WAITING)
         self._silencing = silencing
         self._shelf = shelf
@@ -273,10 +276,12 @@ class Pressed:
         if not key:
             command = ["gpuwatchctl", "alerts"]
         chosen = self.config.notify.desktop.terminal
+        # What it shows is to follow our settings, wherever they are read from.
+        given = [] if self.file is None else ["--config", str(self.file)]
 
         def work() -> None:
             try:
-                self._windows.append(terminal.show(command, chosen))
+                self._windows.append(terminal.show([command[0], *given, *command[1:]], chosen))
             except GpuwatchdError as error:
                 said = f"{sentence(error.message)} Type this in a terminal:"
                 head = "No window could be opened"

@@ -6,6 +6,7 @@ import shlex
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,7 +27,6 @@ from tests.store.world import T0, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from gpuwatchd.model import Alert, Button, ButtonName, Message
     from gpuwatchd.store.writer import History
@@ -175,9 +175,13 @@ def test_show_opens_a_terminal_with_the_explanation(
     monkeypatch.setattr(terminal, "show", show)
     world.press("show", alert(notices=1))
     world.press("show", alert(notices=1, key="leak:gone"), known=[])
+    # With the file that the daemon was given.
+    world.pressed.file = Path("/etc/mine here.toml")
+    world.press("show", alert(notices=1, key="leak:here"))
     assert opened_with == [
         ["gpuwatchctl", "explain", "leak:x"],
         ["gpuwatchctl", "alerts", "show", "leak:gone"],
+        ["gpuwatchctl", "--config", "/etc/mine here.toml", "explain", "leak:here"],
     ]
     assert world.said == []
 
@@ -189,6 +193,7 @@ def test_without_a_terminal_the_command_is_said(
         raise NotAllowed("no display to open a terminal on")
 
     monkeypatch.setattr(terminal, "show", show)
+    world.pressed.file = Path("/etc/mine.toml")
     world.press("show", alert(notices=1))
     (said,) = world.said
     assert "No display" in said.body
