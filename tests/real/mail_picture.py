@@ -91,7 +91,9 @@ def leak(now_s: float, *, rate_mb_per_min: float = 50.0) -> tuple[Alert, Track]:
 def letter(now_s: float, **changes: Any) -> Message:
     """Return the message of that leak."""
     raised, track = leak(now_s)
-    press = Button(name="checkpoint", label="Ask to save", command="gpuwatchctl checkpoint 4711")
+    press = Button(
+        name="checkpoint", label="Ask to save", command="gpuwatchctl ask-checkpoint 4711"
+    )
     message = messages.compose(
         raised, "firing", now_s=now_s, chart=chart(track, raised), buttons=(press,), host="lab3"
     )

@@ -93,7 +93,7 @@ def test_the_text_alone_is_enough_to_act_on(
     text = mailbox.mails[0].get_body(("plain",)).get_content()
     for needed in (
         "python train.py[4711] of alice", "MB/min", "Full in", "of 23.6 GiB", "$25.28",
-        "gpuwatchctl explain 4711", "gpuwatchctl snooze", "gpuwatchctl checkpoint 4711",
+        "gpuwatchctl explain 4711", "gpuwatchctl snooze", "gpuwatchctl ask-checkpoint 4711",
     ):  # fmt: skip
         assert needed in text
     assert re.search("[▁▂▃▄▅▆▇█]{20}", text)
