@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.model import Device, ProcessInfo
+    from gpuwatchd.store.deeds import Deed
     from gpuwatchd.store.reader import DeviceRow, Event, ProcessRow, Reader, Segment
 
 _DAY_S = 86400.0
@@ -90,7 +91,7 @@ def command(  # noqa: PLR0917 - one argument per flag
             Found(
                 device,
                 rows[device.uid],
-                _events(history, device, since_s, until_s),
+                _happened(history, device, (since_s, until_s), pids, jobs=events),
                 _infos(history, since_s, pids),
             )
             for device in devices
@@ -135,11 +136,26 @@ def _infos(history: Reader, since_s: float, pids: Sequence[int]) -> list[Process
     return [info for info in history.processes(since_s) if info.key.pid in pids] if pids else []
 
 
-def _events(history: Reader, device: Device, since_s: float, until_s: float) -> list[Record]:
-    """Return what happened to a device, to its card, and to time itself, oldest first."""
+def _happened(
+    history: Reader,
+    device: Device,
+    span: tuple[float, float],
+    pids: Sequence[int],
+    *,
+    jobs: bool,
+) -> list[Record]:
+    """Return what happened to a device, to its card, to time and, if asked, to its jobs' work."""
+    since_s, until_s = span
     mine = {device.uid, device.parent_uid, None}
     happened = [_event(event) for event in history.events(since_s) if event.device_uid in mine]
     happened += [_segment(one) for one in history.segments(since_s)]
+    if jobs:
+        happened += [
+            _deed(one)
+            for one in history.deeds(since_s)
+            if (not one.device_uids or device.uid in one.device_uids)
+            and (not pids or (one.process is not None and one.process.pid in pids))
+        ]
     end = units.instant(until_s) or ""
     return sorted((one for one in happened if one["at"] < end), key=lambda one: one["at"])
 
@@ -159,6 +175,22 @@ def _segment(one: Segment) -> Record:
     if one.gap_s is not None:
         said += f", {units.duration(one.gap_s)} are missing"
     return {"at": units.instant(one.at_s), "kind": text.clean(one.reason), "text": said}
+
+
+def _deed(one: Deed) -> Record:
+    """Return what was asked of a job, or that it saved: with who it is, and who did or said it."""
+    key, name = one.process, text.clean(one.name)
+    whom = "a process" if key is None else f"{name}[{key.pid}]" if name else f"pid {key.pid}"
+    by = f" by {text.clean(one.who)}" if one.who else ""
+    said = f": {text.clean(one.result)}" if one.result else ""
+    return {
+        "at": units.instant(one.at_s),
+        "kind": one.kind,
+        "text": f"{whom}{by}{said}",
+        "pid": None if key is None else key.pid,
+        "started_at": None if key is None else units.instant(key.started_at_s),
+        "by": text.clean(one.who) or None,
+    }
 
 
 def _nice_bucket(span_s: float) -> float:

@@ -323,7 +323,7 @@ class Pressed:
         if newest is not None and newest.saved_at_s >= asked.at_s - _CLOCKS_S:
             del self._unconfirmed[process]
             by = "as was said" if newest.said_by != "file" else newest.detail or "a new file"
-            result = f"has saved: {by}"
+            result = f"{actions.SAVED}: {by}"
             self._write(process, "done", result, now_s)
             self._answer(asked.message, "It has saved", by)
         elif not 0 <= now_s - asked.at_s < CONFIRM_S:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Phase = Literal["asked", "done", "refused"]
+SAVED = "has saved"
+"""Begins the result of a further row "done": the checkpoint that was asked for has been seen."""
 
 
 class Action(Value, frozen=True, kw_only=True):

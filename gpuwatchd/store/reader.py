@@ -13,6 +13,7 @@ from gpuwatchd.model import ProcessKey, Value
 from gpuwatchd.store import (
     checkpoints,
     decided,
+    deeds,
     entry,
     occupied,
     profiles,
@@ -270,6 +271,10 @@ class Reader:
     def checkpoints(self) -> list[Checkpoint]:
         """Return when jobs saved their work, oldest first."""
         return self._guarded(lambda: checkpoints.load(self._connection))
+
+    def deeds(self, since_s: float = 0.0) -> list[deeds.Deed]:
+        """Return what was asked of jobs, and when they saved, since then, oldest first."""
+        return self._guarded(lambda: deeds.load(self._connection, since_s))
 
     def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held]:
         """Return who held what on a device, minute by minute, in any order."""

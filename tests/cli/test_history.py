@@ -18,6 +18,7 @@ from gpuwatchd.ctl import history, history_tables, main, output
 from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
+from gpuwatchd.store import actions, checkpoints
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
@@ -221,3 +222,41 @@ def test_what_it_writes_is_a_log_that_analyze_reads(
     if of_process:
         who = subject["process"]
         assert (who["pid"], who["name"]) == (4711, "python")
+
+
+def test_what_was_asked_of_jobs_and_when_they_saved_is_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    end_s = _record({})
+    other = ProcessKey(pid=5, started_at_s=7.0)
+    steps: list[tuple[float, actions.Phase, str]] = [
+        (end_s - 90.0, "asked", "by gpuwatchctl"),
+        (end_s - 89.0, "done", "asked pid 4711"),
+        (end_s - 60.0, "done", f"{actions.SAVED}: /data/run.pt"),
+    ]
+    for at_s, phase, result in steps:
+        row = actions.Action(
+            at_s=at_s, verb="checkpoint", process=OWNER.key, phase=phase, result=result, who="bob"
+        )
+        actions.add(config.state_dir(), row)
+    for process, who, file in ((OWNER.key, "file", "/data/run\x1b[2J.pt"), (other, "bob", "")):
+        saved = checkpoints.Checkpoint(
+            process=process, saved_at_s=end_s - 60.0, said_by=who, detail=file
+        )
+        checkpoints.say(config.state_dir(), saved)
+    (one,) = _data(capsys, "--events")
+    found = [event for event in one["events"] if "pid" in event]
+    assert [(event["kind"], event["pid"], event["by"]) for event in found] == [
+        ("ask-to-save", 4711, "bob"),
+        ("asked-to-save", 4711, "bob"),
+        ("saved", 4711, None),
+        ("saved", 5, "bob"),
+    ]
+    shown = " ".join(_shown(capsys, "--events").split())
+    assert "asked-to-save: python[4711] by bob: asked pid 4711" in shown
+    assert "saved: python[4711]: /data/run.pt" in shown
+    assert "saved: pid 5 by bob" in shown
+    assert "saved: pid 5" not in _shown(capsys, "--events", "--pid", "4711")
+    assert _shown(capsys, "--events", "--format", "csv").count("saved,") == 2
+    # Beside the memory are what happened to the device and to time alone.
+    assert "to-save" not in _shown(capsys, "--wide")
