@@ -27,6 +27,8 @@ _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 _OVERTAKEN = "overtaken by a later message of the same incident"
 _OVER = "over before it could be told"
 _DROPPED = "not sent: "
+TAKEN_OUT = "is not configured"
+"""How the reason ends of what was meant for a channel that is in use no more."""
 
 
 class Plan(NamedTuple):

@@ -17,7 +17,7 @@ from gpuwatchd import text
 from gpuwatchd.errors import GpuwatchdError, NotifyError
 from gpuwatchd.model import Availability
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.backlog import digest, leaves_with_others
+from gpuwatchd.notify.backlog import TAKEN_OUT, digest, leaves_with_others
 from gpuwatchd.notify.lane import Lane
 from gpuwatchd.registry import load
 
@@ -201,7 +201,7 @@ class Courier:
             self._held.add(key)
         lane = self._lanes.get(delivery.channel)
         if lane is None:
-            why = f"channel {text.clean(delivery.channel)} is not configured"
+            why = f"channel {text.clean(delivery.channel)} {TAKEN_OUT}"
             self._report(_failed(delivery, NotifyError(why, permanent=True), self._clock()))
             return True
         if delivery.dry_run:

@@ -19,7 +19,7 @@ from gpuwatchd.notify import backlog
 from gpuwatchd.policy.rules import RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gpuwatchd.config import PolicySection
     from gpuwatchd.model import Delivery, Message
@@ -96,7 +96,7 @@ class Letters:
                 following = next(
                     (
                         name
-                        for name in section.fallback
+                        for name in _next(letter.values(), section)
                         if name not in letter and _is_for(section, name, meant)
                     ),
                     None,
@@ -127,6 +127,15 @@ def _given_up(
         return True
     tried = one.error is not None and not backlog.is_held(one)
     return tried and waits(one) and lost(one)
+
+
+def _next(letter: Collection[Delivery], section: PolicySection) -> tuple[str, ...]:
+    """Return the channels that may stand in for those of a letter.
+
+    The regular ones, too, where its own were taken out of the settings while it waited.
+    """
+    gone = all((one.error or "").endswith(backlog.TAKEN_OUT) for one in letter)
+    return (*section.channels, *section.fallback) if gone else section.fallback
 
 
 def _is_for(section: PolicySection, channel: str, meant: Delivery) -> bool:

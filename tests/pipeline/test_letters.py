@@ -50,6 +50,15 @@ def turn(
     return made, letters
 
 
+def test_a_channel_that_was_taken_out_leaves_its_messages_to_those_in_use() -> None:
+    now = PolicySection(channels=("email",), fallback=("chat",))
+    gone = delivery(state="failed", error="channel desktop is not configured")
+    made, _ = turn(gone, section=now)
+    assert [(one.channel, one.fallback_of) for one in made.new] == [("email", "desktop")]
+    made, _ = turn(delivery(state="failed"), section=now)
+    assert [one.channel for one in made.new] == ["chat"]
+
+
 def test_the_first_fallback_gets_the_same_message_as_a_new_row() -> None:
     made, letters = turn(delivery())
     (new,) = made.new
