@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         ServerReading,
         Silence,
     )
-    from gpuwatchd.store.live import LiveState
+    from gpuwatchd.store.live import LiveState, Lost
 
 FRESH_INTERVALS = 3
 """A state older than this many sampling intervals is not live any more."""
@@ -66,7 +66,7 @@ class View:
         "state-file", "database" or "direct".
     stale_s
         Age of the readings in seconds.
-    devices, alerts, holdings, servers, channels, untold, silences
+    devices, alerts, holdings, servers, channels, untold, lost, silences
         As in the live state; alerts are the open ones.
     released_until_s
         Until when (epoch seconds) the GPUs are let go on request; None where they are not.
@@ -86,6 +86,7 @@ class View:
         self.servers: tuple[ServerReading, ...] = ()
         self.channels: tuple[ChannelHealth, ...] = ()
         self.untold: tuple[str, ...] = ()
+        self.lost: tuple[Lost, ...] = ()
         self.silences: tuple[Silence, ...] = ()
         self.daemon = Daemon()
         self.released_until_s: float | None = None
@@ -172,6 +173,7 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     view.holdings = state.holdings
     view.servers = state.servers
     view.channels, view.untold, view.silences = state.channels, state.untold, state.silences
+    view.lost = state.lost
     view.daemon = daemon
     if any(d.reading is not None and d.reading.state == "released" for d in state.devices):
         view.released_until_s = released_until_s()

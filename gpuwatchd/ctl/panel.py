@@ -92,7 +92,7 @@ def show(
 ) -> None:
     """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
     _banner(out, view)
-    if view.untold:
+    if view.untold or view.lost:
         from gpuwatchd.ctl import unheard  # noqa: PLC0415 - only where nobody was told
 
         unheard.banner(out, view)
@@ -114,7 +114,7 @@ def show(
 
 def _problems(view: View) -> Sequence[str]:
     """Return what is missing or broken, without what the banner has said."""
-    if not view.untold:
+    if not (view.untold or view.lost):
         return view.daemon.problems
     from gpuwatchd.ctl import unheard  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ServerReading,
         Silence,
     )
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.live import LiveDevice, LiveProcess, Lost
 
 
 def live_device_json(item: LiveDevice) -> dict[str, Any]:
@@ -221,7 +221,20 @@ def beside(view: View) -> dict[str, Any]:
         "servers": [server_json(server) for server in view.servers],
         "channels": [channel_json(channel) for channel in view.channels],
         "untold": [text.clean(key) for key in view.untold],
+        "lost": [lost_json(one) for one in view.lost],
         "silences": [silence_json(one) for one in view.silences],
+    }
+
+
+def lost_json(one: Lost) -> dict[str, Any]:
+    """Return an alert that was over before anybody could be told."""
+    return {
+        "key": text.clean(one.key),
+        "id": one.code,
+        "title": text.clean(one.title),
+        "severity": one.severity,
+        "ended": text.clean(one.ended),
+        "ended_at": units.instant(one.ended_at_s),
     }
 
 

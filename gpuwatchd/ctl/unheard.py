@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from gpuwatchd import text, units
 from gpuwatchd.ctl import arrivals, output
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ _NAMED = 3
 
 def banner(out: Out, view: View) -> None:
     """Write which alerts have reached nobody, why, and what to do; nothing when all is well."""
+    if view.lost:
+        _lost(out, view)
     if not view.untold:
         return
     now_s = time.time()
@@ -39,9 +42,30 @@ def banner(out: Out, view: View) -> None:
     )
 
 
+def _lost(out: Out, view: View) -> None:
+    """Write which alerts were over before anybody was told, and what became of them."""
+    count, now_s = len(view.lost), time.time()
+    what = "1 alert was" if count == 1 else f"{count} alerts were"
+    head = f"! {what} over before anybody could be told"
+    out.flow(output.sentence(head, "red-bold"), rest="  ", gap=" ")
+    for one in view.lost[-_NAMED:][::-1]:
+        ended = text.clean(one.ended) or "it is over"
+        said = f"{text.clean(one.title)} ({one.code}): {ended}"
+        at = units.clock(one.ended_at_s, now_s=now_s)
+        parts = [(at, ""), *output.sentence(said, "yellow")]
+        parts.append((f"gpuwatchctl alerts show {one.code}", "cyan"))
+        out.flow(parts, first="  ", rest="    ", gap=" ")
+    if count > _NAMED:
+        more = [(f"and {count - _NAMED} more:", ""), ("gpuwatchctl alerts --all", "cyan")]
+        out.flow(more, first="  ", rest="    ", gap=" ")
+    if not view.untold:
+        for line in arrivals.failing(view.channels, now_s=now_s):
+            out.flow(output.sentence(line, "yellow"), first="  ", rest="    ", gap=" ")
+
+
 def is_said(problem: str, view: View) -> bool:
     """Say whether the banner has told a problem already."""
-    return bool(view.untold) and any(
+    return bool(view.untold or view.lost) and any(
         channel.ok is False and problem.startswith(f"channel {channel.name} does not deliver")
         for channel in view.channels
     )

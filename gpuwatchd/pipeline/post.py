@@ -18,6 +18,7 @@ from gpuwatchd.config import PolicySection
 from gpuwatchd.notify import backlog
 from gpuwatchd.notify.outbox import RETRY_S, made_at, retry_at
 from gpuwatchd.pipeline.letters import Letters, quieted
+from gpuwatchd.pipeline.losses import Losses
 from gpuwatchd.pipeline.reach import Channels, Reach
 from gpuwatchd.pipeline.ruling import local
 
@@ -96,6 +97,7 @@ class Post:
         self._changed: list[Delivery] = []
         self._letters = Letters()
         self._reach = Reach(None if history is None else history.opened_at_s)
+        self.losses = Losses(history, self._reach)
         self._channels = Channels()
         self._health: tuple[ChannelHealth, ...] | None = None
 

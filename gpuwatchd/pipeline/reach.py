@@ -37,10 +37,13 @@ class Reach:
 
     def __init__(self, opened: Callable[[str], float | None] | None) -> None:
         self._opened = opened
+        self.changes = 0
+        """Counts what may change whom nobody was told of."""
         self._words: dict[str, _Word] = {}
 
     def note(self, delivery: Delivery) -> None:
         """Take in how a delivery stands now."""
+        self.changes += 1
         if backlog.is_dropped(delivery):
             return
         for key in (delivery.alert_key, *delivery.message.also):
@@ -67,6 +70,7 @@ class Reach:
         for key, word in list(self._words.items()):
             if self._opened is not None and self._opened(key) != word.opened_at_s:
                 del self._words[key]
+                self.changes += 1
             elif word.failed and not word.told:
                 found.append(key)
         return tuple(found)

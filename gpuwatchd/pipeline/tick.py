@@ -377,9 +377,9 @@ class Pipeline:
             holdings=self.holdings.found,
             silences=self.silencing.active,
             channels=self.post.health(),
-            untold=self.post.untold(),
+            untold=self.post.untold(), lost=self.post.losses.lost(now_s),
             servers=self.serving.readings,
-        )
+        )  # fmt: skip
 
     def close(self) -> None:
         """Write what is left, leave a last live state that says so, and stop reading.

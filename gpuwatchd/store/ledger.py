@@ -61,6 +61,11 @@ class Ledger:
             self._segments or self._events or self._alerts or self._deliveries or self._decisions
         )
 
+    @property
+    def telling(self) -> bool:
+        """Whether an alert or a delivery is not yet written."""
+        return bool(self._alerts or self._deliveries)
+
     def left(self) -> tuple[tuple[int, str, str], ...]:
         """Return (how many, what, the newest of them) of what is not yet written."""
         event = self._events[-1].detail if self._events else ""

@@ -26,6 +26,7 @@ from gpuwatchd.model import (
     Ledger,
     ProcessInfo,
     ServerReading,
+    Severity,
     Silence,
     Value,
 )
@@ -89,6 +90,18 @@ class LiveDevice(Value, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()
 
 
+class Lost(Value, frozen=True, kw_only=True):
+    """An alert that reached nobody before it was over."""
+
+    key: str
+    code: str
+    title: str
+    severity: Severity
+    ended: str
+    """What became of it."""
+    ended_at_s: float
+
+
 class LiveState(Value, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -111,6 +124,8 @@ class LiveState(Value, frozen=True, kw_only=True):
     channels: tuple[ChannelHealth, ...] = ()
     untold: tuple[str, ...] = ()
     """Keys of open alerts that were to be told and have reached nobody so far."""
+    lost: tuple[Lost, ...] = ()
+    """Alerts that have reached nobody and are over, badly, since less than a day."""
     silences: tuple[Silence, ...] = ()
     """Those in force."""
 

@@ -25,6 +25,15 @@ _OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
   OR id IN (SELECT t.delivery FROM told t JOIN alert a ON a.key = t.alert_key
     WHERE a.resolved_ts_ms IS NULL AND delivery.created_ts_ms >= a.opened_ts_ms)"""
 
+_UNHEARD = """resolved_ts_ms >= ? AND EXISTS (
+    SELECT 1 FROM delivery d WHERE d.attempts > 0 AND d.created_ts_ms >= alert.opened_ts_ms
+    AND (d.alert_key = alert.key
+      OR d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))
+  AND NOT EXISTS (
+    SELECT 1 FROM delivery d WHERE d.state = 'sent' AND d.created_ts_ms >= alert.opened_ts_ms
+    AND (d.alert_key = alert.key
+      OR d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))"""
+
 
 class Notice(NamedTuple):
     """One message that was made, by however many channels it was to leave."""
@@ -135,6 +144,20 @@ class Telling(ABC):
         except sqlite3.Error as error:
             self._health.failed(error)
             return []
+
+    def unheard_since(self, since_s: float) -> list[Alert] | None:
+        """Return the alerts that ended since then, were tried to be told, and reached nobody.
+
+        None while that cannot be known: not everything is written, or the file cannot be read.
+        """
+        self._own()
+        if self._connection is None or self._ledger.telling:
+            return None
+        try:
+            return rows.load_alerts(self._connection, _UNHEARD, (round(since_s * 1000),))[0]
+        except sqlite3.Error as error:
+            self._health.failed(error)
+            return None
 
     def last_delivered(self) -> dict[str, float]:
         """Return channel -> when it last delivered, epoch seconds."""

@@ -79,7 +79,7 @@ def test_devices_have_the_shape_of_the_contract(
 ) -> None:
     world.write()
     answer = _ask(capsys, verb)
-    assert set(answer) == HEAD | {"holdings", "servers", "channels", "untold", "silences"}
+    assert set(answer) == HEAD | {"holdings", "servers", "channels", "untold", "lost", "silences"}
     assert (answer["verb"], answer["source"]) == (verb, "state-file")
     assert set(answer["daemon"]) == {
         "running", "pid", "version", "started_at", "last_sample_at", "problems",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.ctl import main
 from gpuwatchd.model import ChannelHealth, Matcher, Silence
+from gpuwatchd.store.live import Lost
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -63,6 +64,29 @@ def test_an_alert_that_reached_nobody_is_the_first_thing(
         assert text.count(SMTP) == 1
         assert "problem: the disk is full" in text
         assert "reached nobody" in text[at + 40 :]
+
+
+def test_what_was_over_before_anybody_could_be_told_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lost = Lost(
+        key="leak:GPU-1/99@1.0", code="b12345", title="GPU 0 (A100): \x1b[2Jpython[99] of alice",
+        severity="critical", ended="it ended near the limit: probably out of memory",
+        ended_at_s=time.time() - 3600.0,
+    )  # fmt: skip
+    problem = f"channel email does not deliver: {SMTP}"
+    world.write(lost=(lost,), channels=(_down(),), problems=(problem,))
+    text = " ".join(_shown(capsys, "status").split())
+    at = text.index("! 1 alert was over before anybody could be told")
+    assert at < text.index("python[99] of alice (b12345): it ended near the limit")
+    assert "gpuwatchctl alerts show b12345" in text
+    assert text.count(SMTP) == 1
+    answer = json.loads(_shown(capsys, "status", "--json"))
+    (said,) = answer["lost"]
+    assert (said["id"], said["key"], said["ended"]) == (lost.code, lost.key, lost.ended)
+    assert answer["untold"] == []
+    world.write(lost=(lost,) * 5)
+    assert "and 2 more: gpuwatchctl alerts --all" in " ".join(_shown(capsys, "status").split())
 
 
 def test_there_is_no_banner_when_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:

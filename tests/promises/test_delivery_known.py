@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gpuwatchd.pipeline.endings import CRASHED
+from tests.making import alert
 from tests.promises.post_office import DOWN, WRONG, Channel, Office
 from tests.store.world import T0
 
@@ -79,3 +81,63 @@ def test_the_health_of_channels(office: Callable[..., Office]) -> None:
     one.die()
     one.begin()
     assert one.post.health()[1].delivered_at_s == T0 + 120
+
+
+def _over(one: Office, key: str, ended: str, **fields: Any) -> None:
+    """End an alert that nobody heard of: nobody is told of that either."""
+    told = alert(
+        key=key, opened_at_s=T0, firing_at_s=T0, changed_at_s=one.time.now_s, state="resolved",
+        resolved_at_s=one.time.now_s, ended=ended, **fields,
+    )  # fmt: skip
+    one.history.apply([told], [])
+    one.turn()
+
+
+def _lost(one: Office) -> list[tuple[str, str]]:
+    one.post.untold()  # as each tick asks first
+    return [(lost.key, lost.ended) for lost in one.post.losses.lost(one.time.now_s)]
+
+
+def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
+    office: Callable[..., Office],
+) -> None:
+    mail = Channel("email")
+    mail.answer = DOWN
+    one = office(mail)
+    for key in ("calm", "crashed", "page"):
+        one.tell(key)
+    one.turn()
+    assert (len(one.post.untold()), _lost(one)) == (3, [])
+    _over(one, "calm", "it does not grow any more")
+    _over(one, "crashed", CRASHED)
+    _over(one, "page", "its process has ended", severity="critical")
+    expected = [("crashed", CRASHED), ("page", "its process has ended")]
+    assert (one.post.untold(), _lost(one)) == ((), expected)
+    one.die()
+    one.begin()
+    assert _lost(one) == expected
+    # What was about others is no word on these.
+    mail.answer = None
+    one.tell("other")
+    one.turn()
+    assert _lost(one) == expected
+    one.tell("summary", thread="crashed", notice="digest")
+    one.turn()
+    assert _lost(one) == [expected[1]]
+    one.time.pass_s(86400.0)
+    assert _lost(one) == []
+    one.die()
+    one.begin()
+    assert _lost(one) == []
+
+
+def test_what_was_told_before_its_end_is_not_lost(office: Callable[..., Office]) -> None:
+    mail = Channel("email")
+    one = office(mail)
+    one.tell("b", also=("a",))
+    one.turn()
+    _over(one, "a", CRASHED)
+    assert _lost(one) == []
+    one.die()
+    one.begin()
+    assert _lost(one) == []
