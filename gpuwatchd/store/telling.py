@@ -25,14 +25,11 @@ _OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
   OR id IN (SELECT t.delivery FROM told t JOIN alert a ON a.key = t.alert_key
     WHERE a.resolved_ts_ms IS NULL AND delivery.created_ts_ms >= a.opened_ts_ms)"""
 
-_UNHEARD = """resolved_ts_ms >= ? AND EXISTS (
-    SELECT 1 FROM delivery d WHERE d.attempts > 0 AND d.created_ts_ms >= alert.opened_ts_ms
-    AND (d.alert_key = alert.key
-      OR d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))
-  AND NOT EXISTS (
-    SELECT 1 FROM delivery d WHERE d.state = 'sent' AND d.created_ts_ms >= alert.opened_ts_ms
-    AND (d.alert_key = alert.key
-      OR d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))"""
+_ABOUT_IT = """(d.alert = alert.id OR (d.created_ts_ms >= alert.opened_ts_ms
+      AND d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))"""
+_UNHEARD = f"""resolved_ts_ms >= ?
+  AND EXISTS (SELECT 1 FROM delivery d WHERE d.attempts > 0 AND {_ABOUT_IT})
+  AND NOT EXISTS (SELECT 1 FROM delivery d WHERE d.state = 'sent' AND {_ABOUT_IT})"""  # noqa: S608
 
 
 class Notice(NamedTuple):

@@ -99,6 +99,7 @@ class Office:
     def tell(self, name: str, *channels: str, thread: str | None = None, **fields: Any) -> None:
         """Decide to tell; ``name`` is the id of the message and, by its thread, the alert's key."""
         held, until_s = fields.pop("held", ""), fields.pop("until_s", None)
+        about_s = fields.pop("about_s", T0)
         values = {"notice": "firing", "severity": "warning", **fields}
         key = thread or name
         message = Message(
@@ -117,7 +118,7 @@ class Office:
             )
             for channel in channels or self.policy.channels
         ]
-        told = alert(key=key, opened_at_s=T0, firing_at_s=T0, changed_at_s=T0)
+        told = alert(key=key, opened_at_s=about_s, firing_at_s=about_s, changed_at_s=about_s)
         if message.notice == "resolved":
             told = msgspec.structs.replace(told, state="resolved", resolved_at_s=self.time.now_s)
         self.post.send(self.history.apply([told], made))

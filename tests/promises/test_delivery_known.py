@@ -85,10 +85,8 @@ def test_the_health_of_channels(office: Callable[..., Office]) -> None:
 
 def _over(one: Office, key: str, ended: str, **fields: Any) -> None:
     """End an alert that nobody heard of: nobody is told of that either."""
-    told = alert(
-        key=key, opened_at_s=T0, firing_at_s=T0, changed_at_s=one.time.now_s, state="resolved",
-        resolved_at_s=one.time.now_s, ended=ended, **fields,
-    )  # fmt: skip
+    values = {"opened_at_s": T0, "firing_at_s": T0, "changed_at_s": one.time.now_s, **fields}
+    told = alert(key=key, state="resolved", resolved_at_s=one.time.now_s, ended=ended, **values)
     one.history.apply([told], [])
     one.turn()
 
@@ -141,3 +139,14 @@ def test_what_was_told_before_its_end_is_not_lost(office: Callable[..., Office])
     one.die()
     one.begin()
     assert _lost(one) == []
+
+
+def test_the_clock_of_a_source_may_go_ahead_of_ours(office: Callable[..., Office]) -> None:
+    mail = Channel("email")
+    mail.answer = DOWN
+    one = office(mail)
+    ahead_s = T0 + 3600.0
+    one.tell("x", thread="a", about_s=ahead_s)
+    one.turn()
+    _over(one, "a", CRASHED, opened_at_s=ahead_s)
+    assert _lost(one) == [("a", CRASHED)]
