@@ -96,9 +96,9 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     """Return what of the waiting messages is to be sent now, and what never.
 
     Of one incident on one channel only the newest message about each alert is still worth sending;
-    one that is over and whose beginning was never told is not told at all, unless it was held back
-    on purpose: then its end is told. Where one message of a channel is due that is late already,
-    all late ones of that channel are due with it.
+    one that has recovered and whose beginning was never told is not told at all, unless it was held
+    back on purpose: then its end is told. Where one message of a channel is due that is late
+    already, all late ones of that channel are due with it.
 
     Parameters
     ----------
@@ -121,7 +121,9 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
         untold = untold and not any(is_held(one) for one in group)
         told = [_keys(one) for one in newer if one.message.notice != "resolved"]
         for one in newer:
-            over = one.message.notice == "resolved" and untold
+            # What probably ran out of memory keeps its severity: it is told, however late.
+            harmless = one.message.notice == "resolved" and one.message.severity == "info"
+            over = harmless and untold
             if over and not any(_keys(one) & keys for keys in told):
                 drop.append(dropped(one, _OVER))
             else:

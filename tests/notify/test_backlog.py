@@ -89,7 +89,7 @@ def test_channels_do_not_overtake_each_other() -> None:
 
 
 def test_what_began_and_ended_untold_is_not_told() -> None:
-    over = waiting("over", incident="first", notice="resolved", age_s=10)
+    over = waiting("over", incident="first", notice="resolved", severity="info", age_s=10)
     made = plan([waiting("first", age_s=50), over], NOW_S)
     assert (made.submit, names(made.drop)) == ([], ["first", "over"])
     # Its beginning was told: then its end is told too.
@@ -97,6 +97,12 @@ def test_what_began_and_ended_untold_is_not_told() -> None:
     repeat = waiting("repeat", incident="first", notice="repeat", age_s=30)
     made = plan([repeat, over], NOW_S)
     assert (names(made.submit), names(made.drop)) == (["over"], ["repeat"])
+
+
+def test_what_probably_ran_out_of_memory_is_told_however_late() -> None:
+    crashed = waiting("over", incident="first", notice="resolved", severity="warning", age_s=10)
+    made = plan([waiting("first", age_s=50), crashed], NOW_S)
+    assert (names(made.submit), names(made.drop)) == (["over"], ["first"])
 
 
 def test_what_tells_of_others_is_overtaken_when_each_of_them_is_told() -> None:
@@ -111,8 +117,12 @@ def test_what_tells_of_others_is_overtaken_when_each_of_them_is_told() -> None:
 
 def test_of_two_that_began_untold_the_end_of_one_does_not_hide_the_other() -> None:
     first = waiting("first", age_s=50, keys="ab")
-    a_over = waiting("a-over", incident="first", notice="resolved", age_s=10, keys="a")
-    b_over = waiting("b-over", incident="first", notice="resolved", age_s=5, keys="b")
+    a_over = waiting(
+        "a-over", incident="first", notice="resolved", severity="info", age_s=10, keys="a"
+    )
+    b_over = waiting(
+        "b-over", incident="first", notice="resolved", severity="info", age_s=5, keys="b"
+    )
     made = plan([first, a_over], NOW_S)
     assert (names(made.submit), made.drop) == (["a-over", "first"], [])
     made = plan([first, a_over, b_over], NOW_S)

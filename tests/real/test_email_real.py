@@ -198,7 +198,12 @@ class Outbox:
             alert_key=str(n),
             channel="email",
             message=msgspec.structs.replace(
-                MESSAGE, id=name, notice=notice, subject=f"incident {n}", thread=thread
+                MESSAGE,
+                id=name,
+                notice=notice,
+                severity="info" if notice == "resolved" else MESSAGE.severity,
+                subject=f"incident {n}",
+                thread=thread,
             ),
             state="pending",
             attempts=0,
