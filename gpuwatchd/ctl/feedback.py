@@ -13,13 +13,12 @@ import click
 
 from gpuwatchd import config, text, units
 from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, words
-from gpuwatchd.errors import GpuwatchdError, StoreError
+from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.incidents import Found
     from gpuwatchd.model import Alert
     from gpuwatchd.store.words import Word
 
@@ -72,7 +71,7 @@ def say(alert: str, word: str, why: str | None) -> int:
     from gpuwatchd.store import words as store  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
-    found = _gather()
+    found = incidents.kept("said")
     meant = incidents.pick(found.alerts, alert)
     if meant.kind != "leak":
         raise GpuwatchdError(
@@ -129,7 +128,7 @@ def undo(alert: str) -> int:
     from gpuwatchd.store import words as store  # noqa: PLC0415
 
     flags = options.current()
-    found = _gather()
+    found = incidents.kept("said")
     said = [a for a in found.alerts if found.said(a) is not None]
     if alert == "latest" and found.words:
         key = found.words[-1].alert_key
@@ -187,23 +186,6 @@ def _table(flags: Globals, said: Sequence[Word]) -> None:
         ]
         out.flow(parts, rest="  ")
         out.flow([(word.alert_key, "dim")], first="  ", rest="  ")
-
-
-def _gather() -> Found:
-    """Return all alerts; they must be in the history, where the word goes.
-
-    Raises
-    ------
-    StoreError
-        When there is no usable history.
-    """
-    found = incidents.gather(0.0, only_open=False)
-    if found.trouble is not None:
-        raise StoreError(
-            f"nothing can be said without the history: {found.trouble.message}",
-            hint=found.trouble.hint,
-        ) from found.trouble
-    return found
 
 
 def _entry(word: Word) -> dict[str, Any]:

@@ -139,6 +139,28 @@ def gather(since_s: float, *, only_open: bool) -> Found:
     return found
 
 
+def kept(done: str) -> Found:
+    """Return all alerts, which must be in the history: something is to be kept beside them.
+
+    Parameters
+    ----------
+    done
+        What is to be done to one: "said", "snoozed".
+
+    Raises
+    ------
+    StoreError
+        When there is no usable history.
+    """
+    found = gather(0.0, only_open=False)
+    if found.trouble is not None:
+        raise StoreError(
+            f"nothing can be {done} without the history: {found.trouble.message}",
+            hint=found.trouble.hint,
+        ) from found.trouble
+    return found
+
+
 def _source(state: LiveState | None) -> list[tuple[str, str]]:
     """Return a sentence on where the knowledge comes from when no daemon keeps it fresh."""
     if state is None:

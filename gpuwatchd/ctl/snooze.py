@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from gpuwatchd.ctl.incidents import Found
     from gpuwatchd.model import Alert
 
 UNTIL_RESOLVED = "until-resolved"
@@ -133,7 +132,7 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
     matcher = _matcher(rule, flags.gpu)
     named, term = _read(words, ruled=matcher != Matcher())
     for_s = _seconds(term, named=named)
-    found = _gather()
+    found = incidents.kept("snoozed")
     meant = None if named is None else incidents.pick(found.alerts, named)
     because = text.clean(why, limit=_WHY_CHARS).strip() if why else ""
     if meant is not None:
@@ -346,7 +345,7 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
     if exact:
         return exact
     try:
-        key = incidents.pick(_gather().alerts, which).key
+        key = incidents.pick(incidents.kept("snoozed").alerts, which).key
     except StoreError:
         raise
     except GpuwatchdError as error:
@@ -356,23 +355,3 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
     if not of_it:
         raise GpuwatchdError(f"{key} is not snoozed", hint="gpuwatchctl snooze list")
     return of_it
-
-
-# ---- shared -----------------------------------------------------------------------------------
-
-
-def _gather() -> Found:
-    """Return all alerts; they must be in the history, where a silence goes.
-
-    Raises
-    ------
-    StoreError
-        When there is no usable history.
-    """
-    found = incidents.gather(0.0, only_open=False)
-    if found.trouble is not None:
-        raise StoreError(
-            f"nothing can be snoozed without the history: {found.trouble.message}",
-            hint=found.trouble.hint,
-        ) from found.trouble
-    return found

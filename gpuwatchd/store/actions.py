@@ -6,14 +6,13 @@ that was asked for and has no row after it was cut off in the middle.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Literal
 
 from gpuwatchd.model import ProcessKey, Value
 from gpuwatchd.store import entry, rows
-from gpuwatchd.store.silences import written
 
 if TYPE_CHECKING:
+    import sqlite3
     from pathlib import Path
 
 Phase = Literal["asked", "done", "refused"]
@@ -98,12 +97,4 @@ def add(directory: Path, action: Action) -> int:
     StoreError
         There is no history, or it cannot be written.
     """
-    path = entry.find(directory)
-    try:
-        connection = entry.connect(path, "mode=rw")
-        try:
-            return written(connection, lambda it: insert(it, action))
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise entry.translated(path, error) from error
+    return entry.transaction(directory, lambda it: insert(it, action))

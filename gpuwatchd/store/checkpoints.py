@@ -7,7 +7,6 @@ never inherits a checkpoint.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from gpuwatchd.model import ProcessKey, Value
 from gpuwatchd.store import entry, rows
 
 if TYPE_CHECKING:
+    import sqlite3
     from pathlib import Path
 
 SAME_S: Final = 2.0
@@ -108,19 +108,7 @@ def say(directory: Path, one: Checkpoint) -> Checkpoint:
     StoreError
         There is no history, or it cannot be written.
     """
-    path = entry.find(directory)
-    try:
-        connection = entry.connect(path, "mode=rw")
-        try:
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("BEGIN IMMEDIATE")
-            row = insert(connection, one)
-            connection.execute("COMMIT")
-        finally:
-            # Closing rolls back what did not come to its end.
-            connection.close()
-    except sqlite3.Error as error:
-        raise entry.translated(path, error) from error
+    row = entry.transaction(directory, lambda it: insert(it, one))
     return msgspec.structs.replace(one, row=row)
 
 

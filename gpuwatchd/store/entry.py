@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuwatchd.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
 from gpuwatchd.store import schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+_T = TypeVar("_T")
 BUSY_S = 5.0
 """How long a question (or a word of the user's) waits for the daemon's transaction."""
 
@@ -105,3 +107,37 @@ def translated(path: Path, error: sqlite3.Error) -> StoreError:
         f"{path} cannot be used: {error}",
         hint="is the disk full?" if full else "check the owner and mode of the file",
     )
+
+
+def transaction(directory: Path, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Write something from a program other than the daemon; it survives a power cut on return.
+
+    Raises
+    ------
+    StoreError
+        There is no history, or it cannot be written.
+    """
+    path = find(directory)
+    try:
+        connection = connect(path, "mode=rw")
+        try:
+            return written(connection, work)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise translated(path, error) from error
+
+
+def written(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Do some writing in a transaction of its own that survives a power cut."""
+    (level,) = connection.execute("PRAGMA synchronous").fetchone()
+    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        done = work(connection)
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        connection.execute(f"PRAGMA synchronous = {level}")
+    return done

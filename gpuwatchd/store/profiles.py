@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpuwatchd.model import ProcessKey, Profile, Value
-from gpuwatchd.store import checkpoints, norms, occupied, rows, silences
+from gpuwatchd.store import checkpoints, entry, norms, occupied, rows, silences
 from gpuwatchd.store.words import load_words
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Shelf:
 
     def write_now(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Do some writing at once, power-cut-safe; None where that fails."""
-        done: _T | None = self._ask(lambda it: silences.written(it, work))
+        done: _T | None = self._ask(lambda it: entry.written(it, work))
         return done
 
     def minutes(

@@ -7,7 +7,6 @@ the file's ``data_version`` that somebody has written, and reads the table again
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,13 +15,11 @@ from gpuwatchd.model import Matcher, Silence
 from gpuwatchd.store import entry, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import sqlite3
     from pathlib import Path
-    from typing import TypeVar
 
     from gpuwatchd.model import Alert
 
-    _T = TypeVar("_T")
 
 LONGEST_S: Final = 30 * 86_400.0
 """No silence lasts longer: what is forgotten must be heard of again."""
@@ -159,7 +156,7 @@ def add(directory: Path, silence: Silence) -> Silence:
     StoreError
         There is no history, or it cannot be written.
     """
-    return _transaction(directory, lambda connection: insert(connection, silence))
+    return entry.transaction(directory, lambda connection: insert(connection, silence))
 
 
 def clear(directory: Path, rows_: tuple[int, ...], now_s: float) -> int:
@@ -170,7 +167,7 @@ def clear(directory: Path, rows_: tuple[int, ...], now_s: float) -> int:
     StoreError
         There is no history, or it cannot be written.
     """
-    return _transaction(
+    return entry.transaction(
         directory, lambda connection: sum(strike(connection, row, now_s) for row in rows_)
     )
 
@@ -181,30 +178,3 @@ def is_open(connection: sqlite3.Connection, alert_key: str) -> bool:
         "SELECT 1 FROM alert WHERE key = ? AND resolved_ts_ms IS NULL", (alert_key,)
     ).fetchone()
     return found is not None
-
-
-def _transaction(directory: Path, work: Callable[[sqlite3.Connection], _T]) -> _T:
-    path = entry.find(directory)
-    try:
-        connection = entry.connect(path, "mode=rw")
-        try:
-            return written(connection, work)
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise entry.translated(path, error) from error
-
-
-def written(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], _T]) -> _T:
-    """Do some writing in a transaction of its own that survives a power cut."""
-    (level,) = connection.execute("PRAGMA synchronous").fetchone()
-    connection.execute("PRAGMA synchronous = FULL")
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        done = work(connection)
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        connection.execute(f"PRAGMA synchronous = {level}")
-    return done

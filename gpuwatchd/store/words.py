@@ -9,7 +9,6 @@ that taking it back is one row.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -18,7 +17,7 @@ from gpuwatchd.model import ProcessKey, Subject, Value
 from gpuwatchd.store import entry, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import sqlite3
     from pathlib import Path
 
 
@@ -104,7 +103,7 @@ def say(directory: Path, word: Word) -> Word:
         ).fetchone()[0]
         return row
 
-    return msgspec.structs.replace(word, row=_transaction(directory, work))
+    return msgspec.structs.replace(word, row=entry.transaction(directory, work))
 
 
 def unsay(directory: Path, alert_key: str, now_s: float) -> int:
@@ -115,7 +114,7 @@ def unsay(directory: Path, alert_key: str, now_s: float) -> int:
     StoreError
         There is no history, or it cannot be written.
     """
-    return _transaction(directory, lambda it: _take_back(it, alert_key, now_s))
+    return entry.transaction(directory, lambda it: _take_back(it, alert_key, now_s))
 
 
 def _take_back(connection: sqlite3.Connection, alert_key: str, now_s: float) -> int:
@@ -123,20 +122,3 @@ def _take_back(connection: sqlite3.Connection, alert_key: str, now_s: float) -> 
         "UPDATE feedback SET undone_ts_ms = ? WHERE alert_key = ? AND undone_ts_ms IS NULL",
         (rows.to_ms(now_s), alert_key),
     ).rowcount
-
-
-def _transaction(directory: Path, work: Callable[[sqlite3.Connection], int]) -> int:
-    path = entry.find(directory)
-    try:
-        connection = entry.connect(path, "mode=rw")
-        try:
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("BEGIN IMMEDIATE")
-            done = work(connection)
-            connection.execute("COMMIT")
-        finally:
-            # Closing rolls back what did not come to its end.
-            connection.close()
-    except sqlite3.Error as error:
-        raise entry.translated(path, error) from error
-    return done
