@@ -114,6 +114,7 @@ def test_who_was_written_to_another_file_is_written_again() -> None:
             "SELECT count(*) FROM process_raw r JOIN process p ON p.id = r.process"
         )
         assert found.fetchone() == (2,)
+        connection.close()
 
 
 def test_a_row_that_has_gone_meanwhile_is_written_again() -> None:
