@@ -97,7 +97,9 @@ def test_what_nobody_owns_comes_back_after_a_restart_but_not_where_memory_is_sha
     history.record(sample(T0 + 20), CARDS, {}, {})
     history.close()
     time.pass_s(30)
-    found = dict(opened(tmp_path, time).recent_series(0))
+    again = opened(tmp_path, time)
+    found = dict(again.recent_series(0))
+    again.close()
     assert found[Subject(device_uid="GPU-0", unattributed=True)] == [
         (T0, 300),
         (T0 + 10, 0),
@@ -121,7 +123,9 @@ def test_host_memory_and_use_of_processes_are_kept(tmp_path: Path) -> None:
         (100, 1, 7000),
     ]
     time.pass_s(200)
-    found = dict(opened(tmp_path, time).recent_series(0))
+    again = opened(tmp_path, time)
+    found = dict(again.recent_series(0))
+    again.close()
     host = Subject(device_uid="GPU-0", process=INFOS[0].key, host=True)
     assert found[host] == [(T0, 5000), (T0 + 50, 7000)]
     history = opened(tmp_path, time)
