@@ -6,7 +6,16 @@ is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 """
 
 from gpuwatchd.config.layers import SECRET_VARIABLES, Loaded, keys, load, parse
-from gpuwatchd.config.places import SYSTEM_FILE, expanded, runtime_dir, state_dir, user_file
+from gpuwatchd.config.places import (
+    SYSTEM_FILE,
+    SYSTEM_GROUP,
+    SYSTEM_RUNTIME_DIR,
+    SYSTEM_STATE_DIR,
+    expanded,
+    runtime_dir,
+    state_dir,
+    user_file,
+)
 from gpuwatchd.config.sections import (
     ActSection,
     ChatSection,
@@ -33,6 +42,9 @@ from gpuwatchd.config.sections import (
 __all__ = [
     "SECRET_VARIABLES",
     "SYSTEM_FILE",
+    "SYSTEM_GROUP",
+    "SYSTEM_RUNTIME_DIR",
+    "SYSTEM_STATE_DIR",
     "ActSection",
     "ChatSection",
     "CheckpointsSection",

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from platformdirs.macos import MacOS
 
 SYSTEM_FILE = Path("/etc/gpuwatchd/config.toml")
+SYSTEM_STATE_DIR = Path("/var/lib/gpuwatchd")
+"""Where the service of a whole machine keeps its history."""
+SYSTEM_RUNTIME_DIR = Path("/run/gpuwatchd")
+"""Where it keeps its live state."""
+SYSTEM_GROUP = "gpuwatchd"
+"""Whose members read both; its user has the same name."""
 
 
 def user_file(environ: Mapping[str, str] | None = None) -> Path:

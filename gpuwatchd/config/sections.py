@@ -35,6 +35,9 @@ class DaemonSection(Section, frozen=True, kw_only=True):
     """A source that has not answered by then is unknown for this tick; the others go on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much is said on standard error: debug, info, warning or error."""
+    readers: Literal["user", "group"] = "user"
+    """Who may read the live state and the history: only the user that runs the daemon (user), or
+    the members of its group too (group), as on a shared server. Nobody else ever may."""
 
 
 class ReplaySection(Section, frozen=True, kw_only=True):
