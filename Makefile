@@ -56,7 +56,7 @@ bench-detect: $(VENV)/dev.stamp  ## Compare how well leaks are found, by us and 
 train: $(VENV)/dev.stamp  ## Fit how much evidence an alert needs, on the tuning families
 	@$(RUN) -m tests.scenarios.train --write
 
-docs: $(VENV)/dev.stamp  ## Write the reference pages and the pictures from the code
+docs: $(VENV)/dev.stamp  ## Write the reference, the man pages and the pictures from the code
 	@$(RUN) -m tests.docs.generate
 	@$(RUN) -m tests.docs.pictures
 

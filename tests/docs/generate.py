@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 import msgspec
@@ -18,29 +18,23 @@ from gpuwatchd.detect import DETECTORS
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.sources import SOURCES
 from gpuwatchd.sources.formats import FORMATS
+from tests.docs import facts, manpages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 MARK = "<!-- Written by `make docs` from the code; edits here are lost. -->"
 
-EXIT_CODES = [
-    ("0", "done; for `analyze`: nothing at or above `--fail-on`"),
-    ("1", "failed: no GPU readable, no data for the period, delivery failed"),
-    ("2", "usage, also the bare command without a verb"),
-    ("3", ("findings: `analyze` always; `status`, `predict` and `zombies` with `--exit-code`;"
-          " `doctor` with warnings only; `service status` not running")),
-    ("5", "bad input: a log that cannot be read or has no memory column, a configuration error"),
-    ("0-3", "`check` alone: OK, WARNING, CRITICAL, UNKNOWN; a wrong flag is UNKNOWN, too"),
-    ("130", "interrupted (Ctrl-C)"),
-    ("141", "the reader closed the pipe"),
-]  # fmt: skip
-DAEMON_CODES = [
-    ("0", "stopped in order; with `--once`: a GPU was read"),
-    ("1", "already running, no usable directory; with `--once`: no GPU was read"),
-    ("2", "usage"),
-    ("75", "start it again: the NVIDIA library is new, and it could not replace itself"),
-    ("78", "configuration error at start"),
-]
+LAYERS = (
+    "TOML. Layers, lowest first: the defaults, `/etc/gpuwatchd/config.toml`, your"
+    " file (`gpuwatchctl config path`), `GPUWATCHD_SECTION_KEY` variables, flags."
+    " They are merged key by key; lists are replaced. Durations are numbers of"
+    ' seconds or texts such as `"15m"`. `snake_case` spellings are accepted; an'
+    " unknown key is refused and the nearest one named. `gpuwatchctl config init`"
+    " writes a file with every key."
+)
 
 
 def _help(command: click.Command, path: str) -> str:
@@ -65,10 +59,7 @@ def cli() -> str:
                 path = f"gpuwatchctl {name} {child.name}"
                 lines += [f"#### {name} {child.name}", "", "```", _help(child, path), "```", ""]
     lines += ["## gpuwatchd", "", "```", _help(daemon_command, "gpuwatchd"), "```", ""]
-    lines += ["## Exit codes", "", "`gpuwatchctl`:", "", "| code | meaning |", "|---|---|"]
-    lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES]
-    lines += ["", "`gpuwatchd`:", "", "| code | meaning |", "|---|---|"]
-    lines += [f"| {code} | {meaning} |" for code, meaning in DAEMON_CODES]
+    lines += ["## Exit codes", "", "They have [a page of their own](exit-codes.md).", ""]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines()) + "\n"
 
 
@@ -92,14 +83,26 @@ def field_notes() -> dict[str, dict[str, str]]:
     return notes
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """Return a value as it stands in a file."""
     if isinstance(value, config.Seconds):
         return f'"{units.short_duration(value)}"'
     if isinstance(value, tuple):
-        return "[" + ", ".join(_written(one) for one in value) + "]"
+        return "[" + ", ".join(written(one) for one in value) + "]"
     if value is None:
         return "(not set)"
     return msgspec.json.encode(value).decode()
+
+
+def default_of(field: Any) -> Any:
+    """Return the default of a field of the configuration."""
+    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+
+
+def listed(kind: Any) -> type[config.Section] | None:
+    """Return the section of a list of tables, as ``[[override]]`` is one; else None."""
+    inner = get_args(kind)[0] if get_origin(kind) is tuple else None
+    return inner if isinstance(inner, type) and issubclass(inner, config.Section) else None
 
 
 def _section(kind: type[Any], name: str, notes: dict[str, dict[str, str]]) -> list[str]:
@@ -111,11 +114,12 @@ def _section(kind: type[Any], name: str, notes: dict[str, dict[str, str]]) -> li
         if isinstance(field.type, type) and issubclass(field.type, config.Section):
             nested += _section(field.type, full, notes)
             continue
-        default = (
-            field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-        )
+        inner = listed(field.type)
+        if inner is not None:
+            nested += _section(inner, f"[{full}]", notes)
+            continue
         note = notes[kind.__name__].get(field.name, "")
-        rows.append(f"| `{field.encode_name}` | `{_written(default)}` | {note} |")
+        rows.append(f"| `{field.encode_name}` | `{written(default_of(field))}` | {note} |")
     head = [f"## [{name}]", "", title, ""] if name and rows else []
     table = ["| key | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
     return head + table + nested
@@ -127,14 +131,7 @@ def configuration() -> str:
         MARK,
         "# Configuration",
         "",
-        (
-            "TOML. Layers, lowest first: the defaults, `/etc/gpuwatchd/config.toml`, your"
-            " file (`gpuwatchctl config path`), `GPUWATCHD_SECTION_KEY` variables, flags."
-            " They are merged key by key; lists are replaced. Durations are numbers of"
-            ' seconds or texts such as `"15m"`. `snake_case` spellings are accepted; an'
-            " unknown key is refused and the nearest one named. `gpuwatchctl config init`"
-            " writes a file with every key."
-        ),
+        LAYERS,
         "",
         *_section(config.Config, "", field_notes()),
     ]
@@ -158,7 +155,20 @@ def tables() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"cli.md": cli, "config.md": configuration, "tables.md": tables}
+def _marked(lines: list[str]) -> str:
+    return "\n".join([MARK, *lines]).rstrip() + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/cli.md": cli,
+    "reference/config.md": configuration,
+    "reference/tables.md": tables,
+    "reference/exit-codes.md": lambda: _marked(facts.exit_codes()),
+    "reference/environment.md": lambda: _marked(facts.environment()),
+    "reference/files.md": lambda: _marked(facts.files()),
+    "reference/signals.md": lambda: _marked(facts.signals()),
+    **{f"man/{name}": page for name, page in manpages.PAGES.items()},
+}
 
 
 def stale() -> list[str]:
@@ -166,8 +176,7 @@ def stale() -> list[str]:
     return [
         name
         for name, page in PAGES.items()
-        if not (REFERENCE / name).is_file()
-        or (REFERENCE / name).read_text(encoding="utf-8") != page()
+        if not (DOCS / name).is_file() or (DOCS / name).read_text(encoding="utf-8") != page()
     ]
 
 
@@ -178,9 +187,9 @@ def main() -> int:
         if old:
             print(f"stale, run make docs: {', '.join(old)}", file=sys.stderr)
         return 1 if old else 0
-    REFERENCE.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
-        (REFERENCE / name).write_text(page(), encoding="utf-8")
+        (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
+        (DOCS / name).write_text(page(), encoding="utf-8")
     return 0
 
 

@@ -20,7 +20,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 @pytest.mark.parametrize("name", list(generate.PAGES))
 def test_the_reference_is_what_the_code_says(name: str) -> None:
-    assert (generate.REFERENCE / name).read_text(encoding="utf-8") == generate.PAGES[name]()
+    assert (generate.DOCS / name).read_text(encoding="utf-8") == generate.PAGES[name]()
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -1,0 +1,89 @@
+"""What stands in the tables of facts is what the code does, and all of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gpuwatchd.config import layers, places
+from gpuwatchd.ctl import exits
+from gpuwatchd.service import bell, process
+from gpuwatchd.store import live, place, release, schema
+from tests.conftest import ROOT
+from tests.docs import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TREES = {
+    file: ast.parse(file.read_text(encoding="utf-8"))
+    for file in sorted((ROOT / "gpuwatchd").rglob("*.py"))
+}
+VARIABLES = {
+    name for rows in facts.ENVIRONMENT.values() for row in rows for name in row[0].split(", ")
+}
+PATHS = {row[0] for rows in facts.FILES.values() for row in rows}
+
+
+def _asked(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that are read from something called environ."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            where, first = node.func.value, node.args[0]
+            if node.func.attr not in {"get", "pop", "setdefault"}:
+                continue
+        elif isinstance(node, ast.Subscript):
+            where, first = node.value, node.slice
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant):
+            where, first = node.comparators[0], node.left
+        else:
+            continue
+        named = ast.unparse(where)
+        if named.endswith("environ") and isinstance(first, ast.Constant):
+            yield str(first.value)
+
+
+def test_every_variable_that_is_read_is_described() -> None:
+    asked = {name for tree in TREES.values() for name in _asked(tree)}
+    assert {"NO_COLOR", "WATCHDOG_USEC", "XDG_STATE_HOME"} <= asked
+    assert asked - VARIABLES == set()
+
+
+def test_own_variables_are_described() -> None:
+    own = set(layers.SECRET_VARIABLES) | {
+        "GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR",
+    }  # fmt: skip
+    assert own <= VARIABLES
+
+
+def test_every_exit_code_is_described() -> None:
+    codes = {row[0] for row in facts.EXIT_CODES}
+    ours = (exits.OK, exits.FAILED, exits.USAGE, exits.FINDINGS, exits.BAD_INPUT,
+            exits.INTERRUPTED, exits.PIPE_CLOSED)  # fmt: skip
+    assert codes == {str(code) for code in ours} | {"0-3"}
+    daemon = {row[0] for row in facts.DAEMON_CODES}
+    assert str(process.EXIT_AGAIN) in daemon
+    assert "78" in daemon
+
+
+def test_every_file_is_described() -> None:
+    names = {live.FILE_NAME, place.LOCK_NAME, release.FILE_NAME, schema.FILE_NAME, bell.FILE_NAME}
+    assert names <= PATHS
+    assert str(places.SYSTEM_FILE) in PATHS
+    written = {
+        node.value
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"[a-z-]+\.(json|lock|db)", node.value)
+    }
+    assert written - PATHS == set()
+
+
+def test_every_signal_with_a_handler_is_described() -> None:
+    text = (ROOT / "gpuwatchd" / "daemon.py").read_text(encoding="utf-8")
+    handled = set(re.findall(r"signal\.signal\(signal\.(SIG\w+)", text))
+    assert handled
+    assert handled <= {row[0] for row in facts.SIGNALS}
