@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+JOBS ?= logical
 
 .DEFAULT_GOAL := help
 .PHONY: help demo fakenvml test lint format bench bench-detect train docs clean
@@ -33,8 +34,8 @@ demo: $(VENV)/run.stamp  ## Watch a leak being caught on simulated GPUs (a minut
 fakenvml: $(VENV)/run.stamp  ## Build the stand-in for the NVIDIA library (needs cc)
 	@$(RUN) tests/fakenvml/build.py build/fakenvml
 
-test: $(VENV)/dev.stamp  ## Run all tests
-	@$(RUN) -m pytest
+test: $(VENV)/dev.stamp  ## Run all tests (JOBS=1: one after the other)
+	@$(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 lint: $(VENV)/dev.stamp  ## Check style, types and import direction
 	@$(BIN)/ruff format --check .

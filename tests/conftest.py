@@ -11,6 +11,8 @@ from gpuwatchd.host.files import inside_container
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
+_LONG = ("tests/real/test_machine", "tests/packaging/", "tests/real/", "tests/promises/")
+"""Where the tests are that take longest, the longest first."""
 
 
 def need(condition: object, reason: str) -> None:
@@ -20,6 +22,12 @@ def need(condition: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI must have this part: {reason}")
     pytest.skip(reason)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long: begun last, one would keep all but one worker idle."""
+    items.sort(key=lambda item: next((i for i, p in enumerate(_LONG) if p in item.nodeid), 99))
 
 
 @pytest.fixture
