@@ -101,8 +101,8 @@ class Manager(Protocol):
     def probe(self) -> Availability:
         """Say whether this manager runs here."""
 
-    def render(self) -> str:
-        """Return the unit or property list."""
+    def render(self, packaged: str = "") -> str:
+        """Return the unit or property list; for a package with this daemon where one is named."""
 
     def install(self, *, dry_run: bool, linger: bool) -> list[str]:
         """Write, enable and start; return what was done, one line each. Idempotent."""

@@ -32,9 +32,9 @@ def _own() -> str:
     return "launchd" if sys.platform == "darwin" else "systemd"
 
 
-def _load(name: str) -> Manager:
+def _load(name: str, *, system: bool = False) -> Manager:
     try:
-        manager: Manager = registry.load(MANAGERS, name)()
+        manager: Manager = registry.load(MANAGERS, name)(system=system)
     except ImportError as error:
         raise ServiceError(name, "loading", str(error), hint="reinstall gpuwatchd") from error
     return manager
@@ -66,6 +66,9 @@ def _report(flags: Globals, data: dict[str, Any], lines: list[str]) -> None:
             out.line(line)
 
 
+_system = click.option(
+    "--system", is_flag=True, help="The service of the whole machine, not one of yours."
+)
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 
 
@@ -139,13 +142,21 @@ def logs(lines: int, follow: bool) -> int:  # noqa: FBT001
 
 
 @command.command(
-    "print", epilog=options.examples("service print", "service print --manager launchd")
+    "print",
+    epilog=options.examples(
+        "service print --system", "service print --packaged /usr/bin/gpuwatchd"
+    ),
 )
+@_system
 @click.option("--manager", "name", type=click.Choice(list(MANAGERS)), help="Another manager's.")
-def print_(name: str | None) -> int:
+@click.option(
+    "--packaged", metavar="EXEC", default="",
+    help="For a package with this daemon (absolute path): no path of one user in it.",
+)  # fmt: skip
+def print_(system: bool, name: str | None, packaged: str) -> int:  # noqa: FBT001
     """Print the unit (or property list) that install writes."""
-    manager = _load(name or _own())
-    text = manager.render()
+    manager = _load(name or _own(), system=system)
+    text = manager.render(packaged)
     flags = options.current()
     if flags.json:
         data = {"manager": manager.name, "unit": text}

@@ -30,6 +30,11 @@ _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _UNLOAD_TRIES = 50
 _UNLOAD_WAIT_S = 0.2
 _FIELD = re.compile(r"^\s*(state|pid|last exit code|last exit reason) = (.+?)\s*$", re.MULTILINE)
+_NO_DAEMON = (
+    "on macOS it runs per user: outside of a graphical session it could neither warn nor see"
+    " whose processes they are"
+)
+_AGENT = "gpuwatchctl service install"
 _LOGS_HINT = "gpuwatchctl service logs"
 
 
@@ -46,6 +51,13 @@ class Launchd:
         Python that runs the daemon.
     sleep
         Waits between two looks at an agent that is being unloaded.
+    system
+        Refused.
+
+    Raises
+    ------
+    ServiceError
+        When a service of the whole machine is asked for.
     """
 
     name = "launchd"
@@ -57,7 +69,10 @@ class Launchd:
         environ: Mapping[str, str] | None = None,
         executable: str = sys.executable,
         sleep: Callable[[float], None] = time.sleep,
+        system: bool = False,
     ) -> None:
+        if system:
+            raise ServiceError(self.name, "a service of the whole machine", _NO_DAEMON, hint=_AGENT)
         self._environ = dict(os.environ if environ is None else environ)
         self._run = run or CommandRunner(self._environ)
         self._executable = executable
@@ -92,8 +107,21 @@ class Launchd:
             )
         return Availability(ok=True, reason="launchd answers")
 
-    def render(self) -> str:
-        """Return the property list for this user and this installation."""
+    def render(self, packaged: str = "") -> str:
+        """Return the property list for this user and this installation.
+
+        Raises
+        ------
+        ServiceError
+            For a package: an agent needs absolute paths below its user's home.
+        """
+        if packaged:
+            raise ServiceError(
+                self.name,
+                "a property list for a package",
+                "an agent names directories of its user",
+                hint="Homebrew makes its own from the formula; else gpuwatchctl service install",
+            )
         return plistlib.dumps(self._properties(), sort_keys=False).decode()
 
     def _properties(self) -> dict[str, Any]:

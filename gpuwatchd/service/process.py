@@ -106,8 +106,7 @@ def takes_restart(begun: Config, fresh: Config) -> list[str]:
     >>> takes_restart(Config(), Config(store=StoreSection(max_db_mib=99), daemon=DaemonSection()))
     ['[store] has changed: restart gpuwatchd to use it']
     """
-    return [
-        f"[{name}] has changed: restart gpuwatchd to use it"
-        for name in ("sources", "store")
-        if getattr(begun, name) != getattr(fresh, name)
-    ]
+    changed = [f"[{n}]" for n in ("sources", "store") if getattr(begun, n) != getattr(fresh, n)]
+    if begun.daemon.readers != fresh.daemon.readers:
+        changed.append("[daemon] readers")
+    return [f"{name} has changed: restart gpuwatchd to use it" for name in changed]

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import sys
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,11 @@ from gpuwatchd.errors import ServiceError
 from gpuwatchd.model import Availability
 from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv, show
 from gpuwatchd.service.runner import write_atomically as write
+from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, escape, for_package, render
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-UNIT = "gpuwatchd.service"
 HOMEBREW_UNIT = "homebrew.gpuwatchd.service"
 _START_S = 200.0
 _SHOWN = "LoadState,ActiveState,SubState,StatusText,MainPID,NRestarts,Result"
@@ -37,6 +36,8 @@ class Systemd:
         Environment that paths are taken from; by default our own.
     executable
         Python that runs the daemon.
+    system
+        The service of the whole machine instead of one user's.
     """
 
     name = "systemd"
@@ -47,7 +48,9 @@ class Systemd:
         run: Runner | None = None,
         environ: Mapping[str, str] | None = None,
         executable: str = sys.executable,
+        system: bool = False,
     ) -> None:
+        self._system = system
         self._environ = _with_runtime_dir(os.environ if environ is None else environ)
         self._run = run or CommandRunner(self._environ)
         self._executable = executable
@@ -63,9 +66,18 @@ class Systemd:
             )
         return Availability(ok=True, reason="the user manager answers")
 
-    def render(self) -> str:
-        """Return the unit for this user and this installation."""
-        return render(daemon_argv(self._executable), self._paths())
+    def render(self, packaged: str = "") -> str:
+        """Return the unit for this installation, or for a package with this daemon.
+
+        Raises
+        ------
+        ServiceError
+            When a path cannot stand in a unit.
+        """
+        if packaged:
+            return for_package(packaged, system=self._system)
+        variables = SYSTEM_VARIABLES if self._system else self._paths()
+        return render(daemon_argv(self._executable), variables, system=self._system)
 
     def install(self, *, dry_run: bool, linger: bool) -> list[str]:
         """Write, enable and start the unit; return what was done.
@@ -257,51 +269,6 @@ class Systemd:
             if environ.get(name):
                 paths[name] = escape(os.path.abspath(environ[name]))  # noqa: PTH100
         return paths
-
-
-def render(argv: Sequence[str], paths: Mapping[str, str]) -> str:
-    """Return the unit; packages render it too, with their own command and paths.
-
-    Parameters
-    ----------
-    argv
-        Absolute command of the daemon.
-    paths
-        Variables for the service, values as systemd reads them (``%t`` allowed, see
-        :func:`escape`). A runtime directory below ``%t`` is made by systemd.
-    """
-    template = resources.files("gpuwatchd.service").joinpath("gpuwatchd.service.in").read_text()
-    runtime = paths.get("GPUWATCHD_RUNTIME_DIR", "%t/gpuwatchd")
-    made = runtime == "%t/gpuwatchd"
-    environment = "\n".join(f'Environment="{name}={value}"' for name, value in paths.items())
-    block = (
-        "\n# The live state outlives a restart: gpuwatchctl reads it also while nothing runs.\n"
-        "RuntimeDirectory=gpuwatchd\nRuntimeDirectoryMode=0700\nRuntimeDirectoryPreserve=yes\n"
-    )
-    command = " ".join(f'"{escape(word).replace("$", "$$")}"' for word in argv)
-    return (
-        template.replace("@EXEC_START@", command)
-        .replace("@ENVIRONMENT@", environment)
-        .replace("@RUNTIME@", block if made else "")
-    )
-
-
-def escape(value: str) -> str:
-    r"""Return a value for the inside of double quotes in a unit.
-
-    Raises
-    ------
-    ServiceError
-        When it holds a line break or another control character.
-
-    Examples
-    --------
-    >>> escape('/a b/100%/"x"')
-    '/a b/100%%/\\"x\\"'
-    """
-    if not value.isprintable():
-        raise ServiceError("systemd", "rendering the unit", "a path holds a control character")
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
 def _user() -> str:

@@ -33,11 +33,14 @@ class FakeManager:
     running = True
     present = True
 
+    def __init__(self, *, system: bool = False) -> None:
+        self.system = system
+
     def probe(self) -> Availability:
         return Availability(ok=self.present, reason="nobody home", hint="log in")
 
-    def render(self) -> str:
-        return "[Unit]\n"
+    def render(self, packaged: str = "") -> str:
+        return f"[Unit]\n# {packaged}\n"
 
     def install(self, *, dry_run: bool, linger: bool) -> list[str]:
         CALLS.append(f"install {dry_run} {linger}")

@@ -1,4 +1,4 @@
-"""The rendered unit before systemd's own judges."""
+"""The rendered units before systemd's own judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service.systemd import UNIT, Systemd
+from gpuwatchd.service.systemd import Systemd
+from gpuwatchd.service.unit import UNIT
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -19,20 +20,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real_systemd
 
 # Ten times the exposure, on the scale of a root system service: a ratchet, not a mark.
-MAX_EXPOSURE = 64
+MAX_EXPOSURE = {"user": 64, "system": 25}
+
+
+def _write(folder: Path, scope: str, packaged: str = "") -> Path:
+    need(shutil.which("systemd-analyze"), "systemd-analyze is missing")
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder / "home with a space"),
+        "XDG_RUNTIME_DIR": str(folder),
+    }
+    manager = Systemd(environ=environ, executable=sys.executable, system=scope == "system")
+    path = folder / UNIT
+    path.write_text(manager.render(packaged))
+    return path
 
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    need(shutil.which("systemd-analyze"), "systemd-analyze is missing")
-    environ = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path / "home with a space"),
-        "XDG_RUNTIME_DIR": str(tmp_path),
-    }
-    path = tmp_path / UNIT
-    path.write_text(Systemd(environ=environ, executable=sys.executable).render())
-    return path
+    return _write(tmp_path, "user")
 
 
 def _analyze(unit: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -45,15 +51,20 @@ def _analyze(unit: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _verify(unit: Path) -> subprocess.CompletedProcess[str]:
-    return _analyze(unit, "verify", "--user", "--man=no")
+def _verify(unit: Path, scope: str = "user") -> subprocess.CompletedProcess[str]:
+    return _analyze(unit, "verify", f"--{scope}", "--man=no")
 
 
-def test_the_unit_is_valid(unit: Path) -> None:
-    done = _verify(unit)
-    assert (done.returncode, done.stderr) == (0, "")
+# A package's daemon need not be on this machine: any program at an absolute path will do.
+@pytest.mark.parametrize("packaged", ["", "/bin/true"])
+@pytest.mark.parametrize("scope", ["user", "system"])
+def test_every_printed_unit_is_valid(scope: str, packaged: str, tmp_path: Path) -> None:
+    done = _verify(_write(tmp_path, scope, packaged), scope)
+    ours = [line for line in done.stderr.splitlines() if UNIT in line]
+    assert (done.returncode, ours) == (0, [])
 
 
+@pytest.mark.parametrize("scope", ["user", "system"])
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -63,17 +74,21 @@ def test_the_unit_is_valid(unit: Path) -> None:
         ("SystemCallFilter=@system-service", "SystemCallFilter=@no-such-set", "no-such-set"),
     ],
 )
-def test_the_judge_can_say_no(unit: Path, old: str, new: str, complaint: str) -> None:
+def test_the_judge_can_say_no(
+    scope: str, old: str, new: str, complaint: str, tmp_path: Path
+) -> None:
+    unit = _write(tmp_path, scope)
     text = unit.read_text()
     assert old in text
     unit.write_text(text.replace(old, new))
-    done = _verify(unit)
+    done = _verify(unit, scope)
     assert complaint in done.stderr
-    assert done.stderr.count("\n") >= 1
 
 
-def test_exposure_does_not_grow(unit: Path) -> None:
-    words = ("security", "--offline=yes", "--no-pager", f"--threshold={MAX_EXPOSURE}")
+@pytest.mark.parametrize("scope", ["user", "system"])
+def test_exposure_does_not_grow(scope: str, tmp_path: Path) -> None:
+    unit = _write(tmp_path, scope)
+    words = ("security", "--offline=yes", "--no-pager", f"--threshold={MAX_EXPOSURE[scope]}")
     done = _analyze(unit, *words)
     assert done.returncode == 0, done.stdout[-300:]
     text = unit.read_text()
@@ -82,7 +97,9 @@ def test_exposure_does_not_grow(unit: Path) -> None:
         assert _analyze(unit, *words).returncode != 0
 
 
-def test_what_hides_gpus_is_off(unit: Path) -> None:
+@pytest.mark.parametrize("scope", ["user", "system"])
+def test_what_hides_gpus_is_off(scope: str, tmp_path: Path) -> None:
+    unit = _write(tmp_path, scope)
     done = _analyze(unit, "security", "--offline=yes", "--json=short", "--no-pager")
     checks = {row["name"] or row["json_field"]: row["set"] for row in json.loads(done.stdout)}
     assert not checks["PrivateDevices="]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuwatchd.errors import ServiceError
-from gpuwatchd.service import systemd
-from gpuwatchd.service.systemd import HOMEBREW_UNIT, UNIT, Systemd, escape
+from gpuwatchd.service.systemd import HOMEBREW_UNIT, Systemd
+from gpuwatchd.service.unit import UNIT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,56 +35,6 @@ def manager(tools: Tools) -> Systemd:
 
 def unit_file(tools: Tools) -> Path:
     return tools.home / ".config" / "systemd" / "user" / UNIT
-
-
-def _directives(unit: str) -> list[tuple[str, str]]:
-    lines = [line for line in unit.splitlines() if line and line[0] not in "#["]
-    return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
-
-
-def test_the_unit_word_for_word_where_it_matters(manager: Systemd, tools: Tools) -> None:
-    said = dict(_directives(manager.render()))
-    assert said["ExecStart"] == '"/opt/venv/bin/python3" "-m" "gpuwatchd"'
-    assert said["Type"] == "notify"
-    assert said["Restart"] == "on-failure"
-    assert said["RestartPreventExitStatus"] == "78"
-    assert said["WatchdogSec"] == "60s"
-    assert said["MemoryMax"] == "256M"
-    assert said["TasksMax"] == "64"
-    assert said["UMask"] == "0077"
-    assert said["RuntimeDirectoryPreserve"] == "yes"
-    assert said["WantedBy"] == "default.target"
-    environment = [value for name, value in _directives(manager.render()) if name == "Environment"]
-    assert environment[:2] == [
-        f'"GPUWATCHD_STATE_DIR={tools.folder}/state home/gpuwatchd"',
-        '"GPUWATCHD_RUNTIME_DIR=%t/gpuwatchd"',
-    ]
-
-
-def test_nothing_in_it_hides_gpus_or_other_users_processes(manager: Systemd) -> None:
-    names = {name for name, _ in _directives(manager.render())}
-    assert not names & {
-        "PrivateDevices", "DevicePolicy", "PrivateUsers", "ProtectSystem", "ProtectHome",
-        "PrivateTmp", "ProtectProc", "ProtectKernelModules", "SupplementaryGroups",
-        "MemoryDenyWriteExecute", "ProtectClock", "StateDirectory", "User",
-    }  # fmt: skip
-
-
-def test_every_block_says_why(manager: Systemd) -> None:
-    blocks = re.split(r"\n\s*\n", manager.render())
-    unexplained = [
-        block
-        for block in blocks
-        if not block.lstrip().startswith("#")
-        and not re.fullmatch(r"\[\w+\]\n(#.*\n)*(Description|WantedBy)=.*\n?", block)
-        and block.strip() != "Restart=on-failure\nRestartSec=5s"
-        and not block.lstrip().startswith("[Service]\n#")
-    ]
-    assert unexplained == []
-
-
-def test_no_placeholder_is_left(manager: Systemd) -> None:
-    assert not re.search(r"@[A-Z_]+@", manager.render())
 
 
 def test_directories_of_the_user_s_choice(tools: Tools) -> None:
@@ -268,28 +215,3 @@ def test_logs(manager: Systemd, tools: Tools) -> None:
     tools.answer("journalctl", code=4)
     assert manager.logs(lines=50, follow=True) == 4
     assert tools.calls == [f"journalctl --user --unit={UNIT} --lines=50 --no-pager --follow"]
-
-
-@given(st.text(alphabet=st.characters(categories=("L", "N", "P", "S", "Zs"))))
-def test_what_is_quoted_is_read_back(value: str) -> None:
-    if not value.isprintable():
-        with pytest.raises(ServiceError):
-            escape(value)
-        return
-    inside = escape(value)
-    assert not re.search(r'(?<!\\)(?:\\\\)*"', inside)
-    unquoted = re.sub(r"\\(.)", r"\1", inside).replace("%%", "%")
-    assert unquoted == value
-
-
-def test_a_line_break_cannot_add_a_directive(tools: Tools) -> None:
-    environ = tools.environ | {"GPUWATCHD_STATE_DIR": "/x\nExecStartPre=/bin/evil"}
-    with pytest.raises(ServiceError, match="control character"):
-        Systemd(environ=environ).render()
-
-
-def test_a_package_renders_the_same_unit() -> None:
-    unit = systemd.render(["/usr/bin/gpuwatchd"], {})
-    assert 'ExecStart="/usr/bin/gpuwatchd"' in unit
-    assert "RuntimeDirectory=gpuwatchd" in unit
-    assert "GPUWATCHD_STATE_DIR" not in unit

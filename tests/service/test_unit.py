@@ -1,0 +1,178 @@
+"""The text of the units: one user's, the machine's, and those of a package."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd.errors import ServiceError
+from gpuwatchd.service.systemd import Systemd
+from gpuwatchd.service.unit import MARK, escape, for_package, render
+
+if TYPE_CHECKING:
+    from tests.service.conftest import Tools
+
+EXEC = "/usr/bin/gpuwatchd"
+HIDES_GPUS = {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"}
+HIDES_OTHERS = {"PrivateUsers", "ProtectProc", "ProcSubset", "PrivateNetwork"}
+
+
+def directives(unit: str) -> list[tuple[str, str]]:
+    """Return (name, value) of every line that sets something."""
+    lines = [line for line in unit.splitlines() if line and line[0] not in "#["]
+    return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
+
+
+def environment(unit: str) -> list[str]:
+    """Return the values of Environment=."""
+    return [value for name, value in directives(unit) if name == "Environment"]
+
+
+@pytest.fixture
+def user_unit(tools: Tools) -> str:
+    return Systemd(environ=tools.environ, executable="/opt/venv/bin/python3").render()
+
+
+@pytest.fixture(params=["user", "system", "packaged user", "packaged system"])
+def unit(request: pytest.FixtureRequest, user_unit: str, tools: Tools) -> str:
+    """Every unit that is ever printed."""
+    name = str(request.param)
+    system = name.endswith("system")
+    if name.startswith("packaged"):
+        return for_package(EXEC, system=system)
+    return user_unit if not system else Systemd(environ=tools.environ, system=True).render()
+
+
+def test_the_unit_word_for_word_where_it_matters(user_unit: str, tools: Tools) -> None:
+    said = dict(directives(user_unit))
+    assert said["ExecStart"] == '"/opt/venv/bin/python3" "-m" "gpuwatchd"'
+    assert said["Type"] == "notify"
+    assert said["Restart"] == "on-failure"
+    assert said["RestartPreventExitStatus"] == "78"
+    assert said["WatchdogSec"] == "60s"
+    assert said["MemoryMax"] == "256M"
+    assert said["TasksMax"] == "64"
+    assert said["UMask"] == "0077"
+    assert said["RuntimeDirectoryPreserve"] == "yes"
+    assert said["WantedBy"] == "default.target"
+    assert environment(user_unit)[:2] == [
+        f'"GPUWATCHD_STATE_DIR={tools.folder}/state home/gpuwatchd"',
+        '"GPUWATCHD_RUNTIME_DIR=%t/gpuwatchd"',
+    ]
+
+
+def test_the_machine_s_unit_word_for_word_where_it_matters() -> None:
+    unit = for_package(EXEC, system=True)
+    said = dict(directives(unit))
+    assert said["ExecStart"] == f'"{EXEC}"'
+    assert said["Type"] == "notify"
+    assert said["WatchdogSec"] == "60s"
+    assert said["Restart"] == "on-failure"
+    assert (said["User"], said["Group"]) == ("gpuwatchd", "gpuwatchd")
+    assert said["StateDirectory"] == said["RuntimeDirectory"] == "gpuwatchd"
+    assert said["StateDirectoryMode"] == said["RuntimeDirectoryMode"] == "0750"
+    assert said["RuntimeDirectoryPreserve"] == "yes"
+    assert said["UMask"] == "0027"
+    assert said["CapabilityBoundingSet"] == said["AmbientCapabilities"] == ""
+    assert said["ProtectSystem"] == "strict"
+    assert said["MemoryMax"] == "512M"
+    assert said["WantedBy"] == "multi-user.target"
+    assert environment(unit)[:3] == [
+        '"GPUWATCHD_STATE_DIR=%S/gpuwatchd"',
+        '"GPUWATCHD_RUNTIME_DIR=%t/gpuwatchd"',
+        '"GPUWATCHD_DAEMON_READERS=group"',
+    ]
+
+
+def test_everybody_may_read_the_configuration_that_own_daemons_start_from() -> None:
+    # systemd leaves the owner of a configuration directory alone: with 0750 it were root's only,
+    # and neither the service nor anybody's own daemon could read its configuration.
+    said = dict(directives(for_package(EXEC, system=True)))
+    assert said["ConfigurationDirectoryMode"] == "0755"
+
+
+def test_credentials_of_the_machine_are_not_needed() -> None:
+    credentials = [
+        value for name, value in directives(for_package(EXEC, system=True))
+        if name == "LoadCredential"
+    ]  # fmt: skip
+    assert credentials == [
+        "smtp-password:gpuwatchd.smtp-password", "chat-urls:gpuwatchd.chat-urls"
+    ]  # fmt: skip
+    # A path would have to exist: the service would not start without it.
+    assert not any("/" in one for one in credentials)
+
+
+def test_nothing_hides_gpus_or_other_users_processes(unit: str) -> None:
+    assert not {name for name, _ in directives(unit)} & (HIDES_GPUS | HIDES_OTHERS)
+
+
+@pytest.mark.parametrize("packaged", [False, True])
+def test_a_user_s_manager_can_apply_all_of_it(user_unit: str, packaged: bool) -> None:
+    unit = for_package(EXEC, system=False) if packaged else user_unit
+    # Those with mounts need a user namespace, in which other users' processes have no owner;
+    # the state directory is another one in each version of systemd.
+    assert not {name for name, _ in directives(unit)} & {
+        "ProtectSystem", "ProtectHome", "PrivateTmp", "ProtectKernelModules",
+        "SupplementaryGroups", "MemoryDenyWriteExecute", "StateDirectory", "User",
+        "CapabilityBoundingSet", "AmbientCapabilities", "LoadCredential",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_a_package_s_unit_names_nobody_s_directory(system: bool) -> None:
+    unit = for_package(EXEC, system=system)
+    assert dict(directives(unit))["ExecStart"] == f'"{EXEC}"'
+    assert "RuntimeDirectory=gpuwatchd" in unit
+    settings = "\n".join(line for line in unit.splitlines() if not line.startswith("#"))
+    assert not re.search(r"/home/|/root|/run/user|\.local|\.config", settings)
+    assert "Documentation=man:gpuwatchd(8)" in settings
+    assert "STATE_DIR=/" not in settings
+    with pytest.raises(ServiceError, match="absolute path"):
+        for_package("gpuwatchd", system=system)
+
+
+def test_every_block_says_why(unit: str) -> None:
+    blocks = re.split(r"\n\s*\n", unit)
+    unexplained = [
+        block
+        for block in blocks
+        if not block.lstrip().startswith("#")
+        and not re.fullmatch(
+            r"\[\w+\]\n(#.*\n)*((Description|WantedBy|Documentation)=.*\n?)+", block
+        )
+        and block.strip() != "Restart=on-failure\nRestartSec=5s"
+        and not block.lstrip().startswith("[Service]\n#")
+    ]
+    assert unexplained == []
+
+
+def test_it_is_known_as_ours_and_no_placeholder_is_left(unit: str) -> None:
+    assert MARK in unit
+    assert not re.search(r"@[A-Z_]+@", unit)
+
+
+@given(st.text(alphabet=st.characters(categories=("L", "N", "P", "S", "Zs"))))
+def test_what_is_quoted_is_read_back(value: str) -> None:
+    if not value.isprintable():
+        with pytest.raises(ServiceError):
+            escape(value)
+        return
+    inside = escape(value)
+    assert not re.search(r'(?<!\\)(?:\\\\)*"', inside)
+    unquoted = re.sub(r"\\(.)", r"\1", inside).replace("%%", "%")
+    assert unquoted == value
+
+
+def test_a_line_break_cannot_add_a_directive(tools: Tools) -> None:
+    environ = tools.environ | {"GPUWATCHD_STATE_DIR": "/x\nExecStartPre=/bin/evil"}
+    with pytest.raises(ServiceError, match="control character"):
+        Systemd(environ=environ).render()
+
+
+def test_a_dollar_sign_in_the_command_is_no_variable() -> None:
+    assert 'ExecStart="/opt/$$HOME/gpuwatchd"' in render(["/opt/$HOME/gpuwatchd"], {})
