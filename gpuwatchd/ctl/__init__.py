@@ -50,9 +50,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if "_GPUWATCHCTL_COMPLETE" in os.environ:
+        from gpuwatchd.ctl import completing  # noqa: PLC0415 - for TAB alone
+
+        return completing.answer(arguments)
     from gpuwatchd.ctl import exits, quick  # noqa: PLC0415 - after the fast way out
 
-    wish = quick.read(arguments) if "_GPUWATCHCTL_COMPLETE" not in os.environ else None
+    wish = quick.read(arguments)
     if wish is not None:
         return exits.guard(arguments, lambda _: quick.run(wish))
 

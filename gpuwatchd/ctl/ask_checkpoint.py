@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "ask-checkpoint",
     epilog=options.examples("ask-checkpoint 4711", "ask-checkpoint 4711 --yes"),
 )
-@click.argument("pid", type=click.IntRange(min=1))
+@click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
 @click.option("--yes", is_flag=True, help="Ask it; without this only say what would be done.")
 def command(pid: int, yes: bool) -> int:  # noqa: FBT001
     """Ask a job of yours to save its work, as [act] checkpoint says.

@@ -33,7 +33,7 @@ Job = tuple["Path", "Device", tuple[float, float], "list[Trial]"]
 )
 @click.option("--since", type=options.Instant(), metavar="TIME", help="From when on (30d).")
 @click.option(
-    "--set", "wishes", multiple=True, metavar="KEY=VALUE",
+    "--set", "wishes", multiple=True, metavar="KEY=VALUE", shell_complete=options.complete_setting,
     help="Try this setting too, e.g. detection.confidence-threshold=0.9; repeatable.",
 )  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="List watches too.")

@@ -1,35 +1,36 @@
-"""``completion``: the script that makes TAB work, as click writes it."""
+"""``completion``: the script that makes TAB work, and where it goes."""
 
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
 
 from gpuwatchd.ctl import envelope, options, output
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.ctl.completion_scripts import SCRIPTS
 
-SHELLS = ("bash", "zsh", "fish")
-_PROGRAM = "gpuwatchctl"
-_VARIABLE = "_GPUWATCHCTL_COMPLETE"
+PLACES = """\b
+For the running shell only:
+  bash  eval "$(gpuwatchctl completion bash)"
+  zsh   eval "$(gpuwatchctl completion zsh)"     (after compinit)
+  fish  gpuwatchctl completion fish | source
+\b
+For every shell of yours (packages bring the files themselves):
+  bash  gpuwatchctl completion bash >
+          ~/.local/share/bash-completion/completions/gpuwatchctl
+  zsh   gpuwatchctl completion zsh > a folder of $fpath, as _gpuwatchctl
+  fish  gpuwatchctl completion fish > ~/.config/fish/completions/gpuwatchctl.fish"""
 
 
 @click.command(
     "completion",
+    help=f"Print the completion script of a shell, to be sourced or installed.\n\n{PLACES}",
     epilog=options.examples('eval "$(gpuwatchctl completion bash)"', "completion fish | source"),
 )
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def command(ctx: click.Context, shell: str) -> int:
+@click.argument("shell", type=click.Choice(list(SCRIPTS)))
+def command(shell: str) -> int:
     """Print the completion script of a shell, to be sourced or installed."""
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise GpuwatchdError(f"no completion for {shell}", hint=f"known: {', '.join(SHELLS)}")
-    completer = kind(ctx.find_root().command, {}, _PROGRAM, _VARIABLE)
-    # Not source(): for bash it starts a shell to ask its version, and packages are built without.
-    script = completer.source_template % completer.source_vars()
-    flags = options.current()
-    if flags.json:
+    script = SCRIPTS[shell]
+    if options.current().json:
         output.emit_json(envelope.answer("completion", {"shell": shell, "script": script}))
     else:
-        click.echo(script)
+        click.echo(script, nl=False)
     return 0

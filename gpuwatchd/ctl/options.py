@@ -61,6 +61,22 @@ def complete_key(_: click.Context, __: click.Parameter, incomplete: str) -> list
     return completing.alert_keys(incomplete)
 
 
+def complete_user(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the users of the state file, and "me"."""
+    from gpuwatchd.ctl import completing  # noqa: PLC0415
+
+    return completing.users(incomplete)
+
+
+def complete_setting(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer the settings that judge a history: ``KEY=``."""
+    from gpuwatchd.ctl import completing  # noqa: PLC0415
+
+    return completing.settings(incomplete, ("detection", "policy"))
+
+
 def global_options() -> list[click.Option]:
     """Return fresh global options; they fill :class:`Globals` and stay out of the verb's call."""
 

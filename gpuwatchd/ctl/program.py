@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,9 @@ from gpuwatchd import __version__
 from gpuwatchd.ctl import COMMANDS, exits, options
 from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 NAME = exits.NAME
 
@@ -37,6 +41,16 @@ class Verbs(click.Group):
             ) from error
 
     def resolve_command(
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the verbs; where a shell shows no help, no verb is imported for it."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for TAB alone
+
+        from gpuwatchd.ctl import completing  # noqa: PLC0415
+
+        if os.environ.get(completing.VARIABLE) != completing.NAMES_ONLY or incomplete[:1] == "-":
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in COMMANDS if name.startswith(incomplete)]
+
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; an unknown one names the nearest."""

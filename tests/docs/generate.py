@@ -13,6 +13,7 @@ import msgspec
 from gpuwatchd import config, units
 from gpuwatchd.act import ACTIONS
 from gpuwatchd.ctl import COMMANDS, program
+from gpuwatchd.ctl.completion_scripts import FILES, SCRIPTS
 from gpuwatchd.daemon import command as daemon_command
 from gpuwatchd.detect import DETECTORS
 from gpuwatchd.notify import NOTIFIERS
@@ -168,6 +169,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/files.md": lambda: _marked(facts.files()),
     "reference/signals.md": lambda: _marked(facts.signals()),
     **{f"man/{name}": page for name, page in manpages.PAGES.items()},
+    **{f"../packaging/completions/{FILES[shell]}": SCRIPTS[shell].__str__ for shell in FILES},
 }
 
 

@@ -1,0 +1,180 @@
+"""What TAB offers, asked by the shells themselves and as each of them asks."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import termios
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.ctl import COMMANDS, completing
+from gpuwatchd.ctl.completion_scripts import FILES, SCRIPTS
+from tests.cli import world
+from tests.conftest import ROOT, need
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+STATIC = ROOT / "packaging" / "completions"
+KEY = "leak:GPU-1/4711@1000.0"
+
+
+def _shell(argv: list[str], env: Mapping[str, str] | None = None) -> str:
+    need(shutil.which(argv[0]), f"the shell {argv[0]}")
+    path = f"{world.PROGRAM.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        argv, env={**os.environ, "PATH": path, "TERM": "dumb", **(env or {})},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == "", done.stderr
+    return done.stdout
+
+
+def _bash(line: str) -> list[str]:
+    """Return what bash would put in place of the last word of a line."""
+    drive = (
+        'source "$1"; compopt() { :; }; COMP_LINE=$2; COMP_POINT=${#2};'
+        ' _gpuwatchctl_completion gpuwatchctl; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    return _shell(["bash", "-c", drive, "bash", str(STATIC / FILES["bash"]), line]).split()
+
+
+def _fish(line: str) -> list[str]:
+    drive = f"source {STATIC / FILES['fish']}; complete -C {line!r}"
+    return _shell(["fish", "--no-config", "-c", drive]).splitlines()
+
+
+def _typed(argv: list[str], setup: str, line: str, awaited: str, folder: Path) -> str:
+    """Return what a shell on a terminal shows after a line and TAB, once it has what is awaited."""
+    need(shutil.which(argv[0]), f"the shell {argv[0]}")
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (50, 200))
+    environment = {
+        **os.environ, "PATH": f"{world.PROGRAM.parent}:{os.environ['PATH']}", "TERM": "xterm",
+        "ZDOTDIR": str(folder),
+    }  # fmt: skip
+    with subprocess.Popen(
+        argv, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+    ) as shell:
+        os.close(slave)
+        try:
+            os.write(master, f"{setup}; echo RE''ADY\n".encode())
+            _until(master, "READY")
+            os.write(master, f"{line}\t".encode())
+            shown = _until(master, awaited)
+        finally:
+            shell.kill()
+            os.close(master)
+    return shown
+
+
+def _until(master: int, awaited: str) -> str:
+    seen, shown, ends_s = b"", "", time.monotonic() + 30
+    while awaited not in shown and time.monotonic() < ends_s:
+        if select.select([master], [], [], 0.2)[0]:
+            seen += os.read(master, 65536)
+            shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode(errors="replace"))
+    return shown
+
+
+@pytest.mark.parametrize("shell", list(SCRIPTS))
+def test_the_files_for_packages_are_what_the_verb_prints(shell: str) -> None:
+    assert (STATIC / FILES[shell]).read_text(encoding="utf-8") == SCRIPTS[shell]
+    assert world.run("completion", shell).stdout == SCRIPTS[shell]
+
+
+def test_how_to_install_them_is_in_the_help() -> None:
+    shown = world.run("completion", "--help").stdout
+    for place in ("bash-completion/completions", "$fpath", ".config/fish/completions"):
+        assert place in shown
+
+
+def test_bash_completes_verbs_flags_gpus_and_keys_with_colons() -> None:
+    world.write()
+    assert set(COMMANDS) == set(_bash("gpuwatchctl "))
+    assert _bash("gpuwatchctl st") == ["status"]
+    assert "--wide" in _bash("gpuwatchctl status --w")
+    assert _bash("gpuwatchctl status --gpu ") == ["0", "1"]
+    assert _bash("gpuwatchctl --json status --pid 47") == ["4711"]
+    # bash replaces only what follows the last colon.
+    assert _bash("gpuwatchctl alerts show leak:GPU-1/") == [KEY.removeprefix("leak:")]
+    assert "email" in _bash("gpuwatchctl notify test ")
+    assert _bash("gpuwatchctl backtest --set confidence") == ["confidence-threshold="]
+    assert "detection.minimum-samples=" in _bash("gpuwatchctl backtest --set detection.min")
+
+
+def test_bash_puts_it_into_the_line(tmp_path: Path) -> None:
+    world.write()
+    shown = _typed(
+        ["bash", "--norc", "--noprofile", "-i"], f"source {STATIC / FILES['bash']}",
+        "gpuwatchctl alerts show leak:GPU-1/4", KEY, tmp_path,
+    )  # fmt: skip
+    assert KEY in shown
+    assert "leak:leak:" not in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "awaited"),
+    [("stat", "status "), ("backtest --set detection.conf", "confidence-threshold="),
+     ("alerts show leak:", KEY), ("status --gpu ", "NVIDIA")],
+)  # fmt: skip
+def test_zsh_puts_it_into_the_line(line: str, awaited: str, tmp_path: Path) -> None:
+    world.write()
+    setup = f"fpath=({STATIC} $fpath); autoload -Uz compinit; compinit -u -d {tmp_path}/dump"
+    assert awaited in _typed(["zsh", "-i"], setup, f"gpuwatchctl {line}", awaited, tmp_path)
+
+
+def test_fish_completes_with_the_meaning() -> None:
+    world.write()
+    assert any(one.startswith("status\t") for one in _fish("gpuwatchctl st"))
+    assert _fish("gpuwatchctl status --gpu ")[0].startswith("0\tNVIDIA")
+    assert KEY in _fish("gpuwatchctl alerts show leak:")[0]
+
+
+@pytest.mark.parametrize("kind", ["words", "fish", "zsh", "bash"])
+@pytest.mark.parametrize(
+    "line",
+    ["gpuwatchctl bogus ", "gpuwatchctl status --pid x ", "gpuwatchctl 'open ",
+     "gpuwatchctl --config /nowhere status --gpu ", "gpuwatchctl history --since never "],
+)  # fmt: skip
+def test_a_wrong_line_is_completed_in_silence(kind: str, line: str) -> None:
+    word = "" if kind in {"words", "fish"} else str(line.count(" "))
+    done = world.run(
+        env={completing.VARIABLE: f"{kind}_complete", "COMP_WORDS": line, "COMP_CWORD": word}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_users_are_those_on_the_gpus() -> None:
+    world.write()
+    assert [item.value for item in completing.users("")] == ["me", "alice"]
+    assert [item.value for item in completing.users("al")] == ["alice"]
+
+
+def test_completing_is_quick_and_opens_no_driver(tmp_path: Path) -> None:
+    world.write()
+    (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver was opened')\n")
+    env = {
+        "PYTHONPATH": str(tmp_path), completing.VARIABLE: completing.NAMES_ONLY,
+        "COMP_WORDS": "gpuwatchctl status --gpu ", "COMP_CWORD": "",
+    }  # fmt: skip
+    spent: list[float] = []
+    for _ in range(3):
+        before = os.times()
+        began_s = time.monotonic()
+        done = world.run(env=env)
+        after = os.times()
+        assert done.stdout.split() == ["plain,0", "plain,1"]
+        took_s = after.children_user + after.children_system
+        took_s -= before.children_user + before.children_system
+        # On a machine with other work the clock says little of ours.
+        spent.append(min(took_s, time.monotonic() - began_s))
+    assert min(spent) < 0.3
