@@ -24,6 +24,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class GpuwatchdError(Exception):
     """Root of the tree.
@@ -34,25 +36,31 @@ class GpuwatchdError(Exception):
         One line: what is wrong.
     hint
         One line: what to do about it; may be empty.
+    page
+        The page of the documentation and its section, such as "errors#no-gpu"; by default the
+        one of the class. ``gpuwatchctl docs errors#no-gpu`` shows it.
     """
 
-    exit_code = 1
+    exit_code: ClassVar[int] = 1
+    default_page: ClassVar[str] = "errors#other"
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", page: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.page = page or self.default_page
 
 
 class ConfigError(GpuwatchdError):
     """A configuration key or value that cannot be used."""
 
     exit_code = 5
+    default_page = "errors#configuration"
 
-    def __init__(self, file: str, key: str, why: str, *, hint: str = "") -> None:
+    def __init__(self, file: str, key: str, why: str, *, hint: str = "", page: str = "") -> None:
         where = f"{file}: " if file else ""
         what = f"{key}: " if key else ""
-        super().__init__(f"{where}{what}{why}", hint=hint)
+        super().__init__(f"{where}{what}{why}", hint=hint, page=page)
         self.file = file
         self.key = key
         self.why = why
@@ -61,33 +69,49 @@ class ConfigError(GpuwatchdError):
 class SourceError(GpuwatchdError):
     """A GPU could not be read."""
 
+    default_page = "errors#gpu-unreadable"
+
 
 class SourceUnavailable(SourceError):
     """No such thing on this machine (no driver, no library): quiet, retried now and then."""
+
+    default_page = "errors#no-gpu"
 
 
 class DeviceLost(SourceError):
     """A device answered before and does not answer now."""
 
+    default_page = "errors#gpu-lost"
+
 
 class SourceDenied(SourceError):
     """Reading needs rights that we do not have."""
+
+    default_page = "errors#gpu-denied"
 
 
 class StoreError(GpuwatchdError):
     """The history cannot be read or written."""
 
+    default_page = "errors#history"
+
 
 class StoreBusy(StoreError):
     """Another writer holds the database."""
+
+    default_page = "errors#history-busy"
 
 
 class StoreNewer(StoreError):
     """The database was written by a later version of gpuwatchd."""
 
+    default_page = "errors#history-newer"
+
 
 class StoreDamaged(StoreError):
     """The file is not a usable database any more."""
+
+    default_page = "errors#history-damaged"
 
 
 class EndpointError(GpuwatchdError):
@@ -99,8 +123,12 @@ class EndpointError(GpuwatchdError):
         The status of an answer that was no success; None where there was no answer.
     """
 
-    def __init__(self, message: str, *, status: int | None = None, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    default_page = "errors#serving-engine"
+
+    def __init__(
+        self, message: str, *, status: int | None = None, hint: str = "", page: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, page=page)
         self.status = status
 
 
@@ -113,32 +141,46 @@ class NotifyError(GpuwatchdError):
         True when trying again cannot help (wrong password, refused recipient).
     """
 
-    def __init__(self, message: str, *, permanent: bool, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    default_page = "errors#delivery"
+
+    def __init__(self, message: str, *, permanent: bool, hint: str = "", page: str = "") -> None:
+        super().__init__(message, hint=hint, page=page)
         self.permanent = permanent
 
 
 class ActionError(GpuwatchdError):
     """Something was not done to a process."""
 
+    default_page = "errors#action"
+
 
 class TargetGone(ActionError):
     """The process has ended."""
+
+    default_page = "errors#process-gone"
 
 
 class TargetChanged(ActionError):
     """The pid belongs to another process now."""
 
+    default_page = "errors#process-changed"
+
 
 class NotAllowed(ActionError):
     """Policy or rights forbid it."""
+
+    default_page = "errors#not-allowed"
 
 
 class ServiceError(GpuwatchdError):
     """The service manager refused."""
 
-    def __init__(self, manager: str, command: str, output: str, *, hint: str = "") -> None:
-        super().__init__(f"{manager}: {command} failed: {output}", hint=hint)
+    default_page = "errors#service-manager"
+
+    def __init__(
+        self, manager: str, command: str, output: str, *, hint: str = "", page: str = ""
+    ) -> None:
+        super().__init__(f"{manager}: {command} failed: {output}", hint=hint, page=page)
         self.manager = manager
         self.command = command
         self.output = output
@@ -148,9 +190,12 @@ class LogFormatError(GpuwatchdError):
     """A log that cannot be read, with the first line that shows it."""
 
     exit_code = 5
+    default_page = "errors#log-format"
 
-    def __init__(self, file: str, line: int | None, why: str, *, hint: str = "") -> None:
+    def __init__(
+        self, file: str, line: int | None, why: str, *, hint: str = "", page: str = ""
+    ) -> None:
         where = f"{file}:{line}" if line is not None else file
-        super().__init__(f"{where}: {why}", hint=hint)
+        super().__init__(f"{where}: {why}", hint=hint, page=page)
         self.file = file
         self.line = line

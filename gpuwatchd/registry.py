@@ -32,6 +32,8 @@ def load(table: Mapping[str, str], name: str) -> Any:
         target = table[name]
     except KeyError:
         known = ", ".join(sorted(table))
-        raise GpuwatchdError(f"{name!r} is not known here", hint=f"known: {known}") from None
+        raise GpuwatchdError(
+            f"{name!r} is not known here", hint=f"known: {known}", page="errors#unknown-name"
+        ) from None
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -112,7 +112,9 @@ def test_a_bad_configuration_is_exit_78_with_file_and_key(
     first, *rest = done.stderr.splitlines()
     assert first.startswith(f"gpuwatchd: {file}: ")
     assert why in first
-    assert all(line.startswith("hint: ") for line in rest)
+    *hints, page = rest
+    assert all(line.startswith("hint: ") for line in hints)
+    assert page.startswith("see: gpuwatchctl docs errors#configuration")
 
 
 def test_an_unknown_source_is_one_line(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class Checkpoint:
             As :meth:`run`.
         """
         if self._way == "off":
-            raise NotAllowed(_OFF, hint=_OFF_HINT)
+            raise NotAllowed(_OFF, hint=_OFF_HINT, page="errors#asking-off")
         with self._target(key) as target:
             way = self._way_for(target)
             if dry_run:
@@ -140,12 +140,15 @@ class Checkpoint:
         if self._way == "command":
             if not self._argv:
                 raise NotAllowed(
-                    "no program is set up to ask with", hint='set [act] argv = ["/path/to/program"]'
+                    "no program is set up to ask with",
+                    hint='set [act] argv = ["/path/to/program"]',
+                    page="errors#asking-program",
                 )
             if _found(self._argv[0]) is None:
                 raise NotAllowed(
                     f"{text.clean(self._argv[0])}: no such program, or not executable",
                     hint="give an absolute path and chmod +x",
+                    page="errors#asking-program",
                 )
             return f"runs {self._program}"
         number = _number(self._signal)
@@ -155,11 +158,13 @@ class Checkpoint:
                 f"it cannot be known here whether {target.name} has a handler for {number.name};"
                 " without one it would be ended",
                 hint='use [act] checkpoint = "command"',
+                page="errors#no-handler",
             )
         if not handles:
             raise NotAllowed(
                 f"{target.name} has no handler for {number.name} and would be ended by it",
                 hint="let it install one, or choose another [act] signal",
+                page="errors#no-handler",
             )
         return f"sends {number.name}, which it has a handler for"
 
@@ -191,10 +196,15 @@ class Checkpoint:
                 tail = _last_line(said)
         except (OSError, ValueError) as error:
             why = text.clean(getattr(error, "strerror", None) or str(error))
-            raise NotAllowed(f"{self._program} could not be run for {target}: {why}") from error
+            raise NotAllowed(
+                f"{self._program} could not be run for {target}: {why}",
+                page="errors#asking-program",
+            ) from error
         if process.returncode:
             raise NotAllowed(
-                f"{self._program} refused with {process.returncode}" + (f": {tail}" if tail else "")
+                f"{self._program} refused with {process.returncode}"
+                + (f": {tail}" if tail else ""),
+                page="errors#asking-program",
             )
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
@@ -203,7 +213,8 @@ class Checkpoint:
         except subprocess.TimeoutExpired as error:
             _end_group(process)
             raise NotAllowed(
-                f"{self._program} did not end within {self._timeout_s:g} s and was ended"
+                f"{self._program} did not end within {self._timeout_s:g} s and was ended",
+                page="errors#asking-program",
             ) from error
 
 

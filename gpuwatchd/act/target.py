@@ -117,7 +117,9 @@ class Target:
             raise TargetChanged(f"pid {pid} belongs to another process now: {self.name}")
         if uid != os.getuid():
             raise NotAllowed(
-                f"{self.name} is another user's", hint="only its owner can ask it for something"
+                f"{self.name} is another user's",
+                hint="only its owner can ask it for something",
+                page="errors#not-yours",
             )
 
     def _seen(self) -> tuple[int, float, str]:
@@ -153,7 +155,9 @@ class Target:
         except psutil.NoSuchProcess as error:
             raise TargetGone(f"pid {self.key.pid} has ended") from error
         except psutil.AccessDenied as error:
-            raise NotAllowed(f"pid {self.key.pid} is another user's") from error
+            raise NotAllowed(
+                f"pid {self.key.pid} is another user's", page="errors#not-yours"
+            ) from error
 
     def handles(self, number: signal.Signals) -> bool | None:
         """Say whether it has a handler of its own for a signal; None where that cannot be known.
@@ -185,7 +189,9 @@ class Target:
         except ProcessLookupError as error:
             raise TargetGone(f"{self.name} has ended") from error
         except PermissionError as error:
-            raise NotAllowed(f"{self.name} may not be signalled") from error
+            raise NotAllowed(
+                f"{self.name} may not be signalled", page="errors#not-yours"
+            ) from error
 
 
 def _open(pid: int) -> int | None:

@@ -100,7 +100,7 @@ def show(command: Sequence[str], chosen: Sequence[str] = ()) -> subprocess.Popen
     """
     environ = session.environment()
     if not session.has_display(environ):
-        raise NotAllowed("no display to open a terminal on")
+        raise NotAllowed("no display to open a terminal on", page="errors#no-terminal")
     inner = ["sh", "-c", _HOLD, "gpuwatchd", *resolve(command)]
     service = "INVOCATION_ID" in environ and shutil.which("systemd-run") is not None
     why, home = "no terminal was found", expanded("~")
@@ -124,7 +124,11 @@ def show(command: Sequence[str], chosen: Sequence[str] = ()) -> subprocess.Popen
             if _stays(process):
                 return process
             why = f"{text.clean(Path(terminal[0]).name)} ended with {process.returncode}"
-    raise NotAllowed(why, hint='set [notify.desktop] terminal, for example ["xterm", "-e"]')
+    raise NotAllowed(
+        why,
+        hint='set [notify.desktop] terminal, for example ["xterm", "-e"]',
+        page="errors#no-terminal",
+    )
 
 
 def _stays(process: subprocess.Popen[bytes]) -> bool:

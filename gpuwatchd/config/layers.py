@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 ENV_PREFIX = "GPUWATCHD_"
+_FILE_PAGE, _KEY_PAGE = "errors#configuration-file", "errors#configuration-key"
 MAX_BYTES = 1 << 20
 """No configuration is larger."""
 LONGEST_S = 1e9
@@ -88,14 +89,15 @@ def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str
         name = key.replace("_", "-")
         full = f"[{path}] {key}" if path else f"[{key}]"
         if name in out:
-            raise ConfigError(file, full, f"given twice (also as {name!r})")
+            raise ConfigError(file, full, f"given twice (also as {name!r})", page=_KEY_PAGE)
         if name not in fields:
             near = _nearest(name, fields, 0.5)
             what = (
                 "key" if path else "section" if isinstance(value, dict) else "key outside a section"
             )
             why = f"unknown {what}" + (f"; did you mean {near[0]}?" if near else "")
-            raise ConfigError(file, full, why, hint="gpuwatchctl config init prints every key")
+            hint = "gpuwatchctl config init prints every key"
+            raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
         nested, listed = _section(fields[name]), _listed(fields[name])
         if listed is not None:
             if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
@@ -211,9 +213,9 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(file, "", f"not valid TOML: {error}") from None
+        raise ConfigError(file, "", f"not valid TOML: {error}", page=_FILE_PAGE) from None
     except RecursionError:
-        raise ConfigError(file, "", "nested too deeply") from None
+        raise ConfigError(file, "", "nested too deeply", page=_FILE_PAGE) from None
     table = _normalise(raw, Config, "", file)
     _convert(table, file)
     return table
@@ -383,15 +385,17 @@ def _read(path: Path, *, must_exist: bool) -> str | None:
         with open(path, "rb", opener=_opener) as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise ConfigError(str(path), "", f"larger than {units.size(MAX_BYTES)}")
+            why = f"larger than {units.size(MAX_BYTES)}"
+            raise ConfigError(str(path), "", why, page=_FILE_PAGE)
         return content.decode("utf-8")
     except FileNotFoundError:
         if must_exist:
-            raise ConfigError(str(path), "", "no such file") from None
+            raise ConfigError(str(path), "", "no such file", page=_FILE_PAGE) from None
         return None
     except UnicodeDecodeError:
-        raise ConfigError(str(path), "", "not UTF-8 text") from None
+        raise ConfigError(str(path), "", "not UTF-8 text", page=_FILE_PAGE) from None
     except OSError as error:
         if not must_exist and isinstance(error, (NotADirectoryError, PermissionError)):
             return None
-        raise ConfigError(str(path), "", error.strerror or "cannot be read") from None
+        why = error.strerror or "cannot be read"
+        raise ConfigError(str(path), "", why, page=_FILE_PAGE) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, options, output, parallel, words
+from gpuwatchd.ctl import envelope, exits, options, output, parallel, words
 from gpuwatchd.errors import GpuwatchdError, LogFormatError
 from gpuwatchd.model import LEAK_PATTERNS
 
@@ -96,7 +96,11 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     ]
     if flags.gpu and not any(found for _, found in results):
         named = ", ".join(flags.gpu)
-        raise GpuwatchdError(f"no GPU of these logs matches --gpu {named}", hint="leave it out")
+        raise GpuwatchdError(
+            f"no GPU of these logs matches --gpu {named}",
+            hint="leave it out",
+            page="errors#no-such-gpu",
+        )
     if flags.json:
         output.emit_json(_answer(results))
     else:
@@ -261,6 +265,7 @@ def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> dict[str, Any
             "message": text.clean(f"{first.path}: {first.error}", limit=1024),
             "hint": text.clean(first.hint, limit=1024),
             "exit_code": BAD_INPUT,
+            "page": LogFormatError.default_page,
         }
     return said
 
@@ -367,7 +372,8 @@ def _exit_code(
         first = results[0][0]
         if tell:
             hint = first.hint or "gpuwatchctl analyze --help lists the flags for unusual logs"
-            for line in (f"gpuwatchctl: {first.path}: {first.error}", f"hint: {hint}"):
+            said = f"gpuwatchctl: {first.path}: {first.error}"
+            for line in (said, f"hint: {hint}", exits.see(LogFormatError.default_page)):
                 sys.stderr.write(f"{text.clean(line, limit=4096)}\n")
         return BAD_INPUT
     if fail_on == "never":

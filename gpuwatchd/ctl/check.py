@@ -145,7 +145,9 @@ def _look(flags: Globals, mode: str, warn: Range | None, crit: Range | None) -> 
     if not case.devices and mode != "daemon":
         if flags.gpu and state.devices:
             raise GpuwatchdError(
-                f"no GPU matches {', '.join(flags.gpu)}", hint="gpuwatchctl status"
+                f"no GPU matches {', '.join(flags.gpu)}",
+                hint="gpuwatchctl status",
+                page="errors#no-such-gpu",
             )
         reasons = "; ".join(state.problems) or "no source has one"
         return plugin.Answer(plugin.UNKNOWN, f"no GPU is watched: {reasons}")

@@ -112,11 +112,15 @@ def init(force: bool) -> int:  # noqa: FBT001
         handle = os.open(file, how, 0o600)
     except FileExistsError:
         raise GpuwatchdError(
-            f"{file} exists; it was left as it is", hint="gpuwatchctl config init --force"
+            f"{file} exists; it was left as it is",
+            hint="gpuwatchctl config init --force",
+            page="errors#file-exists",
         ) from None
     except OSError as error:
         raise GpuwatchdError(
-            f"{file}: {error.strerror}", hint="choose another place with --config FILE"
+            f"{file}: {error.strerror}",
+            hint="choose another place with --config FILE",
+            page="errors#cannot-write",
         ) from error
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(settings.default_file())

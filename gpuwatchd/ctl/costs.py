@@ -80,6 +80,7 @@ def gather(flags: Globals, since_s: float) -> Bill:
             raise GpuwatchdError(
                 "nothing is known of any cost: there is no history and no live state",
                 hint="gpuwatchctl service install",
+                page="errors#no-history",
             ) from error
         bill.source = "state-file"
         words = f"only what the daemon knows now is counted, nothing of the past: {error.message}"

@@ -84,8 +84,10 @@ def answer(
     }
 
 
-def failure(verb: str, kind: str, message: str, *, hint: str, exit_code: int) -> dict[str, Any]:
-    """Return the envelope of a verb that failed."""
+def failure(
+    verb: str, kind: str, message: str, *, hint: str, exit_code: int, page: str = ""
+) -> dict[str, Any]:
+    """Return the envelope of a verb that failed; ``page`` is of the documentation, "" is none."""
     return {
         **_head(verb),
         "error": {
@@ -93,6 +95,7 @@ def failure(verb: str, kind: str, message: str, *, hint: str, exit_code: int) ->
             "message": text.clean(message, limit=1024),
             "hint": text.clean(hint, limit=1024),
             "exit_code": exit_code,
+            "page": page or None,
         },
     }
 
@@ -101,6 +104,7 @@ def daemon_json(daemon: Daemon) -> dict[str, Any]:
     """Return what is known about the daemon."""
     return {
         "running": daemon.running,
+        "scope": daemon.scope,
         "pid": daemon.pid,
         "version": daemon.version,
         "started_at": units.instant(daemon.started_at_s),

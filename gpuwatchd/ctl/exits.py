@@ -26,11 +26,31 @@ def _verb_of(arguments: list[str]) -> str:
     return next((word for word in arguments if word in COMMANDS), "")
 
 
-def fail(arguments: list[str], error: BaseException, message: str, hint: str, code: int) -> int:
+def see(page: str) -> str:
+    """Return the line that names a page of the documentation.
+
+    Examples
+    --------
+    >>> see("errors#no-gpu")
+    'see: gpuwatchctl docs errors#no-gpu'
+    """
+    return f"see: {NAME} docs {page}"
+
+
+def fail(
+    arguments: list[str],
+    error: BaseException,
+    message: str,
+    hint: str,
+    code: int,
+    *,
+    page: str = "",
+) -> int:
     """Say what is wrong and return ``code``.
 
-    One line and one hint on stderr; with ``--json`` an object on stdout too, with ``--debug`` the
-    traceback before them. The monitoring plug-in says it as such, on stdout.
+    One line, one hint and the page of the documentation on stderr; with ``--json`` an object on
+    stdout too, with ``--debug`` the traceback before them. The monitoring plug-in says it as such,
+    on stdout. Without a page (a usage error: the hint is the verb's help) there is no third line.
     """
     verb = _verb_of(arguments)
     code = PLUGIN_UNKNOWN if verb == PLUGIN else code
@@ -42,11 +62,13 @@ def fail(arguments: list[str], error: BaseException, message: str, hint: str, co
         from gpuwatchd.ctl import envelope, output  # noqa: PLC0415
 
         kind = type(error).__name__
-        output.emit_json(envelope.failure(verb, kind, message, hint=hint, exit_code=code))
+        output.emit_json(
+            envelope.failure(verb, kind, message, hint=hint, exit_code=code, page=page)
+        )
     elif verb == PLUGIN:
         from gpuwatchd.ctl import plugin  # noqa: PLC0415
 
-        more = (f"hint: {hint}",) if hint else ()
+        more = (*((f"hint: {hint}",) if hint else ()), *((see(page),) if page else ()))
         print(plugin.render(plugin.Answer(plugin.UNKNOWN, message, more=more)))
         return code
     from gpuwatchd import text  # noqa: PLC0415
@@ -54,6 +76,8 @@ def fail(arguments: list[str], error: BaseException, message: str, hint: str, co
     lines = [f"{NAME}: {text.clean(message, limit=1024)}"]
     if hint:
         lines.append(f"hint: {text.clean(hint, limit=1024)}")
+    if page:
+        lines.append(text.clean(see(page)))
     with contextlib.suppress(OSError, ValueError):  # perhaps nobody listens
         print("\n".join(lines), file=sys.stderr)
     return code
@@ -82,7 +106,9 @@ def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
             code = work(arguments)
             sys.stdout.flush()
         except GpuwatchdError as error:
-            return fail(arguments, error, error.message, error.hint, error.exit_code)
+            return fail(
+                arguments, error, error.message, error.hint, error.exit_code, page=error.page
+            )
     except BrokenPipeError:
         return silence()
     except KeyboardInterrupt:
@@ -96,13 +122,15 @@ def guard(arguments: list[str], work: Callable[[list[str]], int]) -> int:
 
 def _unexpected(arguments: list[str], error: Exception) -> int:
     words, hint = f"internal error: {type(error).__name__}: {error}", "run again with --debug"
+    page = "errors#internal"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         silence()
         words, hint = "the result cannot be written: no space left", "make room and run it again"
+        page = "errors#no-space"
     try:
-        return fail(arguments, error, words, hint, FAILED)
+        return fail(arguments, error, words, hint, FAILED, page=page)
     except BrokenPipeError:
         return silence()
     except OSError:  # the object for --json cannot be written either
         silence()
-        return fail([], error, words, hint, FAILED)
+        return fail([], error, words, hint, FAILED, page=page)

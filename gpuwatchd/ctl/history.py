@@ -100,7 +100,9 @@ def command(  # noqa: PLR0917 - one argument per flag
         span = f"{units.clock(since_s)} and {units.clock(until_s)}"
         what = "no event" if events else "nothing"
         hint = "the daemon writes once a minute; what is now: gpuwatchctl status"
-        raise GpuwatchdError(f"{what} is recorded between {span}", hint=hint)
+        raise GpuwatchdError(
+            f"{what} is recorded between {span}", hint=hint, page="errors#nothing-recorded"
+        )
     if flags.json:
         data = [
             {

@@ -122,6 +122,7 @@ def gather(since_s: float, *, only_open: bool) -> Found:
             raise GpuwatchdError(
                 "no alerts are recorded: there is no history and no live state",
                 hint="gpuwatchctl service install",
+                page="errors#no-history",
             ) from error
         words = f"only the open alerts are known: {error.message}"
         found.warnings.append(("no-history", words))
@@ -157,6 +158,7 @@ def kept(done: str) -> Found:
         raise StoreError(
             f"nothing can be {done} without the history: {found.trouble.message}",
             hint=found.trouble.hint,
+            page=found.trouble.page,
         ) from found.trouble
     return found
 
@@ -184,7 +186,9 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
     """
     if not key:
         # Every key contains the empty one: an unset variable must not speak for the only alert.
-        raise GpuwatchdError("which alert?", hint="gpuwatchctl alerts --all lists them")
+        raise GpuwatchdError(
+            "which alert?", hint="gpuwatchctl alerts --all lists them", page="errors#no-such-alert"
+        )
     if key == "latest" and alerts:
         return next((a for a in alerts if a.state in OPEN), alerts[0])
     exact = [a for a in alerts if key in {a.key, a.code}]
@@ -199,9 +203,12 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
             raise GpuwatchdError(
                 f"{key[:_KEY_CHARS]!r} fits {len(keys)} alerts",
                 hint=f"for example: {fitting[0].code} ({fitting[0].title or fitting[0].key})",
+                page="errors#ambiguous",
             )
     raise GpuwatchdError(
-        f"no alert {key[:_KEY_CHARS]!r}", hint="gpuwatchctl alerts --all lists them"
+        f"no alert {key[:_KEY_CHARS]!r}",
+        hint="gpuwatchctl alerts --all lists them",
+        page="errors#no-such-alert",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import text
-from gpuwatchd.ctl import envelope, options, output
+from gpuwatchd.ctl import envelope, exits, options, output
 from gpuwatchd.errors import GpuwatchdError, NotifyError
 from gpuwatchd.model import Chart, Message
 from gpuwatchd.notify import NOTIFIERS
@@ -85,8 +85,9 @@ def _example(now_s: float) -> Chart:
     )
 
 
-def _row(name: str, result: str, detail: str, hint: str = "") -> dict[str, Any]:
-    return {"channel": name, "result": result, "detail": detail, "hint": hint or None}
+def _row(name: str, result: str, detail: str, hint: str = "", page: str = "") -> dict[str, Any]:
+    said = {"channel": name, "result": result, "detail": detail, "hint": hint or None}
+    return {**said, "page": page or None}
 
 
 def _probe(name: str, notifier: Notifier) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
         return _row(name, "arrived", notifier.send(message))
     except NotifyError as error:
         again = "" if error.permanent else " (the daemon would try again)"
-        return _row(name, "failed", f"{error.message}{again}", error.hint)
+        return _row(name, "failed", f"{error.message}{again}", error.hint, error.page)
 
 
 def _tell(flags: Globals, rows: list[dict[str, Any]]) -> None:
@@ -115,6 +116,8 @@ def _tell(flags: Globals, rows: list[dict[str, Any]]) -> None:
         out.flow(words, first=f"{row['channel']:<9}", rest=" " * 9)
         if row["hint"]:
             out.flow([(f"hint: {row['hint']}", "dim")], first=" " * 9, rest=" " * 9)
+        if row["page"]:
+            out.flow([(exits.see(row["page"]), "dim")], first=" " * 9, rest=" " * 9)
 
 
 @command.command("list", epilog=options.examples("notify list", "notify list --json"))
@@ -158,7 +161,9 @@ def _known(names: Sequence[str], example: str) -> Sequence[str]:
     """
     if not names:
         raise GpuwatchdError(
-            "no channel is in use", hint=f"set [policy] channels, or name one: {example}"
+            "no channel is in use",
+            hint=f"set [policy] channels, or name one: {example}",
+            page="errors#no-channel",
         )
     unknown = [name for name in names if name not in NOTIFIERS]
     if unknown:

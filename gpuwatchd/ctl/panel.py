@@ -43,7 +43,7 @@ def narrow(view: View, pids: Sequence[int]) -> None:
         named = ", ".join(map(str, pids))
         unknown = all(item.processes is None for item in view.devices)
         why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
-        raise GpuwatchdError(why, hint="gpuwatchctl status -v")
+        raise GpuwatchdError(why, hint="gpuwatchctl status -v", page="errors#no-such-process")
     view.devices = tuple(kept)
     view.alerts = tuple(
         a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids

@@ -169,7 +169,9 @@ class _Trial:
         except GpuwatchdError as error:
             if key:
                 raise
-            raise GpuwatchdError("no alert is recorded to try it on", hint=_ANOTHER) from error
+            raise GpuwatchdError(
+                "no alert is recorded to try it on", hint=_ANOTHER, page="errors#no-such-alert"
+            ) from error
         self.source = found.source
         self.others = [one for one in found.alerts if one.key != self.alert.key]
         try:

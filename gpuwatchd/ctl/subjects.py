@@ -52,6 +52,7 @@ def judged_view(flags: Globals) -> View:
         raise GpuwatchdError(
             strange[0][1] if strange else "no history to predict from: nothing was watched yet",
             hint="gpuwatchctl service install",
+            page="errors#no-history",
         )
     view.devices = tuple(item for item in view.devices if flags.wants(item.device))
     return view
@@ -99,7 +100,11 @@ def pick(view: View, target: str | None) -> Meant:
     if devices:
         if len(devices) > 1:
             names = ", ".join(item.device.uid for item in devices)
-            raise GpuwatchdError(f"{target!r} fits {len(devices)} GPUs", hint=f"GPUs: {names}")
+            raise GpuwatchdError(
+                f"{target!r} fits {len(devices)} GPUs",
+                hint=f"GPUs: {names}",
+                page="errors#ambiguous",
+            )
         return _device(view, devices[0])
     if target.isdecimal():
         found = _process(view, int(target))
@@ -174,6 +179,7 @@ def _alert(view: View, target: str) -> Meant:
         raise GpuwatchdError(
             f"no GPU, no process on one and no alert {target[:64]!r}: {error.message}",
             hint="gpuwatchctl status; gpuwatchctl alerts --all",
+            page="errors#no-such-alert",
         ) from error
     live = next((one for one in every(view) if one.subject == alert.subject), None)
     word = found.said(alert)
@@ -184,7 +190,10 @@ def _alert(view: View, target: str) -> Meant:
     if item is None:
         device = found.devices.get(uid)
         if device is None:
-            raise GpuwatchdError(f"the GPU of {alert.title or alert.key} is not known any more")
+            raise GpuwatchdError(
+                f"the GPU of {alert.title or alert.key} is not known any more",
+                page="errors#no-such-gpu",
+            )
         item = LiveDevice(device=device, reading=None)
     process = next(
         (one for one in item.processes or () if one.info.key == alert.subject.process), None

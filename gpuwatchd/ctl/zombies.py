@@ -78,7 +78,11 @@ def _view(flags: Globals) -> View:
     kept = tuple(item for item in view.devices if flags.wants(item.device))
     if not kept:
         known = ", ".join(item.device.label for item in view.devices)
-        raise GpuwatchdError(f"no GPU matches {', '.join(flags.gpu)}", hint=f"here: {known}")
+        raise GpuwatchdError(
+            f"no GPU matches {', '.join(flags.gpu)}",
+            hint=f"here: {known}",
+            page="errors#no-such-gpu",
+        )
     uids = {item.device.uid for item in kept}
     view.devices = kept
     view.holdings = tuple(one for one in view.holdings if one.device_uid in uids)

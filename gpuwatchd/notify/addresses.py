@@ -120,11 +120,13 @@ def load(urls_file: str, environ: Mapping[str, str] | None = None) -> tuple[Addr
             "no address of a chat service is set",
             permanent=True,
             hint='set [notify.chat] urls-file = "~/.config/gpuwatchd/chat-urls"',
+            page="errors#secret-file",
         )
     raise NotifyError(
         f"{source}: no address in it",
         permanent=True,
         hint="one address per line, such as ntfys://...",
+        page="errors#secret-file",
     )
 
 
@@ -140,17 +142,21 @@ def _content(path: Path, *, guarded: bool) -> str:
             f"file of addresses {shown}: {error.strerror}",
             permanent=True,
             hint="write one address per line into it and chmod 600",
+            page="errors#secret-file",
         ) from None
     if not guarded and status.st_mode & 0o077:
         raise NotifyError(
             f"file of addresses {shown}: others can read it (mode {status.st_mode & 0o777:04o})",
             permanent=True,
             hint=f"chmod 600 {shown}",
+            page="errors#secret-file",
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise NotifyError(f"file of addresses {shown}: not UTF-8 text", permanent=True) from None
+        raise NotifyError(
+            f"file of addresses {shown}: not UTF-8 text", permanent=True, page="errors#secret-file"
+        ) from None
 
 
 def _without_waiting(path: str, flags: int) -> int:

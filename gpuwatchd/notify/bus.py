@@ -158,19 +158,22 @@ def complaints() -> Iterator[list[BaseException | str]]:
 def explain(cause: BaseException | str | None) -> NotifyError:
     """Return a failure in our words: what is missing, and how to get it. Always transient."""
     if cause is None:
-        return NotifyError("the notification was not dispatched", permanent=False)
+        return NotifyError(
+            "the notification was not dispatched", permanent=False, page="errors#pop-up"
+        )
     if isinstance(cause, str):
-        return NotifyError(text.clean(cause), permanent=False)
+        return NotifyError(text.clean(cause), permanent=False, page="errors#pop-up")
     kind = str(getattr(cause, "type", "")).rpartition(".")[2]
     if kind in {"ServiceUnknown", "NameHasNoOwner"} or "Spawn" in str(getattr(cause, "type", "")):
         return NotifyError(
             "no notification server on the session bus",
             permanent=False,
             hint="start one, for example dunst or mako, or log in to a desktop",
+            page="errors#pop-up",
         )
     if type(cause).__name__ in {"InvalidAddressError", "AuthError"} or isinstance(
         cause, (FileNotFoundError, ConnectionError, PermissionError, EOFError)
     ):
-        return NotifyError(NO_BUS, permanent=False, hint=_NO_BUS_HINT)
+        return NotifyError(NO_BUS, permanent=False, hint=_NO_BUS_HINT, page="errors#pop-up")
     said = text.clean(str(cause), limit=160) or type(cause).__name__
-    return NotifyError(f"the pop-up failed: {said}", permanent=False)
+    return NotifyError(f"the pop-up failed: {said}", permanent=False, page="errors#pop-up")

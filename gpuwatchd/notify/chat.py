@@ -177,10 +177,15 @@ def _verdict(found: Iterable[Address], has_it: Collection[str], results: list[_R
         return known
     part = f"{told} ({len(took)} of {total} have it)"
     if any(one.state == "failed" for one in bad):
-        raise NotifyError(part, permanent=False, hint="gpuwatchctl notify test chat")
+        raise NotifyError(
+            part, permanent=False, hint="gpuwatchctl notify test chat", page="errors#chat"
+        )
     if not took:
         raise NotifyError(
-            told, permanent=True, hint="check the addresses: gpuwatchctl notify test chat"
+            told,
+            permanent=True,
+            hint="check the addresses: gpuwatchctl notify test chat",
+            page="errors#chat",
         )
     return f"{known}; not by {told}"
 
@@ -201,7 +206,9 @@ def _apprise() -> Any:
     try:
         import apprise  # noqa: PLC0415 - large, and only for who sends this way
     except ImportError:
-        raise NotifyError("Apprise is not installed", permanent=True, hint=EXTRA) from None
+        raise NotifyError(
+            "Apprise is not installed", permanent=True, hint=EXTRA, page="errors#chat"
+        ) from None
     # Its loggers are children of those that pass nothing on. Its services are loaded by the first
     # address, and here nothing else is loading them.
     apprise.Apprise.instantiate("json://localhost", suppress_exceptions=True)

@@ -100,7 +100,9 @@ class CommandNotifier:
         available = self.probe()
         executable = self._executable()
         if executable is None:
-            raise NotifyError(available.reason, permanent=True, hint=available.hint)
+            raise NotifyError(
+                available.reason, permanent=True, hint=available.hint, page="errors#command-channel"
+            )
         with _input(payload(message)) as stdin:
             try:
                 process = subprocess.Popen(
@@ -127,13 +129,18 @@ class CommandNotifier:
                 f"{self._program} did not end within {self.timeout_s:g} s and was ended{detail}",
                 permanent=False,
                 hint="let it answer faster, or raise [notify.command] timeout",
+                page="errors#command-channel",
             )
         if code < 0:
             raise NotifyError(
-                f"{self._program} was ended by signal {-code}{detail}", permanent=False
+                f"{self._program} was ended by signal {-code}{detail}",
+                permanent=False,
+                page="errors#command-channel",
             )
         raise NotifyError(
-            f"{self._program} exited with {code}{detail}", permanent=code in PERMANENT_CODES
+            f"{self._program} exited with {code}{detail}",
+            permanent=code in PERMANENT_CODES,
+            page="errors#command-channel",
         )
 
 
@@ -225,7 +232,12 @@ def _not_started(program: str, error: Exception) -> NotifyError:
         isinstance(error, OSError) and error.errno == errno.ENOEXEC
     )
     hint = "the file needs a #! line and chmod +x" if permanent else ""
-    return NotifyError(f"{program}: {text.clean(why)}", permanent=permanent, hint=hint)
+    return NotifyError(
+        f"{program}: {text.clean(why)}",
+        permanent=permanent,
+        hint=hint,
+        page="errors#command-channel",
+    )
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int | None, str]:

@@ -206,7 +206,9 @@ class EmailNotifier:
                 'set security = "starttls" or "tls"',
             )
         if wrong is not None:
-            raise NotifyError(f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1])
+            raise NotifyError(
+                f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1], page="errors#mail"
+            )
 
     def _context(self) -> ssl.SSLContext | None:
         if self._security == "none":
@@ -220,6 +222,7 @@ class EmailNotifier:
                 f"[notify.email] ca-file {text.clean(self._ca_file)}: {text.clean(why)}",
                 permanent=True,
                 hint="a file of PEM certificates, or leave it out for the system's",
+                page="errors#mail",
             ) from None
 
     def _password(self) -> str | None:
@@ -241,6 +244,7 @@ class EmailNotifier:
                 "[notify.email] username is set, but no password",
                 permanent=True,
                 hint="set password-file to a file that only you can read (chmod 600)",
+                page="errors#mail",
             )
         return found
 
@@ -258,7 +262,9 @@ class EmailNotifier:
         if isinstance(error, smtplib.SMTPResponseException):
             return self._response(error, password)
         permanent, why, hint = self._reason(error)
-        return NotifyError(f"{self._where}: {why}", permanent=permanent, hint=hint)
+        return NotifyError(
+            f"{self._where}: {why}", permanent=permanent, hint=hint, page="errors#mail"
+        )
 
     def _response(self, error: smtplib.SMTPResponseException, password: str | None) -> NotifyError:
         code = error.smtp_code
@@ -351,6 +357,7 @@ def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | No
         f"recipient refused: {text.clean(said)}",
         permanent=permanent,
         hint="check [notify.email] to",
+        page="errors#mail",
     )
 
 

@@ -121,6 +121,7 @@ class Link:
                 "the desktop-notifier library is missing",
                 permanent=True,
                 hint="pip install desktop-notifier",
+                page="errors#pop-up",
             ) from None
         except Exception as error:
             raise bus.explain(error) from error
@@ -131,6 +132,7 @@ class Link:
                     "pop-ups are not available here",
                     permanent=True,
                     hint="use [notify.email] or a command",
+                    page="errors#pop-up",
                 )
             self.server, self._by_script = "macOS", True
             return
@@ -186,7 +188,7 @@ class Link:
 
     async def _call_notify(self, application: str, _: int, *rest: Any) -> int:
         if self._notify is None:
-            raise NotifyError("not connected", permanent=False)
+            raise NotifyError("not connected", permanent=False, page="errors#pop-up")
         self._number = await self._notify(application, self._replaces, *rest)
         return self._number
 
@@ -224,7 +226,7 @@ class Link:
             wanted = ()
         library = self._library
         if library is None:
-            raise NotifyError("not connected", permanent=False)
+            raise NotifyError("not connected", permanent=False, page="errors#pop-up")
         incident = self._shown.incident(message)
         dispatched = threading.Event()
         notification = self._maker.notification(

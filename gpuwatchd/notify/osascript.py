@@ -48,13 +48,19 @@ def show(title: str, body: str, timeout_s: float) -> str:
     try:
         code, said = _call(argv(title, body), timeout_s)
     except subprocess.TimeoutExpired:
-        raise NotifyError("osascript did not answer in time", permanent=False) from None
+        raise NotifyError(
+            "osascript did not answer in time", permanent=False, page="errors#pop-up"
+        ) from None
     except OSError as error:
         why = text.clean(error.strerror or "cannot be run")
-        raise NotifyError(f"osascript: {why}", permanent=True, hint=_HINT) from error
+        raise NotifyError(
+            f"osascript: {why}", permanent=True, hint=_HINT, page="errors#pop-up"
+        ) from error
     if code:
         why = text.clean(said, limit=160).strip() or f"exit code {code}"
-        raise NotifyError(f"macOS refused the notice: {why}", permanent=True, hint=_HINT)
+        raise NotifyError(
+            f"macOS refused the notice: {why}", permanent=True, hint=_HINT, page="errors#pop-up"
+        )
     return "accepted by macOS"
 
 

@@ -124,12 +124,14 @@ def read_secret(path: Path, *, guarded: bool, what: str = "password") -> str:
             f"{what} file {shown}: {why}",
             permanent=True,
             hint=f"write the {what} into it and chmod 600",
+            page="errors#secret-file",
         ) from None
     if not guarded and status.st_mode & 0o077:
         raise NotifyError(
             f"{what} file {shown}: others can read it (mode {status.st_mode & 0o777:04o})",
             permanent=True,
             hint=f"chmod 600 {shown}",
+            page="errors#secret-file",
         )
     try:
         secret = data.decode("utf-8").split("\n", 1)[0].rstrip("\r")
@@ -140,6 +142,7 @@ def read_secret(path: Path, *, guarded: bool, what: str = "password") -> str:
             f"{what} file {shown}: no {what} in it",
             permanent=True,
             hint=f"the {what} is its first line, as plain text",
+            page="errors#secret-file",
         )
     return secret
 
@@ -172,7 +175,10 @@ def ask_keyring(service: str, user: str, *, timeout_s: float = KEYRING_S) -> str
     name = text.clean(service)
     if importlib.util.find_spec("keyring") is None:
         raise NotifyError(
-            "password-keyring: keyring is not installed", permanent=True, hint=KEYRING_EXTRA
+            "password-keyring: keyring is not installed",
+            permanent=True,
+            hint=KEYRING_EXTRA,
+            page="errors#keyring",
         )
     answer = _ask(service, user, timeout_s)
     if answer is None:
@@ -180,18 +186,21 @@ def ask_keyring(service: str, user: str, *, timeout_s: float = KEYRING_S) -> str
             f"keyring {name}: no answer within {timeout_s:g} s",
             permanent=False,
             hint="it may be locked; a daemon without a desktop wants password-file",
+            page="errors#keyring",
         )
     if answer.why:
         raise NotifyError(
             f"keyring {name}: {text.clean(answer.why)}",
             permanent=False,
             hint="keyring diagnose; a daemon without a desktop wants password-file",
+            page="errors#keyring",
         )
     if not answer.secret:
         raise NotifyError(
             f"keyring {name}: no password of {text.clean(user)} in it",
             permanent=True,
             hint=f"keyring set {name} {text.clean(user)}",
+            page="errors#keyring",
         )
     return answer.secret
 

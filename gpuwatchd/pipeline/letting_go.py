@@ -61,7 +61,9 @@ class LettingGo:
         try:
             request = release.read(self._directory, now_s)
         except StoreError as error:
-            log.warning("release request ignored: %s", error.message)
+            log.warning(
+                "release request ignored: %s; see: gpuwatchctl docs %s", error.message, error.page
+            )
             return False
         if request is None:
             # Taken back, or left by an earlier daemon and over.

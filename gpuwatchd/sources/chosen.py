@@ -133,7 +133,9 @@ def make(word: str, section: SourcesSection) -> Source:
     try:
         found = registry.load(sources.SOURCES, kind)
     except ImportError as error:
-        raise SourceUnavailable(f"{kind}: cannot be loaded: {error}") from error
+        raise SourceUnavailable(
+            f"{kind}: cannot be loaded: {error}", page="errors#installation"
+        ) from error
     source: Source = found(**settings)
     return source
 

@@ -206,7 +206,9 @@ class ReplaySource:
         played_s = (self._clock() - started_mono_s) * self._speed
         at_s = self._first_s + played_s
         if at_s > self._last_s + self._patience_s():
-            raise SourceUnavailable("the recording has ended", hint="start the source anew")
+            raise SourceUnavailable(
+                "the recording has ended", hint="start the source anew", page="errors#recording"
+            )
         return self._sample(at_s, started_at_s + played_s, started_mono_s + played_s)
 
     def close(self) -> None:
@@ -222,7 +224,7 @@ class ReplaySource:
     def _start(self) -> None:
         available = self.probe()
         if not available.ok:
-            raise SourceUnavailable(available.reason, hint=available.hint)
+            raise SourceUnavailable(available.reason, hint=available.hint, page="errors#recording")
         series = self._loaded().series
         self._first_s = min(float(each.t_s[0]) for each in series)
         self._last_s = max(float(each.t_s[-1]) for each in series)

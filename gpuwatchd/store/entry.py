@@ -34,6 +34,7 @@ def find(directory: Path) -> Path:
         raise StoreError(
             f"{path}: no history: {error.strerror}",
             hint="is the daemon running? gpuwatchctl doctor tells",
+            page="errors#no-history",
         ) from error
     if size == 0:
         raise damaged(path, "the file is empty")
@@ -83,6 +84,7 @@ def _judge(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(
             f"{path} is of an older format ({version}, this version needs {schema.VERSION})",
             hint="start the daemon once: it brings the history up to date",
+            page="errors#history-older",
         )
     connection.execute("SELECT count(*) FROM meta").fetchone()
 

@@ -119,11 +119,13 @@ def test_what_is_no_log_is_exit_5_with_one_line(
     lines = said.err.splitlines()
     assert lines[0].startswith(f"gpuwatchctl: {file}: ")
     assert why in lines[0]
-    assert len(lines) <= 2
+    assert [line.partition(": ")[0] for line in lines[1:]] == ["hint", "see"]
+    assert lines[2].endswith("errors#log-format")
     code, answered = answer(capsys, str(file))
     assert code == 5
     assert answered["data"][0]["error"]
     assert answered["error"]["exit_code"] == 5
+    assert answered["error"]["page"] == "errors#log-format"
     assert str(file) in answered["error"]["message"]
 
 

@@ -164,7 +164,9 @@ def test_an_internal_error_is_one_line_and_json(
     assert shown.err.splitlines() == [
         "gpuwatchctl: internal error: RuntimeError: wires crossed",
         "hint: run again with --debug",
+        "see: gpuwatchctl docs errors#internal",
     ]
+    assert error["page"] == "errors#internal"
     assert main(["predict", "--debug"]) == 1 or main(["status", "--debug"]) == 1
     main(["status", "--debug"])
     assert "Traceback" in capsys.readouterr().err

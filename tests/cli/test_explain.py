@@ -87,7 +87,8 @@ def test_what_means_nothing_is_one_line(
 ) -> None:
     world.write()
     assert main(["explain", target]) == 1
-    first, hint = capsys.readouterr().err.splitlines()
+    first, hint, page = capsys.readouterr().err.splitlines()
+    assert page.startswith("see: gpuwatchctl docs errors#")
     assert why in first
     assert hint.startswith("hint: ")
     assert first.isprintable()

@@ -148,13 +148,15 @@ def test_what_cannot_be_done_is_one_line_and_a_hint(
     arguments: list[str], code: int, words: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == code
-    first, second = capsys.readouterr().err.splitlines()
+    first, second, *page = capsys.readouterr().err.splitlines()
+    assert len(page) == (0 if code == 2 else 1)
     assert words in first
     assert second.startswith("hint: ")
     assert hint in second
     assert main([*arguments, "--json"]) == code
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["exit_code"] == code
+    assert page == [f"see: gpuwatchctl docs {name}" for name in [error["page"]] if name]
 
 
 def test_without_a_history_nothing_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:

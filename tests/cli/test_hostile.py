@@ -53,7 +53,8 @@ def test_a_log_that_cannot_have_this_name_is_one_clean_line(name: str) -> None:
     done = world.run("analyze", name)
     assert done.returncode == 5
     assert "\x1b" not in done.stderr
-    first, hint = done.stderr.splitlines()
+    first, hint, page = done.stderr.splitlines()
+    assert page == "see: gpuwatchctl docs errors#log-format"
     assert first.startswith("gpuwatchctl: ")
     assert "internal error" not in first
     assert hint.startswith("hint: ")
