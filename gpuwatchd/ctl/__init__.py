@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "check": "gpuwatchd.ctl.check:command",
     "service": "gpuwatchd.ctl.service:command",
     "demo": "gpuwatchd.ctl.demo:command",
+    "docs": "gpuwatchd.ctl.docs:command",
     "completion": "gpuwatchd.ctl.completion:command",
 }
 

@@ -20,7 +20,33 @@ if TYPE_CHECKING:
 else:
     _ToFloat = click.ParamType  # generic for the type checker only: click 8.1 has no parameter
 
-DOCS = "docs/reference/cli.md"
+PAGES = {
+    "status": "understand-a-verdict",
+    "watch": "understand-a-verdict",
+    "predict": "understand-a-verdict",
+    "explain": "understand-a-verdict",
+    "zombies": "find-idle-memory",
+    "history": "storage",
+    "alerts": "be-warned",
+    "snooze": "quiet",
+    "feedback": "teach-it-your-programs",
+    "cost": "what-it-costs",
+    "checkpointed": "what-it-costs",
+    "ask-checkpoint": "be-warned",
+    "analyze": "analyse-a-log",
+    "backtest": "backtest-your-settings",
+    "doctor": "run-the-service",
+    "release": "run-the-service#letting-go-of-the-gpus",
+    "config": "config",
+    "policy": "rules",
+    "notify": "be-warned",
+    "check": "nagios",
+    "service": "run-the-service",
+    "demo": "first-leak",
+    "docs": "index",
+}
+"""The page that the help of a verb ends with; of one that is not here, the command line's."""
+_DOCS = "Documentation: gpuwatchctl docs "
 
 
 def current() -> Globals:
@@ -118,7 +144,16 @@ def examples(*lines: str) -> str:
     A line that does not call the program itself (in a pipe, say) gets its name in front.
     """
     body = "\n".join(f"  {'' if 'gpuwatchctl' in line else 'gpuwatchctl '}{line}" for line in lines)
-    return f"\b\nExamples:\n{body}\n\nDocumentation: {DOCS}"
+    return f"\b\nExamples:\n{body}\n\n{_DOCS}cli"
+
+
+def name_page(command: click.Command, verb: str) -> None:
+    """Let the help of a verb, and of those below it, end with the verb's own page."""
+    if command.epilog and verb in PAGES:
+        command.epilog = command.epilog.replace(f"{_DOCS}cli", f"{_DOCS}{PAGES[verb]}")
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            name_page(child, verb)
 
 
 class Instant(_ToFloat):

@@ -40,7 +40,6 @@ class Verbs(click.Group):
                 hint="reinstall gpuwatchd; the other verbs work",
             ) from error
 
-    def resolve_command(
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer the verbs; where a shell shows no help, no verb is imported for it."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for TAB alone
@@ -51,6 +50,7 @@ class Verbs(click.Group):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name) for name in COMMANDS if name.startswith(incomplete)]
 
+    def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; an unknown one names the nearest."""
@@ -95,6 +95,7 @@ def load(name: str) -> click.Command:
         except AttributeError as error:
             raise ImportError(str(error)) from error
         _loaded[name] = options.add_globals(command)
+        options.name_page(command, name)
     return _loaded[name]
 
 

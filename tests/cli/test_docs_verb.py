@@ -1,0 +1,146 @@
+"""``docs``: every page reads well in a pipe and on a terminal, and mistakes are helped."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.ctl import COMMANDS, docs, main, options, page_text, pages, program
+from gpuwatchd.ctl.output import width_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = list(pages.files(pages.folder()))
+PAGES = {name: pages.read(file) for name, file in pages.files(pages.folder()).items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_reads_well_in_a_pipe(name: str) -> None:
+    text = page_text.render(PAGES[name].text, 80)
+    assert text.startswith(PAGES[name].title + "\n====")
+    for line in text.splitlines():
+        # Code and single long words are never broken.
+        assert width_of(line) <= 80 or line.startswith(" ") or " " not in line.strip(), line
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    assert "](" not in prose
+    assert "<!--" not in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_word_of_a_page_is_lost(name: str) -> None:
+    def words(text: str) -> set[str]:
+        return set(re.findall(r"[a-z]{4,}", text.lower()))
+
+    shown = words(page_text.render(PAGES[name].text, 80).replace("\n", " "))
+    there = words(re.sub(r"\]\([^)]*\)", "] ", PAGES[name].text))
+    assert {word for word in there - shown if word not in {"tutorial", "text", "toml"}} == set()
+
+
+def test_a_terminal_gets_it_in_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "signals", "--color", "always"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b[" in shown
+    assert "SIGHUP" in shown
+
+
+def test_without_a_name_there_is_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs"]) == 0
+    assert capsys.readouterr().out.startswith(PAGES["index"].title)
+
+
+def test_a_section_is_shown_with_those_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "exit-codes#gpuwatchd"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("gpuwatchd\n---")
+    assert "78" in shown
+    assert "130" not in shown
+
+
+def test_pages_may_be_written_as_links_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "docs/reference/exit-codes.md#GPUWATCHD"]) == 0
+    assert "78" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("docs signal", "no such page: signal; did you mean signals?"),
+        ("docs exit-codes#gpuwatch", "no section gpuwatch in exit-codes; did you mean gpuwatchctl"),
+        ("docs xyzzy", "no such page: xyzzy; docs --list names them all"),
+        ("docs quiet hours", "one page at a time; or: docs --search quiet hours"),
+        ("docs --search", "which words?"),
+        ("docs --list --search x", "--list stands alone"),
+    ],
+)
+def test_mistakes_are_helped(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_search_finds_the_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "--search", "Quiet", "hours"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0] == "quiet#quiet-hours  Quiet hours"
+    assert main(["docs", "--search", "xyzzyplugh"]) == 1
+    assert capsys.readouterr().out == "no page has all of: xyzzyplugh\n"
+
+
+def test_every_answer_of_a_search_is_a_section() -> None:
+    hits = pages.search(list(PAGES.values()), ["the"])
+    assert len(hits) == 15
+    for hit in hits:
+        assert PAGES[hit.page].part(hit.anchor).startswith("#")
+
+
+def test_json_has_page_list_and_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "signals", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert (data["page"], data["kind"], data["title"]) == ("signals", "reference", "Signals")
+    assert "SIGHUP" in data["text"]
+    assert main(["docs", "--list", "--json"]) == 0
+    assert [row["page"] for row in json.loads(capsys.readouterr().out)["data"]] == NAMES
+    assert main(["docs", "--search", "signals", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"][0]["page"] == "signals"
+
+
+def test_tab_offers_pages_and_sections() -> None:
+    def offered(word: str) -> list[str]:
+        from click import Argument, Context
+
+        context = Context(docs.command)
+        return [item.value for item in docs.complete_page(context, Argument(["x"]), word)]
+
+    assert offered("exit") == ["exit-codes"]
+    assert offered("exit-codes#gpuwatchc") == ["exit-codes#gpuwatchctl"]
+    assert offered("xyzzy#") == []
+
+
+def test_a_program_without_its_pages_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpuwatchd.ctl.pages.resources.files", lambda _: tmp_path)
+    assert main(["docs"]) == 1
+    said = capsys.readouterr().err
+    assert "the pages were not installed with the program" in said
+    assert "reinstall" in said
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_the_help_of_a_verb_ends_with_its_page(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--help"]) == 0
+    last = capsys.readouterr().out.rstrip().splitlines()[-1].strip()
+    assert last.startswith("Documentation: gpuwatchctl docs ")
+    name, anchor = pages.wanted(last.split()[-1])
+    assert PAGES[name].part(anchor) if anchor else PAGES[name].text
+
+
+def test_every_verb_that_names_a_page_is_a_verb() -> None:
+    assert set(options.PAGES) <= set(COMMANDS)
+    assert program.load("docs").epilog
