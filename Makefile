@@ -6,7 +6,7 @@ RUN := $(BIN)/python
 JOBS ?= logical
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fakenvml test lint format bench bench-detect train docs clean
+.PHONY: help demo fakenvml test lint format bench bench-detect train docs site clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,17 @@ train: $(VENV)/dev.stamp  ## Fit how much evidence an alert needs, on the tuning
 docs: $(VENV)/dev.stamp  ## Write the reference, the man pages and the pictures from the code
 	@$(RUN) -m tests.docs.generate
 	@$(RUN) -m tests.docs.pictures
+
+site: $(VENV)/dev.stamp  ## Build the documentation as a site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .mkdocs.yml
+	@echo "build/site/index.html"
+
+.PHONY: dist pins
+dist: $(VENV)/dev.stamp  ## Build the wheel and the source distribution, twice, and compare
+	@$(RUN) packaging/dist.py --check
+
+pins: $(VENV)/dev.stamp  ## Write packaging/constraints*.txt from pyproject.toml (asks the index)
+	@$(RUN) packaging/pins.py
 
 clean:  ## Remove what the targets above have made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

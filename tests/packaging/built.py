@@ -1,0 +1,136 @@
+"""What is built and set up once for all tests of the packages, kept below ``build/`` by content."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dist
+import indexfiles
+import pins
+import project
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PARTS = ("gpuwatchd", "docs", "packaging", "contrib", "tests")
+FILES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")
+SCRATCH = ROOT / "build" / "packages"
+KEPT_S = 7 * 86400.0
+PIECES = {"__pycache__", "build"}
+
+
+def key() -> str:
+    """Return a name for the present content of all that goes into the packages."""
+    found = hashlib.sha256(sys.version.encode())
+    paths = [ROOT / name for name in FILES]
+    for part in PARTS:
+        paths += [p for p in (ROOT / part).rglob("*") if not PIECES & set(p.parts) and p.is_file()]
+    for path in sorted(paths):
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0")
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+@contextmanager
+def alone(name: str) -> Iterator[None]:
+    """Let one of several test workers make ``name`` while the others wait for it."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    with (SCRATCH / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def distributions() -> tuple[Path, Path]:
+    """Return the source distribution and the wheel of the present tree."""
+    with alone("dist"):
+        out = SCRATCH / f"dist-{key()}"
+        if not out.exists():
+            _forget("dist-*")
+            scratch = SCRATCH / "dist.new"
+            shutil.rmtree(scratch, ignore_errors=True)
+            dist.build(ROOT, scratch)
+            scratch.rename(out)
+        (sdist,) = out.glob("*.tar.gz")
+        (wheel,) = out.glob("*.whl")
+        return sdist, wheel
+
+
+def wheel() -> Path:
+    """Return the wheel of the present tree."""
+    return distributions()[1]
+
+
+def interpreter(version: str) -> Path | None:
+    """Return a Python such as ``3.12`` that really starts, wherever it hides; None without one."""
+    names = [shutil.which(f"python{version}")]
+    if home := os.environ.get("PYENV_ROOT"):
+        names += sorted(map(str, Path(home).glob(f"versions/{version}.*/bin/python{version}")))
+    for name in names:
+        if name and _starts(name):
+            return Path(name)
+    return None
+
+
+def _starts(name: str) -> bool:
+    # A shim of pyenv is there for every version, also for those that it will not start.
+    asked = [name, "-c", "import venv"]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
+def uv(*words: str | Path, timeout_s: float = 300) -> str:
+    """Run uv with the index and the certificates that pip uses here."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    kept["UV_DEFAULT_INDEX"] = indexfiles.configured_index()
+    kept["UV_PYTHON_DOWNLOADS"] = "never"
+    kept["UV_NO_CONFIG"] = "1"
+    kept["UV_CACHE_DIR"] = str(ROOT / "build" / "tools" / "uv-cache")
+    if "PIP_CERT" in os.environ:
+        kept.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
+    with alone("uv"):
+        program = pins.uv()
+    return project.run([program, *words], env=kept, timeout_s=timeout_s)
+
+
+def environment(python: Path, home: Path, *needs: str | Path) -> Path:
+    """Return the interpreter of a new environment at ``home``; each of ``needs`` is one install."""
+    uv("venv", "--quiet", "--python", python, home)
+    inside = home / "bin" / "python"
+    for need in needs:
+        words: Sequence[str | Path] = need.split() if isinstance(need, str) else [need]
+        uv("pip", "install", "--quiet", "--python", inside, *words)
+    return inside
+
+
+def bare(home: Path, **more: str) -> dict[str, str]:
+    """Return surroundings in which nothing of this machine's Python or of its user is seen."""
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home / "run"),
+        "LANG": "C.UTF-8",
+        **more,
+    }
+
+
+def call(argv: Sequence[object], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run an installed program."""
+    words = [str(word) for word in argv]
+    more.setdefault("timeout", 60)
+    return subprocess.run(words, text=True, capture_output=True, check=False, **more)
+
+
+def _forget(pattern: str) -> None:
+    for old in SCRATCH.glob(pattern):
+        if time.time() - old.stat().st_mtime > KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,115 @@
+"""The wheel alone, in fresh environments of every Python that is promised, beside no other tool."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pins
+import project
+from tests.conftest import ROOT, need
+from tests.packaging import built
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+pytestmark = [pytest.mark.real_packages, pytest.mark.timeout(300)]
+
+EVERY_MODULE = """
+import importlib, pkgutil, sys, gpuwatchd
+missing = []
+for found in pkgutil.walk_packages(gpuwatchd.__path__, "gpuwatchd."):
+    if found.name in set(sys.argv[1:]) or found.name.endswith("__main__"):
+        continue
+    importlib.import_module(found.name)
+    missing.append(found.name)
+print(len(missing))
+"""
+CHILDREN_WITH_EXTRAS = ("gpuwatchd.notify.chart", "gpuwatchd.notify.keyring_ask")
+"""Started as programs of their own where the extra is there, never imported."""
+
+
+class Installed:
+    """A fresh environment with nothing but the wheel and what it needs."""
+
+    def __init__(self, home: Path, python: Path) -> None:
+        self.home = home
+        self.python = python
+        self.bin = python.parent
+
+    def run(self, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        argv = [self.python, "-W", "error", self.bin / words[0], *words[1:]]
+        return built.call(argv, env=built.bare(self.home), cwd=self.home, timeout=timeout_s)
+
+
+@pytest.fixture(scope="module", params=pins.PYTHONS)
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    version = request.param
+    found = built.interpreter(version)
+    need(found, f"Python {version}")
+    assert found
+    home = tmp_path_factory.mktemp("fresh")
+    requirements = f"--require-hashes -r {ROOT / project.PINS}"
+    python = built.environment(found, home / "venv", requirements, f"--no-deps {built.wheel()}")
+    return Installed(home, python)
+
+
+def test_says_its_version(installed: Installed) -> None:
+    for program in ("gpuwatchctl", "gpuwatchd"):
+        done = installed.run(program, "--version")
+        assert (done.returncode, done.stdout.split()) == (0, [program, project.version()])
+
+
+def test_every_module_can_be_imported(installed: Installed) -> None:
+    argv = [installed.python, "-W", "error", "-c", EVERY_MODULE, *CHILDREN_WITH_EXTRAS]
+    done = built.call(argv, env=built.bare(installed.home), cwd=installed.home)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 200
+
+
+def test_shows_the_demo(installed: Installed) -> None:
+    words = (
+        "--scenario",
+        "one-leak",
+        "--speed",
+        "1e9",
+        "--duration",
+        "40m",
+        "--no-notify",
+        "--json",
+    )
+    done = installed.run("gpuwatchctl", "demo", *words, timeout_s=120)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events
+    assert done.stderr == ""
+
+
+def test_without_a_gpu_each_verb_says_so_with_its_documented_code(installed: Installed) -> None:
+    done = installed.run("gpuwatchctl", "status")
+    assert done.returncode == 1
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = installed.run("gpuwatchctl", "doctor", "--json")
+    assert done.returncode in {1, 3}
+    assert json.loads(done.stdout)["verb"] == "doctor"
+
+
+def test_prints_the_service(installed: Installed) -> None:
+    done = installed.run("gpuwatchctl", "service", "print")
+    assert done.returncode == 0, done.stderr
+    assert str(installed.bin) in done.stdout
+    if sys.platform == "linux":
+        assert "Type=notify" in done.stdout
+
+
+def test_shows_a_page_of_the_manual(installed: Installed) -> None:
+    done = installed.run("gpuwatchctl", "docs", "how-to/chat")
+    assert done.returncode == 0, done.stderr
+    assert "ntfy" in done.stdout

@@ -1,0 +1,140 @@
+"""The wheel and the source distribution: what is in them, and that they come out the same twice."""
+
+from __future__ import annotations
+
+import email
+import re
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dist
+import project
+import readme
+from tests.conftest import ROOT
+from tests.packaging import built
+
+if TYPE_CHECKING:
+    from email.message import Message
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def files() -> tuple[Path, Path]:
+    return built.distributions()
+
+
+@pytest.fixture(scope="module")
+def names(files: tuple[Path, Path]) -> set[str]:
+    with zipfile.ZipFile(files[1]) as wheel:
+        return set(wheel.namelist())
+
+
+@pytest.fixture(scope="module")
+def metadata(files: tuple[Path, Path]) -> Message:
+    with zipfile.ZipFile(files[1]) as wheel:
+        (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(wheel.read(name))
+
+
+def test_another_build_gives_the_same_bytes_and_an_index_would_take_them(
+    files: tuple[Path, Path],
+) -> None:
+    assert dist.differences(ROOT, files[0].parent) == []
+    dist.accepted(files[0].parent)
+
+
+def test_every_file_has_the_instant_of_the_release(files: tuple[Path, Path]) -> None:
+    with tarfile.open(files[0]) as sdist:
+        assert {member.mtime for member in sdist} == {project.epoch_s()}
+        assert {(member.uid, member.gid, member.uname) for member in sdist} == {(0, 0, "")}
+
+
+def test_all_of_the_package_and_nothing_else(names: set[str]) -> None:
+    package = ROOT / "gpuwatchd"
+    here = {
+        str(path.relative_to(ROOT))
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "gpuwatchd/py.typed" in names
+    assert {
+        n for n in names if n.startswith("gpuwatchd/") and not n.startswith("gpuwatchd/docs/")
+    } == {n for n in here if not n.startswith("gpuwatchd/docs/")}
+    tops = {name.split("/")[0] for name in names}
+    version = project.version()
+    assert tops <= {
+        "gpuwatchd",
+        f"gpuwatchd-{version}.dist-info",
+        f"gpuwatchd-{version}.data",
+    }
+    assert not [n for n in names if "test" in n.split("/") or "tests" in n or n.endswith(".pyc")]
+
+
+@pytest.mark.parametrize("name", ["config/prices.toml", "service/gpuwatchd.service.in", "py.typed"])
+def test_what_is_no_program_is_there(names: set[str], name: str) -> None:
+    assert f"gpuwatchd/{name}" in names
+
+
+def test_the_pages_travel_along(names: set[str]) -> None:
+    pages = {str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")}
+    assert pages
+    assert {n for n in names if n.startswith("gpuwatchd/docs/")} == {
+        f"gpuwatchd/{page}"
+        for page in pages
+        if not page.startswith(("docs/man/", "docs/pictures/"))
+    }
+
+
+def test_what_the_package_says_of_itself(metadata: Message) -> None:
+    assert metadata["Name"] == "gpuwatchd"
+    assert metadata["Version"] == project.version()
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    classifiers = metadata.get_all("Classifier") or []
+    for python in ("3.11", "3.12", "3.13"):
+        assert f"Programming Language :: Python :: {python}" in classifiers
+    assert "Typing :: Typed" in classifiers
+
+
+def test_the_description_has_no_link_that_only_a_checkout_can_follow(metadata: Message) -> None:
+    text = str(metadata.get_payload())
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(([^)]*)\)|(?:src|href)=\"([^\"]*)\"", outside)
+    assert not [link for pair in links for link in pair if link and not link.startswith("http")]
+    assert "# gpuwatchd" in text
+
+
+def test_links_of_the_readme_become_names_of_pages() -> None:
+    text = readme.portable(
+        "![alert](docs/pictures/a.svg)\n\n[how](docs/how-to/chat.md#ntfy), [licence](LICENSE),\n"
+        "[docs/index.md](docs/index.md) and [there](https://example.org)\n"
+        "```\n[kept](docs/as-it-is.md)\n```\n"
+    )
+    assert text == (
+        "\nhow (`gpuwatchctl docs how-to/chat#ntfy`), licence,\n"
+        "`gpuwatchctl docs index` and [there](https://example.org)\n"
+        "```\n[kept](docs/as-it-is.md)\n```\n"
+    )
+
+
+def test_the_source_has_all_that_a_packager_needs(files: tuple[Path, Path]) -> None:
+    with tarfile.open(files[0]) as sdist:
+        inside = {member.name.partition("/")[2] for member in sdist}
+    assert {
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "Makefile",
+        "PKG-INFO",
+    } <= inside
+    assert {project.PINS, project.PINS_FULL, project.PINS_BUILD} <= inside
+    assert {"tests/conftest.py", "tests/packaging/test_wheel.py", "docs/index.md"} <= inside
+    assert not [
+        name for name in inside if "__pycache__" in name or name.startswith(("build/", ".venv"))
+    ]
