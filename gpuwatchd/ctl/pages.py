@@ -148,6 +148,7 @@ def folder() -> Path:
     raise GpuwatchdError(
         "the pages were not installed with the program",
         hint="reinstall gpuwatchd; man gpuwatchctl has the verbs",
+        page="errors#installation",
     )
 
 
@@ -171,7 +172,9 @@ def read(file: Path) -> Page:
         words = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise GpuwatchdError(
-            f"{file} cannot be read: {error.strerror}", hint="reinstall gpuwatchd"
+            f"{file} cannot be read: {error.strerror}",
+            hint="reinstall gpuwatchd",
+            page="errors#installation",
         ) from error
     kind = file.parent.name if file.parent.name in KINDS else ""
     return Page(name=file.stem, kind=kind, text=_COMMENT.sub("", words))
