@@ -139,8 +139,9 @@ class Daemon:
         self.manager = Ear(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
         self.chores = Chores()
-        self.state_dir = private_directory(config.state_dir())
-        self.runtime_dir = private_directory(config.runtime_dir())
+        readers = loaded.config.daemon.readers
+        self.state_dir = private_directory(config.state_dir(), readers)
+        self.runtime_dir = private_directory(config.runtime_dir(), readers)
         self._lock = hold_lock(self.runtime_dir)
         self.host = Host(anchor=self.state_dir / "boot.json")
         self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
@@ -222,7 +223,7 @@ class Daemon:
         if still_locked(self.runtime_dir, self._lock):
             return
         try:
-            private_directory(self.runtime_dir)
+            private_directory(self.runtime_dir, self._begun.daemon.readers)
             fresh = hold_lock(self.runtime_dir)
         except GpuwatchdError as error:
             # Said every tick by the live state, which has no place either.
@@ -287,7 +288,10 @@ class Daemon:
             fresh: Config = loaded.config
             courier = self._new_courier(fresh)
         except GpuwatchdError as error:
-            log.error("configuration kept, the new one is bad: %s", error)  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "configuration kept, the new one is bad: %s; see: gpuwatchctl docs %s",
+                error, error.page,
+            )  # fmt: skip
             kept = f"the configuration was not reloaded: {error}"
             self.pipeline.extra_problems = (*self._warnings, kept)
             self.manager.status(kept)
@@ -382,9 +386,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A user gets a line, whatever it was.
         log.debug("ended by", exc_info=True)
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _refuse(
-            GpuwatchdError(f"internal error: {why}", hint="run again with --log-level debug"), 1
-        )
+        why, hint = f"internal error: {why}", "run again with --log-level debug"
+        return _refuse(GpuwatchdError(why, hint=hint, page="errors#internal"), 1)
     return int(result or 0)
 
 
@@ -392,4 +395,5 @@ def _refuse(error: GpuwatchdError, code: int) -> int:
     sys.stderr.write(f"gpuwatchd: {error.message}\n")
     if error.hint:
         sys.stderr.write(f"hint: {error.hint}\n")
+    sys.stderr.write(f"see: gpuwatchctl docs {error.page}\n")
     return code

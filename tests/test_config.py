@@ -100,6 +100,7 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
     written = {str: "x", bool: "false", int: "30", float: "0.5", tuple: "desktop,email"}
     special = {
         "daemon.log-level": "error", "notify.email.security": "tls", "notify.email.port": "30",
+        "daemon.readers": "group",
         "policy.repeat": "1h,2h", "cost.usd-per-gpu-hour": "2.5", "cost.per-usd": "0.9",
         "policy.preset": "shared", "policy.digest": "daily", "policy.tell-held": "ghost,idle",
         "policy.severity": '{ email = "critical" }', "cost.mode": "owned", "cost.offer": "spot",

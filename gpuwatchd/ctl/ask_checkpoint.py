@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpuwatchd import config, text, units
+from gpuwatchd import text, units
 from gpuwatchd.act import ACTIONS
-from gpuwatchd.ctl import asker, envelope, options, output
-from gpuwatchd.errors import ActionError, StoreError, TargetGone
+from gpuwatchd.ctl import asker, envelope, options, output, whose
+from gpuwatchd.errors import ActionError, GpuwatchdError, TargetGone
 from gpuwatchd.registry import load
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
 
     flags = options.current()
     act = flags.load_config().config.act
-    host = Host(anchor=config.state_dir() / "boot.json", writes_anchor=False, maps_per_look=0)
+    host = Host(anchor=whose.state_dir() / "boot.json", writes_anchor=False, maps_per_look=0)
     try:
         info = host.look([pid]).get(pid)
         if info is None:
@@ -66,7 +66,7 @@ def _facts(key: ProcessKey) -> dict[str, Any]:
     """Return what a program of the user's is told besides: the newest open finding, if any."""
     from gpuwatchd.store import live  # noqa: PLC0415
 
-    state = live.read(config.runtime_dir())
+    state = live.read(whose.runtime_dir())
     found = [
         alert.finding
         for alert in (state.alerts if state is not None else ())
@@ -88,8 +88,9 @@ def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
         who=asker.user(),
     )
     try:
-        actions.add(config.state_dir(), row)
-    except StoreError as error:
+        with whose.writing() as place:
+            actions.add(place.state_dir, row)
+    except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import units
-from gpuwatchd.ctl import envelope, options, output, parallel, words
+from gpuwatchd.ctl import envelope, options, output, parallel, whose, words
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
     reports = _play(devices, (since_s, until_s), tried, quiet=flags.quiet or flags.json)
     if not any(report.samples for report in reports):
         raise GpuwatchdError(
-            f"nothing is recorded since {units.clock(since_s)}", hint="gpuwatchctl status"
+            f"nothing is recorded since {units.clock(since_s)}",
+            hint="gpuwatchctl status",
+            page="errors#nothing-recorded",
         )
     tallies = backtest.tally(reports, tried)
     if flags.json:
@@ -122,9 +124,8 @@ def _play(
     *,
     quiet: bool,
 ) -> list[DeviceReport]:
-    from gpuwatchd import config  # noqa: PLC0415
 
-    jobs: list[Job] = [(config.state_dir(), device, span, tried) for device in devices]
+    jobs: list[Job] = [(whose.state_dir(), device, span, tried) for device in devices]
     spread: parallel.Spread[Job, DeviceReport] = parallel.Spread(_one, lambda job: job[1].name)
     with parallel.Bar(shown=not quiet and parallel.on_terminal()) as bar:
         found = spread.over(jobs, bar, weights=[1.0] * len(jobs))
@@ -138,6 +139,7 @@ def _play(
                 hint="a shorter --since needs less memory"
                 if "memory" in report.why
                 else "gpuwatchctl doctor",
+                page="errors#not-replayed",
             )
         reports.append(report)
     return reports

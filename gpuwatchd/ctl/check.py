@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gpuwatchd import config, policy, units
-from gpuwatchd.ctl import check_modes, envelope, look, options, output, plugin
+from gpuwatchd import policy, units
+from gpuwatchd.ctl import check_modes, envelope, look, options, output, plugin, whose
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.store import live
 
@@ -164,7 +164,9 @@ def _state() -> LiveState:
     PermissionError
         When it belongs to somebody else.
     """
-    file = config.runtime_dir() / live.FILE_NAME
+    file = whose.runtime_dir() / live.FILE_NAME
+    if (refused := whose.refused()) is not None:
+        raise _Absent(refused[1])
     try:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK)):
             pass

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd import config, text, units
-from gpuwatchd.ctl import asker, envelope, look, options, output
+from gpuwatchd import text, units
+from gpuwatchd.ctl import asker, envelope, look, options, output, whose
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -49,10 +49,9 @@ def command(pid: int, at_s: float | None) -> int:
     if started_at_s is not None and saved_at_s < started_at_s - checkpoints.SAME_S:
         begun = units.clock(started_at_s, now_s=now_s)
         raise click.BadParameter(f"process {pid} began later, at {begun}", param_hint="'--at'")
-    said = checkpoints.say(
-        config.state_dir(),
-        checkpoints.Checkpoint(process=info.key, saved_at_s=saved_at_s, said_by=asker.user()),
-    )
+    point = checkpoints.Checkpoint(process=info.key, saved_at_s=saved_at_s, said_by=asker.user())
+    with whose.writing() as place:
+        said = checkpoints.say(place.state_dir, point)
     if flags.json:
         entry = {
             "pid": pid,
@@ -79,14 +78,19 @@ def _whose(pid: int) -> ProcessInfo:
     """
     from gpuwatchd.host import Host  # noqa: PLC0415 - not needed for --help
 
-    host = Host(anchor=config.state_dir() / look.BOOT, writes_anchor=False)
+    host = Host(anchor=whose.state_dir() / look.BOOT, writes_anchor=False)
     info = host.look([pid]).get(pid)
     if info is None or info.foreign:
-        raise GpuwatchdError(f"no process {pid} on this machine", hint="gpuwatchctl status")
+        raise GpuwatchdError(
+            f"no process {pid} on this machine",
+            hint="gpuwatchctl status",
+            page="errors#no-such-process",
+        )
     if os.geteuid() != 0 and info.uid != os.getuid():
         owner = f" of {info.user}" if info.user else ""
         raise GpuwatchdError(
             f"process {pid} is not yours: only the owner{owner} or root may say that it saved",
             hint=f"sudo gpuwatchctl checkpointed {pid}",
+            page="errors#not-yours",
         )
     return info

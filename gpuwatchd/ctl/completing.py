@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
 from gpuwatchd import config, text
+from gpuwatchd.ctl import whose
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from gpuwatchd import blame, config
+from gpuwatchd import blame
+from gpuwatchd.ctl import whose
 from gpuwatchd.ctl.look import BOOT
 from gpuwatchd.host import Host, holders
 from gpuwatchd.host.files import inside_container
@@ -130,7 +131,7 @@ def loose(view: View) -> Loose:
     others = [one for one in seen.found if one.pid not in listed and one.pid not in own]
     infos: dict[int, ProcessInfo] = {}
     if others:
-        boot = config.state_dir() / BOOT
+        boot = whose.state_dir() / BOOT
         host = Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)
         try:
             infos = host.look([one.pid for one in others])

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd import config, text, units
-from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, words
+from gpuwatchd import text, units
+from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, whose, words
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -77,20 +77,20 @@ def say(alert: str, word: str, why: str | None) -> int:
         raise GpuwatchdError(
             "nothing can be learned from this alert: no growth was judged for it",
             hint=f"to hear no more of it: gpuwatchctl snooze {meant.key} 8h",
+            page="errors#nothing-to-learn",
         )
-    said = store.say(
-        config.state_dir(),
-        store.Word(
-            alert_key=meant.key,
-            opened_at_s=meant.opened_at_s,
-            subject=meant.subject,
-            title=text.clean(meant.title or meant.key),
-            word="normal" if word == "normal" else "leak",
-            given_at_s=time.time(),
-            why=(text.clean(why, limit=_WHY_CHARS).strip() or None) if why else None,
-            who=asker.user(),
-        ),
+    given = store.Word(
+        alert_key=meant.key,
+        opened_at_s=meant.opened_at_s,
+        subject=meant.subject,
+        title=text.clean(meant.title or meant.key),
+        word="normal" if word == "normal" else "leak",
+        given_at_s=time.time(),
+        why=(text.clean(why, limit=_WHY_CHARS).strip() or None) if why else None,
+        who=asker.user(),
     )
+    with whose.writing() as place:
+        said = store.say(place.state_dir, given)
     learned = meant.subject.process is not None and meant.subject.process in found.known
     running = look.running()
     if flags.json:
@@ -140,11 +140,19 @@ def undo(alert: str) -> int:
         except GpuwatchdError as error:
             incidents.pick(found.alerts, alert)  # says so when there is no such alert at all
             raise GpuwatchdError(
-                f"nothing was said of {alert}", hint="gpuwatchctl feedback list"
+                f"nothing was said of {alert}",
+                hint="gpuwatchctl feedback list",
+                page="errors#nothing-said",
             ) from error
     last = next(word for word in reversed(found.words) if word.alert_key == key)
-    if not store.unsay(config.state_dir(), key, time.time()):
-        raise GpuwatchdError(f"nothing was said of {alert}", hint="gpuwatchctl feedback list")
+    with whose.writing() as place:
+        undone = store.unsay(place.state_dir, key, time.time())
+    if not undone:
+        raise GpuwatchdError(
+            f"nothing was said of {alert}",
+            hint="gpuwatchctl feedback list",
+            page="errors#nothing-said",
+        )
     if flags.json:
         entry = _entry(last) | {"undone_at": units.instant(time.time())}
         output.emit_json(envelope.answer("feedback", [entry], source="database"))

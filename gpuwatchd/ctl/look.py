@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd import config
+from gpuwatchd.ctl import whose
 from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.model import ProcessInfo
 from gpuwatchd.store import live
@@ -46,10 +46,13 @@ LAST_WORDS_S = 3600.0
 class Daemon:
     """What is known about the daemon; every field may be None."""
 
-    __slots__ = ("last_sample_at_s", "pid", "problems", "running", "started_at_s", "version")
+    __slots__ = (
+        "last_sample_at_s", "pid", "problems", "running", "scope", "started_at_s", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.running = False
+        self.scope: whose.Scope = whose.chosen().scope
         self.pid: int | None = None
         self.version: str | None = None
         self.started_at_s: float | None = None
@@ -94,35 +97,7 @@ class View:
         self.trend = True
 
 
-def _proc_stat(pid: int) -> tuple[bool, float | None]:
-    """Return whether a process is a zombie, and its start in epoch seconds, from /proc.
-
-    (False, None) where that cannot be read.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - Path costs start-up time
-            fields = file.read().rpartition(b")")[2].split()
-        with open("/proc/uptime", "rb") as file:  # noqa: PTH123
-            uptime_s = float(file.read().split()[0])
-        started_at_s = time.time() - uptime_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return False, None
-    return fields[0] in {b"Z", b"X"}, started_at_s
-
-
-def alive(state: LiveState) -> bool:
-    """Return whether the daemon that wrote this state still runs."""
-    if state.stopped:
-        return False
-    try:
-        os.kill(state.pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        pass  # somebody else's process: it exists
-    zombie, started_at_s = _proc_stat(state.pid)
-    # A process younger than the state inherited the pid of the daemon, not its work.
-    return not zombie and (started_at_s is None or started_at_s <= state.taken_at_s + 1.0)
+alive = whose.alive
 
 
 def running() -> bool:
@@ -145,16 +120,21 @@ def _daemon(state: LiveState | None) -> Daemon:
 
 def read_state() -> tuple[LiveState | None, list[tuple[str, str]]]:
     """Return the live state file and what is wrong with it."""
-    directory = config.runtime_dir()
+    place = whose.chosen()
+    directory = place.runtime_dir
     state = live.read(directory)
     file = directory / live.FILE_NAME
+    told = [whose.NOTE] if place.scope == "system" else []
+    if place.scope == "user" and (refused := whose.refused()) is not None:
+        told.append(refused)
     if state is not None and state.format > live.FORMAT:
         return None, [
-            ("state-newer", f"{file} was written by a later version; upgrade gpuwatchctl")
-        ]
+            *told, ("state-newer", f"{file} was written by a later version; upgrade gpuwatchctl"),
+        ]  # fmt: skip
     if state is None and os.path.lexists(file):
-        return None, [("state-broken", f"{file} cannot be understood; the daemon will replace it")]
-    return state, []
+        broken = f"{file} cannot be understood; the daemon will replace it"
+        return None, [*told, ("state-broken", broken)]
+    return state, told
 
 
 def released_until_s() -> float | None:
@@ -162,7 +142,7 @@ def released_until_s() -> float | None:
     from gpuwatchd.store import release  # noqa: PLC0415 - rare
 
     with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
-        request = release.read(config.runtime_dir(), time.time())
+        request = release.read(whose.runtime_dir(), time.time())
         return None if request is None else request.until_at_s
     return None
 
@@ -218,7 +198,11 @@ def see(flags: Globals, *, want_trend: bool = False) -> View:
             d.device.uid if d.device.index is None else d.device.label.partition(" ")[2]
             for d in view.devices
         )
-        raise GpuwatchdError(f"no GPU matches {', '.join(flags.gpu)}", hint=f"GPUs here: {known}")
+        raise GpuwatchdError(
+            f"no GPU matches {', '.join(flags.gpu)}",
+            hint=f"GPUs here: {known}",
+            page="errors#no-such-gpu",
+        )
     if flags.gpu:
         uids = {d.device.uid for d in kept}
         view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
@@ -236,7 +220,7 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
         return _from_state(state, daemon)
     strange: list[tuple[str, str]] = []
     view = None
-    if (config.state_dir() / HISTORY).exists():
+    if (whose.state_dir() / HISTORY).exists():
         from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite and numpy come with it
 
         view = past.judged(flags, strange, max_age_s=LAST_WORDS_S)
@@ -245,6 +229,7 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
             view = direct(flags)
         except SourceUnavailable:
             if state is None or not state.devices:
+                whose.let_in()
                 raise
             view = _from_state(state, daemon)
     view.daemon = daemon
@@ -334,7 +319,7 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
             import gpuwatchd.host  # noqa: F401, PLC0415
     module = sys.modules.get("gpuwatchd.host")
     if missing and module is not None:
-        host = module.Host(anchor=config.state_dir() / BOOT, writes_anchor=False)
+        host = module.Host(anchor=whose.state_dir() / BOOT, writes_anchor=False)
         try:
             seen = host.look([key.pid for key in missing])
         finally:

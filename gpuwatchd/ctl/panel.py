@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gpuwatchd import units
-from gpuwatchd.ctl import cards, envelope, exits, look, output, words
+from gpuwatchd.ctl import cards, envelope, exits, look, output, whose, words
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.errors import GpuwatchdError
 
@@ -143,6 +143,9 @@ def _banner(out: Out, view: View) -> None:
         if code in {"daemon-dead", "daemon-late"}:
             at = units.clock(view.taken_at_s, now_s=time.time())
             age = f" {units.duration(view.stale_s)} ago ({at})"
+        if code == whose.NOTE[0]:
+            out.line((sentence, "dim"))
+            continue
         style = "red-bold" if code.startswith("daemon") else "yellow"
         out.flow([(f"! {sentence}{age}", style)])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
-from gpuwatchd import config
+from gpuwatchd.ctl import whose
 from gpuwatchd.errors import StoreError
 from gpuwatchd.model import DeviceReading, Event, EventKind, ProcessInfo, Series, Subject
 from gpuwatchd.store import reader as store
@@ -38,14 +38,17 @@ _BROKEN = {"gpu-lost", "gpu-hung", "reset-required", "ecc"}
 
 
 def reader() -> Reader:
-    """Return the open history of this user.
+    """Return the open history that this call is about.
 
     Raises
     ------
     StoreError
         When there is none or it cannot be read.
     """
-    return store.Reader.open(config.state_dir())
+    place = whose.chosen()
+    if place.scope == "user" and not (place.state_dir / FILE_NAME).exists():
+        whose.let_in()
+    return store.Reader.open(place.state_dir)
 
 
 def judged(
@@ -62,7 +65,7 @@ def judged(
     max_age_s
         How old the newest sample may be; None for any age.
     """
-    if not (config.state_dir() / FILE_NAME).exists():
+    if not (whose.state_dir() / FILE_NAME).exists():
         return None
     settings = flags.load_config().config.detection
     now_s = time.time()

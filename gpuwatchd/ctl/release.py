@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd import __version__, config, text, units
-from gpuwatchd.ctl import envelope, look, options, output
+from gpuwatchd import __version__, text, units
+from gpuwatchd.ctl import envelope, look, options, output, whose
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.service import bell
 from gpuwatchd.store import live
@@ -51,7 +51,12 @@ def command(duration: float, wait: bool, end: bool) -> int:  # noqa: FBT001
     hangs.
     """
     flags = options.current()
-    directory = private_directory(config.runtime_dir())
+    with whose.writing() as place:
+        return _command(flags, place, duration, wait=wait, end=end)
+
+
+def _command(flags: Globals, place: whose.Place, duration: float, *, wait: bool, end: bool) -> int:
+    directory = private_directory(place.runtime_dir)
     state = live.read(directory)
     running = state is not None and look.alive(state)
     if end:
@@ -153,6 +158,7 @@ def _wait(flags: Globals, directory: Path, before: LiveState) -> list[str] | Non
         f"the daemon (pid {before.pid}) has not let go of the GPUs: {_why(keeps, held)}",
         hint="a call to the driver may hang; stopping the daemon ends its hold: "
         "gpuwatchctl service stop",
+        page="errors#not-let-go",
     )
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd import config, text, units
-from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, silenced
+from gpuwatchd import text, units
+from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, silenced, whose
 from gpuwatchd.errors import GpuwatchdError, StoreError
 from gpuwatchd.model import Matcher, Silence
 
@@ -139,7 +139,9 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
         until_resolved = term == UNTIL_RESOLVED
         if until_resolved and meant.state not in incidents.OPEN:
             raise GpuwatchdError(
-                "it is over already", hint=f"give a duration: gpuwatchctl snooze {named} 8h"
+                "it is over already",
+                hint=f"give a duration: gpuwatchctl snooze {named} 8h",
+                page="errors#already-over",
             )
         silence = store.of_alert(
             meant,
@@ -159,7 +161,8 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             who=asker.user(),
             why=because,
         )
-    kept = store.add(config.state_dir(), silence)
+    with whose.writing() as place:
+        kept = store.add(place.state_dir, silence)
     fits = silenced.fitting(kept, found.alerts)
     running = look.running()
     if flags.json:
@@ -310,7 +313,8 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
         alerts = history.alerts(now_s - _TITLES_S)
     chosen = standing if which is None else _chosen(standing, which)
     rows = tuple(one.row for one in chosen if one.row is not None)
-    done = store.clear(config.state_dir(), rows, now_s) if rows else 0
+    with whose.writing() as place:
+        done = store.clear(place.state_dir, rows, now_s) if rows else 0
     running = look.running()
     if flags.json:
         data = [
@@ -350,8 +354,12 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
         raise
     except GpuwatchdError as error:
         words = f"nothing is snoozed that {text.clean(which, limit=_VALUE_CHARS)!r} names"
-        raise GpuwatchdError(words, hint="gpuwatchctl snooze list") from error
+        raise GpuwatchdError(
+            words, hint="gpuwatchctl snooze list", page="errors#not-snoozed"
+        ) from error
     of_it = [one for one in standing if one.matcher.key == key]
     if not of_it:
-        raise GpuwatchdError(f"{key} is not snoozed", hint="gpuwatchctl snooze list")
+        raise GpuwatchdError(
+            f"{key} is not snoozed", hint="gpuwatchctl snooze list", page="errors#not-snoozed"
+        )
     return of_it

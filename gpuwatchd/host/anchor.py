@@ -61,6 +61,9 @@ def _keep(path: Path, anchor: _Anchor) -> None:
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+            # A group that reads the history must date the start of a process as we do.
+            if beside.parent.stat().st_mode & 0o077 == 0o050:
+                os.fchmod(descriptor, 0o640)
             file.write(msgspec.json.encode(anchor))
         beside.replace(path)
     except OSError:

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.store import entry, schema
+from gpuwatchd.store import entry, modes, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,14 +125,11 @@ def cannot_write(directory: Path, error: BaseException) -> str:
 
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _close_to_others(directory, 0o700)
-
-
-def _close_to_others(path: Path, mode: int) -> None:
-    found = path.stat()
-    if found.st_mode & 0o077 and found.st_uid == os.getuid():
+    found = directory.stat()
+    mode = modes.directory_mode(found.st_mode, None)
+    if (found.st_mode ^ mode) & 0o077 and found.st_uid == os.getuid():
         with suppress(OSError):  # read-only file system: then nobody can write here either
-            path.chmod(mode)
+            directory.chmod(mode)
 
 
 def _open(directory: Path, max_pages: int) -> Opening:
@@ -144,7 +141,8 @@ def _open(directory: Path, max_pages: int) -> Opening:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise DamagedError("not a database")
-    _close_to_others(path, 0o600)
+    with suppress(OSError):  # as above; the side files take their mode from this one
+        modes.settle_file(path, modes.file_mode(path.parent))
     connection = _connect(path, "rw")
     try:
         return _judge(path, connection, max_pages)
@@ -248,7 +246,7 @@ def _create(path: Path) -> None:
     new = path.with_name(path.name + ".new")
     for end in _SIDE_FILES:
         new.with_name(new.name + end).unlink(missing_ok=True)
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    _begin(new)
     with closing(_connect(new, "rw")) as connection:
         # auto_vacuum after journal_mode=WAL would be ignored without an error.
         connection.execute(f"PRAGMA page_size = {schema.PAGE_BYTES}")
@@ -261,13 +259,22 @@ def _create(path: Path) -> None:
     new.replace(path)
 
 
+def _begin(path: Path) -> None:
+    """Make an empty file that those may read who may read its directory."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        modes.fit(handle, path.parent)
+    finally:
+        os.close(handle)
+
+
 def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
     size = path.stat().st_size
     free = shutil.disk_usage(path.parent).free
     if version > 0 and size < BACKUP_LIMIT_BYTES and free > 4 * size:
         backup = path.with_name(f"{path.name}.bak-v{version}")
         backup.unlink(missing_ok=True)
-        os.close(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        _begin(backup)
         with closing(sqlite3.connect(backup)) as target:
             connection.backup(target)
     schema.migrate(connection)

@@ -30,6 +30,7 @@ from gpuwatchd.model import (
     Silence,
     Value,
 )
+from gpuwatchd.store import modes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -261,6 +262,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
+            modes.fit(handle, directory)
             content = encode(state, Pieces() if pieces is None else pieces)
             if len(content) > _MOST_PIECES:
                 content = [b"".join(content)]
@@ -273,6 +275,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
         raise StoreError(
             f"{target}: cannot write the live state: {error.strerror}",
             hint="check the runtime directory's owner and free space",
+            page="errors#directory",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Directories that only we can enter, and the lock that lets one daemon in."""
+"""Directories that only we can write to, and the lock that lets one daemon in."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ import stat
 from pathlib import Path
 
 from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.store import modes
 
 LOCK_NAME = "gpuwatchd.lock"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def private_directory(path: Path) -> Path:
-    """Create a directory that only we can enter; refuse one that is somebody else's.
+def private_directory(path: Path, readers: modes.Readers | None = None) -> Path:
+    """Create a directory that only we can write to; refuse one that is somebody else's.
+
+    Parameters
+    ----------
+    readers
+        Who may look into it: we alone, or our group too. None, for all but the daemon: it stays
+        as it is, where it is one of the two. What is open to everybody is closed always.
 
     Raises
     ------
@@ -28,19 +35,31 @@ def private_directory(path: Path) -> Path:
         raise GpuwatchdError(
             f"{path}: cannot be used: {error.strerror}",
             hint="set GPUWATCHD_STATE_DIR and GPUWATCHD_RUNTIME_DIR to directories of yours",
+            page="errors#directory",
         ) from error
     if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
-        raise GpuwatchdError(f"{path}: is not a directory of its own", hint="remove it")
+        raise GpuwatchdError(
+            f"{path}: is not a directory of its own", hint="remove it", page="errors#directory"
+        )
     if status.st_uid != os.geteuid():
-        raise GpuwatchdError(f"{path}: belongs to another user", hint="choose another directory")
-    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise GpuwatchdError(
+            f"{path}: belongs to another user",
+            hint="choose another directory",
+            page="errors#directory",
+        )
+    mode = modes.directory_mode(status.st_mode, readers)
+    if (status.st_mode ^ mode) & 0o077:
         try:
-            path.chmod(0o700)
+            path.chmod(mode)
         except OSError as error:
             raise GpuwatchdError(
-                f"{path}: is open to others and cannot be closed to them: {error.strerror}",
+                f"{path}: has the mode {stat.S_IMODE(status.st_mode):04o} and cannot be given "
+                f"{mode:04o}: {error.strerror}",
                 hint="choose another directory",
+                page="errors#directory",
             ) from error
+    if readers is not None:
+        modes.settle(path)
     return path
 
 
@@ -57,7 +76,9 @@ def hold_lock(runtime_dir: Path) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise GpuwatchdError(
-            f"{path}: cannot be used as a lock: {error.strerror}", hint="remove it"
+            f"{path}: cannot be used as a lock: {error.strerror}",
+            hint="remove it",
+            page="errors#directory",
         ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,7 +86,9 @@ def hold_lock(runtime_dir: Path) -> int:
         holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(handle)
         raise GpuwatchdError(
-            f"already running with pid {holder}", hint="gpuwatchctl status shows what it sees"
+            f"already running with pid {holder}",
+            hint="gpuwatchctl status shows what it sees",
+            page="errors#already-running",
         ) from None
     os.ftruncate(handle, 0)
     os.write(handle, f"{os.getpid()}\n".encode())

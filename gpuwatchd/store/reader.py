@@ -20,6 +20,7 @@ from gpuwatchd.store import (
     queries,
     rows,
     silences,
+    unwritable,
     words,
 )
 
@@ -124,13 +125,12 @@ class Reader:
         try:
             return cls(entry.connect(path, "mode=ro"), path)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
+            if not unwritable.is_it(error):
                 raise entry.translated(path, error) from error
         except sqlite3.Error as error:
             raise entry.translated(path, error) from error
         try:
-            # In a directory that is read-only the files beside it cannot be made.
-            return cls(entry.connect(path, "immutable=1"), path)
+            return cls(unwritable.connect(path), path)
         except sqlite3.Error as error:
             raise entry.translated(path, error) from error
 

@@ -14,6 +14,7 @@ import msgspec
 
 from gpuwatchd.errors import StoreError
 from gpuwatchd.model import Value
+from gpuwatchd.store import modes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,12 +72,14 @@ def ask(directory: Path, duration_s: float, now_s: float) -> Request:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(temporary, flags, 0o600)
         with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
+            modes.fit(handle, directory)
             file.write(msgspec.json.encode(request))
         temporary.replace(path)
     except OSError as error:
         raise StoreError(
             f"{path}: cannot be written: {error.strerror}",
             hint="check the runtime directory's owner and free space",
+            page="errors#directory",
         ) from error
     return request
 
@@ -95,7 +98,9 @@ def end(directory: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StoreError(f"{path}: cannot be removed: {error.strerror}") from error
+        raise StoreError(
+            f"{path}: cannot be removed: {error.strerror}", page="errors#directory"
+        ) from error
     return True
 
 
@@ -115,21 +120,34 @@ def read(directory: Path, now_s: float) -> Request | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StoreError(
+            f"{path}: cannot be read: {error.strerror}", page="errors#directory"
+        ) from error
     try:
         found = os.fstat(handle)
         # Before it is read: a directory opens, too.
-        if not stat.S_ISREG(found.st_mode) or found.st_uid not in {os.geteuid(), 0}:
-            raise StoreError(f"{path}: is not a file of ours")
+        ours = {os.geteuid(), 0, os.stat(directory).st_uid}  # noqa: PTH116 - raises as open does
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in ours:
+            raise StoreError(f"{path}: is not a file of ours", page="errors#directory")
         content = os.read(handle, _MAX_BYTES + 1)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StoreError(
+            f"{path}: cannot be read: {error.strerror}", page="errors#directory"
+        ) from error
     finally:
         os.close(handle)
     try:
         request = msgspec.json.decode(content, type=Request)
     except (msgspec.MsgspecError, RecursionError):
-        raise StoreError(f"{path}: is not a request", hint="gpuwatchctl release --end") from None
+        raise StoreError(
+            f"{path}: is not a request",
+            hint="gpuwatchctl release --end",
+            page="errors#release-request",
+        ) from None
     if not request.duration_s <= LONGEST_S + 1.0:
-        raise StoreError(f"{path}: asks for more than a day", hint="gpuwatchctl release --end")
+        raise StoreError(
+            f"{path}: asks for more than a day",
+            hint="gpuwatchctl release --end",
+            page="errors#release-request",
+        )
     return request if request.until_at_s > now_s else None

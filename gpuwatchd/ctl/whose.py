@@ -1,0 +1,251 @@
+"""Whose live state and history are meant: the user's own, or those of the machine's service.
+
+The environment wins; then the user's own daemon, if one runs; then the service of this machine,
+where the user may read it; else what his own daemon left. Nothing is remembered between two
+questions: a screen that repeats itself follows a daemon that starts or stops.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from gpuwatchd.config import places
+from gpuwatchd.errors import NotAllowed, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Protocol
+
+    class Told(Protocol):
+        """What a live state says of the daemon that wrote it."""
+
+        @property
+        def pid(self) -> int: ...  # noqa: D102
+        @property
+        def taken_at_s(self) -> float: ...  # noqa: D102
+        @property
+        def stopped(self) -> bool: ...  # noqa: D102
+
+
+Scope = Literal["user", "system"]
+NOTE: Final = ("system", "from the service of this machine (gpuwatchd of the system)")
+"""Code and sentence: what is shown is not of a daemon of the user's own."""
+_REFUSED: Final = (
+    "the service of this machine watches its GPUs; only members of its group may read what it knows"
+)
+_STATE: Final = "state.json"
+_HISTORY: Final = "history.db"
+_MAX_BYTES: Final = 64 * 2**20
+
+
+class Place:
+    """Two directories, and whose they are."""
+
+    __slots__ = ("runtime_dir", "scope", "state_dir")
+
+    def __init__(self, scope: Scope, state_dir: Path, runtime_dir: Path) -> None:
+        self.scope: Scope = scope
+        self.state_dir = state_dir
+        self.runtime_dir = runtime_dir
+
+
+class _Head(msgspec.Struct):
+    """As much of a live state as says whether its daemon runs."""
+
+    pid: int
+    taken_at_s: float
+    stopped: bool = False
+
+
+def chosen() -> Place:
+    """Return whose state and history this call is about."""
+    own = Place("user", places.state_dir(), places.runtime_dir())
+    if _in_environment() or not _readable():
+        return own
+    return own if runs(own.runtime_dir) else _system()
+
+
+def state_dir() -> Path:
+    """Return the directory of the history that this call is about."""
+    return chosen().state_dir
+
+
+def runtime_dir() -> Path:
+    """Return the directory of the live state that this call is about."""
+    return chosen().runtime_dir
+
+
+def _system() -> Place:
+    return Place("system", places.SYSTEM_STATE_DIR, places.SYSTEM_RUNTIME_DIR)
+
+
+def _in_environment() -> bool:
+    return bool(os.environ.get("GPUWATCHD_STATE_DIR") or os.environ.get("GPUWATCHD_RUNTIME_DIR"))
+
+
+def _readable() -> bool:
+    """Say whether there is a service of this machine whose state or history we may read."""
+    place = _system()
+    return os.access(place.runtime_dir / _STATE, os.R_OK) or os.access(
+        place.state_dir / _HISTORY, os.R_OK
+    )
+
+
+def others_run() -> bool:
+    """Say whether a daemon of the machine's own runs, besides the one that this call is about.
+
+    One whose state may not be read is taken for running: its directory goes when it stops.
+    """
+    if chosen().scope == "system" or places.runtime_dir() == places.SYSTEM_RUNTIME_DIR:
+        return False
+    return denied() or runs(places.SYSTEM_RUNTIME_DIR)
+
+
+def denied() -> bool:
+    """Say whether a service of this machine runs whose state this user may not read."""
+    directory = places.SYSTEM_RUNTIME_DIR
+    try:
+        mode = os.stat(directory).st_mode  # noqa: PTH116 - status must start quickly
+    except OSError:
+        return False
+    return mode & 0o050 == 0o050 and not os.access(directory, os.R_OK | os.X_OK)
+
+
+def refused() -> tuple[str, str] | None:
+    """Return code and sentence for a user who may not read the service of this machine.
+
+    None where there is no such service, where he may, or where he has a daemon of his own.
+    """
+    if _in_environment() or not denied() or runs(places.runtime_dir()):
+        return None
+    return "system-denied", f"{_REFUSED}: {_joining()}"
+
+
+def let_in() -> None:
+    """Refuse what would need the service of this machine, where this user may not read it.
+
+    Raises
+    ------
+    StoreError
+        With the command that lets him.
+    """
+    if refused() is not None:
+        raise StoreError(_REFUSED, hint=_joining(), page="errors#not-allowed") from PermissionError(
+            errno.EACCES, os.strerror(errno.EACCES)
+        )
+
+
+def _joining() -> str:
+    name = name_of(os.getuid())
+    return f"sudo usermod -aG {places.SYSTEM_GROUP} {name}, then log in again"
+
+
+def name_of(uid: int) -> str:
+    """Return the name of a user; his number where he has none."""
+    import pwd  # noqa: PLC0415 - rare
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def runs(directory: Path) -> bool:
+    """Say whether the daemon whose live state is in a directory runs."""
+    path = os.path.join(directory, _STATE)  # noqa: PTH118 - status must start quickly
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
+            return alive(msgspec.json.decode(file.read(_MAX_BYTES), type=_Head))
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def alive(state: Told) -> bool:
+    """Return whether the daemon that wrote this state still runs."""
+    if state.stopped:
+        return False
+    try:
+        os.kill(state.pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # somebody else's process: it exists
+    zombie, started_at_s = _proc_stat(state.pid)
+    # A process younger than the state inherited the pid of the daemon, not its work.
+    return not zombie and (started_at_s is None or started_at_s <= state.taken_at_s + 1.0)
+
+
+def _proc_stat(pid: int) -> tuple[bool, float | None]:
+    """Return whether a process is a zombie, and its start in epoch seconds, from /proc.
+
+    (False, None) where that cannot be read.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - Path costs start-up time
+            fields = file.read().rpartition(b")")[2].split()
+        with open("/proc/uptime", "rb") as file:  # noqa: PTH123
+            uptime_s = float(file.read().split()[0])
+        started_at_s = time.time() - uptime_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return False, None
+    return fields[0] in {b"Z", b"X"}, started_at_s
+
+
+@contextmanager
+def writing() -> Iterator[Place]:
+    """Yield where something is to be written, as the user that owns it.
+
+    Root writes as the owner of the directory: a file of root's would lock the daemon out, and a
+    link that the owner had planted there could lead anywhere.
+
+    Raises
+    ------
+    NotAllowed
+        When it is the history of somebody else and we are not root.
+    """
+    place = chosen()
+    try:
+        found = os.stat(place.state_dir)  # noqa: PTH116
+    except OSError:
+        found = None  # whoever opens it says what is wrong
+    mine = os.geteuid()
+    if found is None or found.st_uid == mine:
+        yield place
+        return
+    if mine != 0:
+        raise _not_yours(place, found.st_uid)
+    group = os.getegid()
+    os.setegid(found.st_gid)
+    try:
+        os.seteuid(found.st_uid)
+        try:
+            yield place
+        finally:
+            os.seteuid(mine)
+    finally:
+        os.setegid(group)
+
+
+def _not_yours(place: Place, owner: int) -> NotAllowed:
+    import shlex  # noqa: PLC0415 - only for a refusal
+
+    user = name_of(owner)
+    if place.scope == "user":
+        why = f"{place.state_dir} belongs to {user}: only that user and root may write to it"
+    else:
+        why = (
+            "you may read what the service of this machine knows; only its user and root may "
+            "write to it"
+        )
+    own = os.path.basename(sys.argv[0]) == "gpuwatchctl"  # noqa: PTH119
+    words = shlex.join(sys.argv[1:]) if own else "..."
+    return NotAllowed(why, hint=f"an administrator may: sudo -u {user} gpuwatchctl {words}")

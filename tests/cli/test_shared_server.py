@@ -1,0 +1,254 @@
+"""One service for the machine: its group reads it, nobody else does, and root writes as its user.
+
+Everything here is done by other users, real ones (:mod:`tests.others`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd.store import live
+from tests.others import READER, SERVICE, STRANGER, Others
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NOTE = "from the service of this machine (gpuwatchd of the system)"
+
+
+HOLDING = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=10)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 40.0) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+@contextmanager
+def service(
+    others: Others, *, user: int = SERVICE, readers: str = "group", **environ: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run the service, with a leak that raises an alert within seconds."""
+    settings = {
+        "GPUWATCHD_STATE_DIR": str(others.state),
+        "GPUWATCHD_RUNTIME_DIR": str(others.run_dir),
+        "GPUWATCHD_DAEMON_READERS": readers,
+        "GPUWATCHD_SOURCES_SIMULATE_SPEED": "100",
+        "GPUWATCHD_POLICY_CHANNELS": "",
+        "GPUWATCHD_STORE_FLUSH": "1s",
+        **environ,
+    }
+    argv = [sys.executable, "-m", "gpuwatchd", "--source", "simulate:one-leak", "--interval", "0.2"]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            others.words(user, argv, **settings), stderr=log, text=True, cwd=Path(__file__).parent
+        )
+        try:
+            wait_for(
+                lambda: (
+                    (seen := live.read(Path(settings["GPUWATCHD_RUNTIME_DIR"]))) is not None
+                    and seen.pid == process.pid
+                    and seen.ticks > 2
+                )
+            )
+            yield process
+        finally:
+            process.kill()
+            process.wait(10)
+
+
+def modes_of(*directories: Path) -> dict[str, int]:
+    return {
+        path.name: stat.S_IMODE(path.lstat().st_mode)
+        for directory in directories
+        for path in (directory, *directory.iterdir())
+    }
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[Others]:
+    """A machine with a service, its state and three homes; below a directory that all may enter."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Others(Path(directory))
+
+
+@pytest.fixture(scope="module")
+def running(others: Others) -> Iterator[Others]:
+    with service(others):
+        wait_for(lambda: (seen := live.read(others.run_dir)) is not None and seen.alerts)
+        time.sleep(1.5)  # until the history has its first rows
+        yield others
+
+
+def test_the_group_may_read_and_no_more(running: Others) -> None:
+    found = modes_of(running.state, running.run_dir)
+    assert (found["state"], found["run"]) == (0o750, 0o750)
+    for name in ("state.json", "boot.json", "history.db", "history.db-wal", "history.db-shm"):
+        assert found[name] == 0o640, name
+    assert (found["gpuwatchd.lock"], found["bell"]) == (0o600, 0o600)
+
+
+VERBS = [
+    "status", "watch -n 1", "predict", "explain", "history --since 1h", "alerts", "cost",
+    "zombies", "backtest --since 1h", "snooze list", "feedback list",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", VERBS)
+def test_a_member_of_the_group_reads_all_of_it(running: Others, line: str) -> None:
+    done = running.ctl(READER, *line.split())
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "cannot be used" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("line", ["status", "predict", "alerts", "cost", "zombies"])
+def test_it_is_said_whose_it_is(running: Others, line: str) -> None:
+    assert running.ctl(READER, line).stdout.count(NOTE) == 1
+
+
+def test_scripts_are_told_whose_it_is(running: Others) -> None:
+    answer = json.loads(running.ctl(READER, "status", "--json").stdout)
+    assert answer["daemon"]["scope"] == "system"
+    assert answer["daemon"]["running"] is True
+    assert [one["code"] for one in answer["warnings"]] == ["system"]
+    own = json.loads(
+        running.ctl(READER, "--json", "status", GPUWATCHD_STATE_DIR="/nonexistent").stdout
+    )
+    assert "daemon" not in own or own["daemon"]["scope"] == "user"
+
+
+def test_the_plugin_answers_a_member_of_the_group(running: Others) -> None:
+    done = running.ctl(READER, "check", "--mode", "daemon")
+    assert (done.returncode, done.stdout.split(" - ")[0]) == (0, "GPUWATCHD OK")
+
+
+def test_the_history_is_read_while_the_daemon_is_in_the_middle_of_writing(running: Others) -> None:
+    with subprocess.Popen(
+        running.words(
+            SERVICE,
+            [sys.executable, "-c",
+             HOLDING, str(running.state / "history.db")],
+        ),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        done = running.ctl(READER, "history", "--since", "1h", "--json")
+        holder.communicate("")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["data"][0]["rows"]
+
+
+@pytest.mark.parametrize("line", ["alerts", "history", "cost", "predict", "check"])
+def test_others_are_told_how_to_become_a_member(running: Others, line: str) -> None:
+    done = running.ctl(STRANGER, line)
+    assert done.returncode == (3 if line == "check" else 1)
+    said = done.stdout + done.stderr
+    assert f"sudo usermod -aG gpuwatchd {STRANGER}" in said
+    assert "alice" not in said
+
+
+WRITING = ["snooze latest 1h", "snooze clear --all", "feedback latest normal", "release --no-wait"]
+
+
+@pytest.mark.parametrize("line", WRITING)
+def test_a_reader_is_told_who_may_write(running: Others, line: str) -> None:
+    if "clear" in line:
+        running.ctl(0, "snooze", "latest", "1h")
+    done = running.ctl(READER, *line.split())
+    assert done.returncode == 1
+    first, hint, *_ = done.stderr.splitlines()
+    assert "only its user and root may write" in first
+    assert hint == f"hint: an administrator may: sudo -u {SERVICE} gpuwatchctl {line}"
+
+
+def test_root_writes_as_the_user_of_the_service(running: Others) -> None:
+    for line in ("snooze latest 2h --json", "release --no-wait", "release --end"):
+        done = running.ctl(0, *line.split())
+        assert done.returncode == 0, done.stderr
+    owners = {
+        path.lstat().st_uid
+        for directory in (running.state, running.run_dir)
+        for path in directory.iterdir()
+    }
+    assert owners == {SERVICE}
+    kept = json.loads(running.ctl(READER, "snooze", "list", "--json").stdout)["data"]
+    assert kept[0]["state"] == "in-force"
+    seen = live.read(running.run_dir)
+    assert seen is not None
+    wait_for(lambda: (now := live.read(running.run_dir)) is not None and now.silences)
+    assert not [problem for problem in seen.problems if "written" in problem]
+
+
+def test_a_daemon_of_ones_own_comes_first(running: Others) -> None:
+    home = running.home(READER)
+    own = home / ".local" / "state" / "gpuwatchd"
+    dirs = {"GPUWATCHD_STATE_DIR": str(own), "GPUWATCHD_RUNTIME_DIR": str(own / "run")}
+    with service(running, user=READER, readers="user", **dirs):
+        answer = json.loads(running.ctl(READER, "status", "--json").stdout)
+        assert (answer["daemon"]["scope"], answer["daemon"]["running"]) == ("user", True)
+    assert json.loads(running.ctl(READER, "status", "--json").stdout)["daemon"]["scope"] == "system"
+
+
+AFTERWARDS = ["status", "history --since 1h", "alerts --all", "cost", "backtest --since 1h"]
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed", "killed, index lost", "then read by root"])
+def test_what_it_left_is_read_without_any_right_to_write(end: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        others = Others(Path(directory))
+        with service(others) as process:
+            wait_for(lambda: (others.state / "history.db-wal").stat().st_size > 0)
+            time.sleep(1.5)
+            if end.startswith("killed"):
+                process.kill()
+            else:
+                process.terminate()
+            process.wait(20)
+        sides = {path.name for path in others.state.glob("history.db-*")}
+        assert bool(sides) == end.startswith("killed")
+        if end == "killed, index lost":
+            (others.state / "history.db-shm").unlink()
+        if end == "then read by root":
+            assert others.ctl(0, "history", "--since", "1h").returncode == 0
+            assert {path.stat().st_uid for path in others.state.iterdir()} == {SERVICE}
+        for line in AFTERWARDS:
+            done = others.ctl(READER, *line.split())
+            assert done.returncode == 0, (line, done.stderr)
+            assert "cannot be used" not in done.stdout + done.stderr
+        with service(others):  # and the daemon takes it up again
+            seen = live.read(others.run_dir)
+        assert seen is not None
+        assert not [one for one in seen.problems if "history" in one]
+
+
+def test_switching_back_locks_the_group_out(others: Others) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        fresh = Others(Path(directory))
+        with service(fresh):
+            assert fresh.ctl(READER, "status").returncode == 0
+        with service(fresh, readers="user"):
+            found = modes_of(fresh.state, fresh.run_dir)
+            assert {mode & 0o077 for mode in found.values()} == {0}
+            assert "alice" not in fresh.ctl(READER, "status").stdout
+    assert os.geteuid() == 0
