@@ -1,0 +1,79 @@
+"""The harness itself: what it gives, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, need
+from tests.real.machine import booted, root, why_not
+from tests.real.machine.machine import until
+from tests.real.machine.roots import mounted
+
+pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def _bootable() -> None:
+    need(not why_not(), why_not())
+
+
+def test_users_have_a_manager_and_a_bus_and_nothing_is_kept() -> None:
+    outside = Path("/proc/1/cgroup").read_text()
+    with root("bookworm") as tree:
+        with booted(tree) as machine:
+            machine.run("loginctl", "enable-linger", "mleng", ok=True)
+            until((machine.files / f"run/user/{machine.uid('mleng')}/bus").exists, "a bus")
+            seen = machine.run("systemctl", "--user", "is-system-running", "--wait", user="mleng")
+            assert seen.stdout == "running\n"
+            machine.write("/home/mleng/note", "kept within", owner="mleng")
+            assert machine.run("cat", "note", user="mleng", ok=True).stdout == "kept within"
+            assert machine.run("touch", "/etc/note", user="mleng").returncode == 1
+        with booted(tree) as machine:
+            assert machine.read("/home/mleng/note") == "kept within"
+        assert "/home/mleng/note" in tree.files()
+    with root("bookworm") as tree:
+        assert "/home/mleng/note" not in tree.files()
+    assert Path("/proc/1/cgroup").read_text() == outside
+    assert mounted() == []
+
+
+@pytest.mark.parametrize("unplugged", [False, True])
+def test_after_a_crash_of_the_tests_nothing_runs_on(*, unplugged: bool) -> None:
+    """Also where systemd-nspawn is killed with them: then the next run ends what is left."""
+    script = """
+        import time
+        from tests.real.machine import booted, root
+        with root("bookworm") as tree, booted(tree) as machine:
+            print(tree.keeper.pid, machine.leader, flush=True)
+            time.sleep(600)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+    ) as crashed:  # fmt: skip
+        assert crashed.stdout is not None
+        lines = [crashed.stdout.readline() for _ in range(2)]
+        pids = [int(pid) for line in lines for pid in line.split() if pid.isdigit()]
+        assert len(pids) == 2, lines
+        assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+        if unplugged:
+            parent = next(
+                line.split()[1]
+                for line in Path(f"/proc/{pids[1]}/status").read_text().splitlines()
+                if line.startswith("PPid:")
+            )
+            os.kill(int(parent), signal.SIGKILL)
+        crashed.send_signal(signal.SIGKILL)
+    if not unplugged:
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both ended")
+    assert mounted() == []
+    with root("bookworm") as tree, booted(tree) as machine:
+        assert machine.run("true").returncode == 0
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both ended")
