@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Lay out the source tree of the Debian package: the installed files and debian/.
 
-``./build`` calls this with the libraries installed below one folder. The result is a pure function
-of that folder, the working tree and the environment (SOURCE_DATE_EPOCH, DEB_REVISION, DEBFULLNAME,
-DEBEMAIL).
+``./build`` calls this, with ``packaging/`` on the path and the libraries installed in one folder.
+The result is a pure function of that folder, the working tree and the environment
+(SOURCE_DATE_EPOCH, DEB_REVISION, DEBFULLNAME, DEBEMAIL).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 import re
 import shutil
 import subprocess
-from email.parser import HeaderParser
 from email.utils import formatdate
 from pathlib import Path
 from typing import NamedTuple
+
+import project
 
 PACKAGE = "gpuwatchd"
 HERE = Path(__file__).resolve().parent
@@ -55,15 +56,6 @@ def suites() -> dict[str, Suite]:
     return {suite.name: suite for suite in table}
 
 
-def version_of(top: Path) -> str:
-    """Return the version of the program in this working tree."""
-    text = (top / PACKAGE / "__init__.py").read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
-    if found is None:
-        raise SystemExit("tree.py: gpuwatchd/__init__.py has no __version__")
-    return found[1]
-
-
 def debian_version(version: str, suite: Suite, revision: str = "1") -> str:
     """Return the package's version: a later suite's is higher, a pre-release lower.
 
@@ -76,11 +68,6 @@ def debian_version(version: str, suite: Suite, revision: str = "1") -> str:
     return f"{upstream}-{revision}~{suite.suffix}"
 
 
-def releases(changelog: str) -> list[tuple[str, str]]:
-    """Return version and date (may be empty) of each release in CHANGELOG.md, newest first."""
-    return re.findall(r"^## \[(\d[^\]]*)\](?: - (\d{4}-\d\d-\d\d))?", changelog, re.MULTILINE)
-
-
 def maintainer() -> str:
     """Return who answers for this build."""
     name, address = os.environ.get("DEBFULLNAME"), os.environ.get("DEBEMAIL")
@@ -89,14 +76,14 @@ def maintainer() -> str:
 
 def changelog(top: Path, suite: Suite) -> str:
     """Return Debian's changelog: one entry, which points to ours."""
-    version = version_of(top)
-    known = [name for name, _ in releases((top / "CHANGELOG.md").read_text(encoding="utf-8"))]
-    what = f"Release {version}" if version in known else f"Build of the coming release {version}"
+    version = project.version(top)
+    released = version in [name for name, date, _ in project.sections(top) if date]
+    what = f"Release {version}" if released else f"Before the release {version}"
     when = formatdate(int(os.environ["SOURCE_DATE_EPOCH"]))
     full = debian_version(version, suite, os.environ.get("DEB_REVISION", "1"))
     return (
         f"{PACKAGE} ({full}) {suite.name}; urgency=medium\n\n"
-        f"  * {what}; what has changed is in changelog.gz beside this file.\n\n"
+        f"  * {what}; changelog.gz beside this file says what is new.\n\n"
         f" -- {maintainer()}  {when.replace('-0000', '+0000')}\n"
     )
 
@@ -176,7 +163,8 @@ def private_python(root: Path, suite: Suite, version: str) -> None:
     site = LIB / f"lib/python{suite.python}/site-packages"
     put(root, site / "local.pth", f"/usr/local/lib/{PACKAGE}/python{suite.python}\n")
     for name, module in PROGRAMS.items():
-        text = f"#!/{LIB}/bin/python3 -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
+        lines = (f"#!/{LIB}/bin/python3 -I", "import sys", "", f"from {module} import main", "")
+        text = "\n".join((*lines, "sys.exit(main())", ""))
         put(root, LIB / "bin" / name, text, 0o755)
         link(root, f"usr/bin/{name}", f"../lib/{PACKAGE}/bin/{name}")
 
@@ -227,7 +215,7 @@ def lay_out(top: Path, suite: Suite, site: Path, python: str, into: Path) -> Non
     manuals_and_completions(root, top)
     private = root / LIB / f"lib/python{suite.python}/site-packages"
     private.parent.mkdir(parents=True, exist_ok=True)
-    full = debian_version(version_of(top), suite, os.environ.get("DEB_REVISION", "1"))
+    full = debian_version(project.version(top), suite, os.environ.get("DEB_REVISION", "1"))
     shutil.move(site, private)
     private_python(root, suite, full)
     for file in [HERE / name for name in COPIED] + sorted(HERE.glob(f"{PACKAGE}.*")):
