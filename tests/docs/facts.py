@@ -63,6 +63,9 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("MPLCONFIGDIR", "folder of Matplotlib, for the picture in a mail"),
     ],
     "Set by who starts it": [
+        ("SUDO_USER", "who is meant by \"me\" under `sudo`"),
+        ("SSH_CONNECTION", "set: nobody sits at this machine's screen; a hint for `doctor`"),
+        ("LD_LIBRARY_PATH", "where `doctor` also looks for the driver's library"),
         ("NOTIFY_SOCKET", "where the daemon says that it is ready, well, and stopping"),
         ("WATCHDOG_USEC", "how often it has to say that it is well"),
         ("INVOCATION_ID", "set: a service manager has started it"),

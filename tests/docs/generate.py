@@ -19,7 +19,7 @@ from gpuwatchd.detect import DETECTORS
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.sources import SOURCES
 from gpuwatchd.sources.formats import FORMATS
-from tests.docs import errors_page, facts, manpages
+from tests.docs import database, errors_page, facts, manpages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +165,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/config.md": configuration,
     "reference/tables.md": tables,
     "reference/errors.md": lambda: _marked(errors_page.page()),
+    "reference/database.md": lambda: _marked(database.page()),
     "reference/exit-codes.md": lambda: _marked(facts.exit_codes()),
     "reference/environment.md": lambda: _marked(facts.environment()),
     "reference/files.md": lambda: _marked(facts.files()),

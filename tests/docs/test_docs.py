@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
 import pytest
 
 from gpuwatchd import config
 from gpuwatchd.ctl import COMMANDS
 from tests.conftest import ROOT
 from tests.docs import generate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("name", list(generate.PAGES))
@@ -33,10 +26,3 @@ def test_every_key_has_its_meaning_in_the_reference() -> None:
     for key, _ in list(config.keys()):
         name = re.escape(key.rpartition(".")[2])
         assert re.search(rf"^\| `{name}` \| `.*` \| \S", page, re.MULTILINE), key
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_to_files_resolve(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target

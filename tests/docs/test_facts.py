@@ -11,7 +11,7 @@ from gpuwatchd.ctl import exits
 from gpuwatchd.service import bell, process
 from gpuwatchd.store import live, place, release, schema
 from tests.conftest import ROOT
-from tests.docs import facts
+from tests.docs import database, facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,3 +87,9 @@ def test_every_signal_with_a_handler_is_described() -> None:
     handled = set(re.findall(r"signal\.signal\(signal\.(SIG\w+)", text))
     assert handled
     assert handled <= {row[0] for row in facts.SIGNALS}
+
+
+def test_every_table_and_view_is_described() -> None:
+    assert database.names("table") == sorted(database.TABLES)
+    assert database.names("view") == sorted(database.VIEWS)
+    assert "| `used_bytes` | INTEGER |  |" in "\n".join(database.page())
