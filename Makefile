@@ -72,6 +72,15 @@ dist: $(VENV)/dev.stamp  ## Build the wheel and the source distribution, twice, 
 pins: $(VENV)/dev.stamp  ## Write packaging/constraints*.txt from pyproject.toml (asks the index)
 	@$(RUN) packaging/pins.py
 
+.PHONY: deb apt-repo
+SUITE ?= bookworm
+deb: $(VENV)/dev.stamp  ## Build the Debian package of a suite: SUITE=bookworm or trixie
+	@PYTHON=$(RUN) packaging/debian/build $(SUITE) dist
+
+REPO ?= dist/apt
+apt-repo:  ## Make a signed repository of the packages in dist: KEY=... (URL=... where it will be)
+	@URL="$(URL)" packaging/debian/apt-repo $(REPO) "$(KEY)" dist/gpuwatchd_*.deb
+
 clean:  ## Remove what the targets above have made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
