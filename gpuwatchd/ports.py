@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Sample,
         Series,
         ServerReading,
+        ServiceState,
         Signal,
     )
 
@@ -104,11 +105,22 @@ class Manager(Protocol):
     def render(self, packaged: str = "") -> str:
         """Return the unit or property list; for a package with this daemon where one is named."""
 
-    def install(self, *, dry_run: bool, linger: bool) -> list[str]:
-        """Write, enable and start; return what was done, one line each. Idempotent."""
+    def install(
+        self,
+        *,
+        dry_run: bool,
+        linger: bool = False,
+        anyway: bool = False,
+        credentials: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        """Write, enable and start; return what was done, one line each. Idempotent.
 
-    def uninstall(self, *, dry_run: bool) -> list[str]:
-        """Stop, disable and remove; history and configuration stay. Idempotent."""
+        A second instance is refused; with ``anyway`` only where both cannot run at all.
+        Credentials are (name, file).
+        """
+
+    def uninstall(self, *, dry_run: bool, purge: bool = False) -> list[str]:
+        """Stop, disable and remove; history and configuration go only with a purge. Idempotent."""
 
     def start(self) -> None:
         """Start the service."""
@@ -119,8 +131,10 @@ class Manager(Protocol):
     def restart(self) -> None:
         """Restart the service."""
 
-    def status(self) -> tuple[bool, str]:
-        """Return (running, text)."""
+    def status(self) -> ServiceState:
+        """Return how it is."""
 
-    def logs(self, *, lines: int, follow: bool) -> int:
-        """Show the log; return the exit code of the viewer."""
+    def logs(
+        self, *, lines: int, follow: bool, since_at_s: float | None = None, level: str = "debug"
+    ) -> int:
+        """Show the log from an instant (epoch seconds) and level on; return the viewer's code."""

@@ -61,6 +61,7 @@ from gpuwatchd.model.told import (
     Delivery,
     Matcher,
     Message,
+    ServiceState,
     Silence,
 )
 
@@ -108,6 +109,7 @@ __all__ = [
     "Series",
     "ServedModel",
     "ServerReading",
+    "ServiceState",
     "Severity",
     "Signal",
     "Silence",

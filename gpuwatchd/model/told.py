@@ -287,3 +287,42 @@ class Availability(Value, frozen=True, kw_only=True):
     ok: bool
     reason: str
     hint: str = ""
+
+
+class ServiceState(Value, frozen=True, kw_only=True):
+    """How the daemon's service is, as the service manager says."""
+
+    state: Literal["running", "starting", "stopping", "stopped", "failed", "not-installed"]
+    text: str
+    """The same in one line, with what the daemon says of itself."""
+    enabled: bool | None = None
+    """It starts by itself at the next login or boot; None: not known."""
+    since_at_s: float | None = None
+    """Since when it runs, or does not."""
+    pid: int | None = None
+    restarts: int | None = None
+    """Times that the manager started it anew by itself."""
+    result: str = ""
+    """How it ended last in the manager's word ("watchdog", "oom-kill"); "" for well."""
+    exit_code: int | None = None
+    memory_bytes: int | None = None
+    memory_max_bytes: int | None = None
+    watchdog_s: float | None = None
+    file: str = ""
+    """The unit or property list in force."""
+    beside: tuple[str, ...] = ()
+    """Files that change it: drop-ins."""
+    log: tuple[str, ...] = ()
+    """Its last lines, where it failed."""
+    hints: tuple[str, ...] = ()
+    """What mends it."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it watches now."""
+        return self.state == "running"
+
+    @property
+    def code(self) -> int:
+        """The exit code that systemctl gives it: 0 running, 3 not running, 4 not there."""
+        return {"running": 0, "not-installed": 4}.get(self.state, 3)

@@ -13,16 +13,17 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from gpuwatchd import config
+from gpuwatchd import config, text
 from gpuwatchd.errors import ServiceError
-from gpuwatchd.model import Availability
+from gpuwatchd.model import Availability, ServiceState
+from gpuwatchd.service import logfile, removal, rivals
 from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv, show
 from gpuwatchd.service.runner import write_atomically as write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 LABEL = "org.gpuwatchd.daemon"
 HOMEBREW_LABEL = "homebrew.mxcl.gpuwatchd"
@@ -160,22 +161,37 @@ class Launchd:
             )
         return variables
 
-    def install(self, *, dry_run: bool, linger: bool) -> list[str]:
+    def install(
+        self,
+        *,
+        dry_run: bool,
+        linger: bool = False,
+        anyway: bool = False,
+        credentials: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
         """Write, load and start the agent; return what was done.
 
         Raises
         ------
         ServiceError
-            Without a graphical session, or when launchd refuses.
+            Without a graphical session, when another instance runs, or when launchd refuses.
         """
+        if credentials:
+            raise ServiceError(
+                self.name,
+                "a credential",
+                "launchd has none",
+                hint="password-file (mode 600) or password-keyring in [notify.email]",
+            )
         content = self.render().encode()
         changed = not self._file.is_file() or self._file.read_bytes() != content
         note = ["launchd has no linger: the agent runs while you are logged in"] if linger else []
         if dry_run:
             return self._planned(changed=changed) + note
         self._need_session()
-        self._refuse_second_service()
-        if not changed and self.status()[0]:
+        before = self.status()
+        self._refuse_second(before, anyway=anyway)
+        if not changed and before.running:
             return [f"{self._file} is up to date", "already running", *note]
         self._write(content)
         self._unload()
@@ -186,21 +202,38 @@ class Launchd:
         self._must("print", self._target, hint=_LOGS_HINT)
         return [f"wrote {self._file}", "enabled: it starts when you log in", "started", *note]
 
-    def uninstall(self, *, dry_run: bool) -> list[str]:
-        """Stop, unload and remove the agent; history and configuration stay."""
+    def uninstall(self, *, dry_run: bool, purge: bool = False) -> list[str]:
+        """Stop, unload and remove the agent; history and configuration stay unless purged.
+
+        Raises
+        ------
+        ServiceError
+            When the agent does not go, or a directory cannot be removed.
+        """
         loaded = self._loaded()
-        if not loaded and not self._file.exists():
+        places = [*removal.of_a_user(self._environ), self._log.parent]
+        gone, kept = removal.plan(places) if purge else ([], [])
+        known = loaded or self._file.exists()
+        if not known and not gone and not kept:
             return ["not installed"]
         if dry_run:
             plan = [f"would run launchctl bootout {self._target}"] if loaded else []
-            return plan + ([f"would remove {self._file}"] if self._file.exists() else [])
-        said = []
+            plan += [f"would remove {self._file}"] if self._file.exists() else []
+            plan += [f"would remove {path} with all that is in it" for path in gone]
+            return plan + removal.left(kept)
+        holder = rivals.lock_holder(config.runtime_dir(self._environ))
+        if purge and holder is not None and not loaded:
+            hand = rivals.by_hand(holder, "gpuwatchctl service uninstall --purge --yes")
+            raise ServiceError(self.name, "service uninstall --purge", hand.why, hint=hand.hint)
+        said = [] if known else ["not installed"]
         if loaded:
             self._unload()
             said.append("stopped and unloaded")
         if self._file.exists():
             self._file.unlink()
             said.append(f"removed {self._file}")
+        if purge:
+            return said + removal.remove(gone) + removal.left(kept)
         return [*said, f"history and configuration stay ({config.state_dir(self._environ)})"]
 
     def start(self) -> None:
@@ -215,26 +248,58 @@ class Launchd:
         """End the agent and start it again."""
         self._must("kickstart", "-k", self._target, hint="gpuwatchctl service install")
 
-    def status(self) -> tuple[bool, str]:
-        """Return whether it runs, and what launchd says about it."""
+    def status(self) -> ServiceState:
+        """Return what launchd says of the agent."""
         done = self._launchctl("print", self._target)
+        file = str(self._file) if self._file.exists() else ""
         if done.code:
-            return False, "not loaded" if self._file.exists() else "not installed"
+            load = "gpuwatchctl service install"
+            if not file:
+                return ServiceState(state="not-installed", text="not installed", hints=(load,))
+            return ServiceState(state="stopped", text="not loaded", file=file, hints=(load,))
         # The first of equal names wins: nested sections repeat some.
         fields: dict[str, str] = dict(reversed(_FIELD.findall(done.output)))
-        state = fields.get("state", "unknown")
-        parts = [state]
+        said = fields.get("state", "unknown")
+        parts = [said]
         if "pid" in fields:
             parts.append(f"pid {fields['pid']}")
         code = fields.get("last exit code", "0")
-        if code not in {"0", "(never exited)"}:
+        failed = code not in {"0", "(never exited)"}
+        if failed:
             parts.append(f"last exit code: {code}")
-        return state == "running", ", ".join(parts)
+        running = said == "running"
+        down: Literal["failed", "stopped"] = "failed" if failed else "stopped"
+        return ServiceState(
+            state="running" if running else down,
+            text=", ".join(text.clean(part) for part in parts),
+            enabled=self._enabled(),
+            pid=int(fields["pid"]) if fields.get("pid", "").isdigit() else None,
+            exit_code=int(code) if code.isdigit() else None,
+            file=file,
+            log=logfile.last_lines(self._log) if failed and not running else (),
+            hints=() if running else (_LOGS_HINT if failed else "gpuwatchctl service start",),
+        )
 
-    def logs(self, *, lines: int, follow: bool) -> int:
+    def _enabled(self) -> bool | None:
+        """Return whether launchd may load it at login; None where that is not said."""
+        done = self._launchctl("print-disabled", self._domain)
+        found = re.search(rf'"{re.escape(LABEL)}" => (\w+)', done.output)
+        if done.code:
+            return None
+        # "true" and "disabled" are the same in older and newer versions.
+        return found is None or found[1] in {"false", "enabled"}
+
+    def logs(
+        self, *, lines: int, follow: bool, since_at_s: float | None = None, level: str = "debug"
+    ) -> int:
         """Show the log file; return the viewer's exit code."""
         argv = ["tail", "-n", str(lines), *(["-F"] if follow else []), str(self._log)]
-        return show(argv, self._environ)
+        if since_at_s is None and level == "debug":
+            return show(argv, self._environ)
+        return logfile.show_lines(
+            self._log, self._environ,
+            lines=lines, follow=follow, since_at_s=since_at_s, level=level,
+        )  # fmt: skip
 
     def _launchctl(self, *words: str) -> Done:
         return self._run(["launchctl", *words], timeout_s=30.0)
@@ -253,14 +318,21 @@ class Launchd:
         if not available.ok:
             raise ServiceError(self.name, "service install", available.reason, hint=available.hint)
 
-    def _refuse_second_service(self) -> None:
-        if self._launchctl("print", f"{self._domain}/{HOMEBREW_LABEL}").code == 0:
-            raise ServiceError(
-                self.name,
-                "service install",
-                "the Homebrew service of gpuwatchd is loaded already",
-                hint="brew services stop gpuwatchd",
-            )
+    def _refuse_second(self, before: ServiceState, *, anyway: bool) -> None:
+        rival = self._rival(before)
+        if rival is not None and (rival.certain or not anyway):
+            raise ServiceError(self.name, "service install", rival.why, hint=rival.hint)
+
+    def _rival(self, before: ServiceState) -> rivals.Rival | None:
+        for domain, hint in ((self._domain, ""), ("system", "sudo ")):
+            if self._launchctl("print", f"{domain}/{HOMEBREW_LABEL}").code == 0:
+                return rivals.HOMEBREW._replace(hint=f"{hint}{rivals.HOMEBREW.hint}")
+        holder = rivals.lock_holder(config.runtime_dir(self._environ))
+        if holder is not None and not before.running:
+            return rivals.by_hand(holder, "gpuwatchctl service install")
+        new = before.state == "not-installed"
+        keg = new and rivals.in_a_keg(daemon_argv(self._executable)[0])
+        return rivals.KEG if keg else None
 
     def _unload(self) -> None:
         """Unload, and wait until it is gone: loading again too early fails with error 5."""

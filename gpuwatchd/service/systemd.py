@@ -1,32 +1,32 @@
-"""The daemon as a systemd user service: no root, one unit per user."""
+"""The daemon under systemd: one user's service without root, or the machine's for an admin."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd import config, text
+import msgspec
+
+from gpuwatchd import __version__, config, text
 from gpuwatchd.errors import ServiceError
-from gpuwatchd.model import Availability
-from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv, show
-from gpuwatchd.service.runner import write_atomically as write
-from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, escape, for_package, render
+from gpuwatchd.model import Availability, ServiceState
+from gpuwatchd.service import account, journal, placed, removal, rivals, state, variables
+from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv
+from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
+from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, for_package, render
+from gpuwatchd.store import live
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 HOMEBREW_UNIT = "homebrew.gpuwatchd.service"
-_START_S = 200.0
-_SHOWN = "LoadState,ActiveState,SubState,StatusText,MainPID,NRestarts,Result"
-_LOGS_HINT = "gpuwatchctl service logs"
 
 
 class Systemd:
-    """``systemctl --user`` for one unit.
+    """``systemctl`` for one unit.
 
     Parameters
     ----------
@@ -38,9 +38,11 @@ class Systemd:
         Python that runs the daemon.
     system
         The service of the whole machine instead of one user's.
+    root
+        Directory that the machine's files lie in.
     """
 
-    name = "systemd"
+    name = NAME
 
     def __init__(
         self,
@@ -49,22 +51,24 @@ class Systemd:
         environ: Mapping[str, str] | None = None,
         executable: str = sys.executable,
         system: bool = False,
+        root: Path = Path("/"),
     ) -> None:
-        self._system = system
-        self._environ = _with_runtime_dir(os.environ if environ is None else environ)
+        self._environ = variables.with_runtime_dir(os.environ if environ is None else environ)
         self._run = run or CommandRunner(self._environ)
         self._executable = executable
+        self._system = system
+        self._root = root
+        self._ctl = Systemctl(self._run, system=system)
 
     def probe(self) -> Availability:
-        """Say whether this user's manager can be reached."""
+        """Say whether the manager can be reached."""
         if shutil.which("systemctl", path=self._environ.get("PATH")) is None:
             return Availability(ok=False, reason="systemctl is not here")
-        done = self._systemctl("show-environment")
-        if done.code:
-            return Availability(
-                ok=False, reason=f"no user manager: {done.last_line}", hint=self._login_hint
-            )
-        return Availability(ok=True, reason="the user manager answers")
+        why = self._ctl.unreachable()
+        if why:
+            return Availability(ok=False, reason=why, hint=self._ctl.login_hint)
+        whose = "system" if self._system else "user"
+        return Availability(ok=True, reason=f"the {whose} manager answers")
 
     def render(self, packaged: str = "") -> str:
         """Return the unit for this installation, or for a package with this daemon.
@@ -76,215 +80,304 @@ class Systemd:
         """
         if packaged:
             return for_package(packaged, system=self._system)
-        variables = SYSTEM_VARIABLES if self._system else self._paths()
-        return render(daemon_argv(self._executable), variables, system=self._system)
+        chosen = SYSTEM_VARIABLES if self._system else variables.of_a_user(self._environ)
+        return render(daemon_argv(self._executable), chosen, system=self._system)
 
-    def install(self, *, dry_run: bool, linger: bool) -> list[str]:
+    def install(
+        self,
+        *,
+        dry_run: bool,
+        linger: bool = False,
+        anyway: bool = False,
+        credentials: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
         """Write, enable and start the unit; return what was done.
+
+        A package's unit of this very daemon is used as it is, instead of one of ours.
 
         Raises
         ------
         ServiceError
-            When the manager cannot be reached, refuses, or the daemon does not come up.
+            When the manager cannot be reached or refuses, another instance runs, the unit is not
+            ours, or the daemon does not come up.
         """
-        content = self.render()
-        manager = self._manager_environment(needed=not dry_run)
-        unit = self._unit_file(manager)
-        self._refuse_second_service()
-        changed = _read(unit) != content
+        unit, brought = self._units(needed=not dry_run)
+        argv = daemon_argv(self._executable)
+        if self._system:
+            if not dry_run:
+                account.need_root("install", self._environ.get("PATH"))
+            account.refuse_unsafe(argv, account.unsafe(argv))
+        placed.need_ours(unit, self._ctl.shown)
+        before = self.status()
+        self._refuse_second(before, anyway=anyway)
+        files = self._files(unit, brought, credentials)
+        changed = [file for file, content in files.items() if placed.read(file) != content]
+        said = self._told_of_units(unit, brought, changed)
         if dry_run:
-            return self._planned(unit, changed=changed, linger=linger)
-        said: list[str] = []
-        if changed:
-            self._write(unit, content)
-            self._must("daemon-reload")
-            said.append(f"wrote {unit}")
-        else:
-            said.append(f"{unit} is up to date")
-        self._must("enable", UNIT)
-        said.append("enabled: it starts when you log in")
-        if changed or not self.status()[0]:
-            self._must("restart", UNIT, timeout_s=_START_S, hint=_LOGS_HINT)
+            return said + self._planned(unit, files, changed, linger=linger)
+        made = account.make(self._run) if self._system else []
+        said = made + self._place(files, changed) + said
+        self._ctl.must("enable", UNIT)
+        when = "the machine starts" if self._system else "you log in"
+        said.append(f"enabled: it starts when {when}")
+        if changed or not before.running or self._other_version():
+            hint = self._ctl.own("logs")
+            self._ctl.must("restart", UNIT, timeout_s=START_S, hint=hint)
             said.append("started")
         else:
             said.append("already running")
-        return said + self._linger(want=linger)
+        return said + ([account.readers()] if self._system else self._linger(want=linger))
 
-    def uninstall(self, *, dry_run: bool) -> list[str]:
-        """Stop, disable and remove the unit; history and configuration stay.
+    def _files(
+        self, unit: Path, brought: Path | None, credentials: Sequence[tuple[str, str]]
+    ) -> dict[Path, str | None]:
+        """Return what our files are to hold; None: the file is to go."""
+        files: dict[Path, str | None] = {unit: None if brought else self.render()}
+        if credentials:
+            files[self._own_drop_in(unit)] = placed.credentials(credentials)
+        return files
+
+    def _told_of_units(self, unit: Path, brought: Path | None, changed: list[Path]) -> list[str]:
+        said = []
+        if brought is not None:
+            said.append(f"{brought} is there already: nothing is written in its place")
+        elif unit in changed and unit.exists():
+            count = placed.changed_lines(placed.read(unit) or "", self.render())
+            said.append(f"it was of another version: {count} lines differ")
+        elif unit not in changed:
+            said.append(f"{unit} is up to date")
+        return said + [
+            f"{file} stays in force" for file in placed.drop_ins(unit) if not placed.ours(file)
+        ]
+
+    def _place(self, files: Mapping[Path, str | None], changed: list[Path]) -> list[str]:
+        said = []
+        for file in changed:
+            content = files[file]
+            if content is not None:
+                placed.write(file, content)
+                said.append(f"wrote {file}")
+            else:
+                # Its link would go on pointing at the file that goes.
+                self._ctl.must("disable", UNIT)
+                file.unlink(missing_ok=True)
+                said.append(f"removed {file}")
+        if changed:
+            self._ctl.must("daemon-reload")
+        return said
+
+    def _planned(
+        self, unit: Path, files: Mapping[Path, str | None], changed: list[Path], *, linger: bool
+    ) -> list[str]:
+        plan = [" ".join(("would run", *argv)) for argv in self._account_commands()]
+        for file in changed:
+            content = files[file]
+            plan.append(f"would {'write' if content is not None else 'remove'} {file}")
+            if content is not None and file == unit and file.exists():
+                plan += placed.difference(placed.read(file) or "", content)
+        commands = ["daemon-reload"] if changed else []
+        commands += [f"enable {UNIT}", f"restart {UNIT}" if changed else f"start {UNIT}"]
+        shown = self._ctl.shown.removeprefix("sudo ")
+        plan += [f"would run {shown} {command}" for command in commands]
+        if linger and not self._system:
+            plan.append(f"would run loginctl enable-linger {user_name()}")
+        return plan
+
+    def _account_commands(self) -> list[list[str]]:
+        return account.commands() if self._system and not account.exists() else []
+
+    def uninstall(self, *, dry_run: bool, purge: bool = False) -> list[str]:
+        """Stop, disable and remove the unit; history and configuration stay unless purged.
 
         Raises
         ------
         ServiceError
-            When the manager cannot be reached or refuses.
+            When the manager cannot be reached or refuses, or a directory cannot be removed.
         """
-        unit = self._unit_file(self._manager_environment(needed=not dry_run))
-        known = unit.exists() or self._property("LoadState") == "loaded"
-        if not known:
+        if self._system and not dry_run:
+            account.need_root("uninstall", self._environ.get("PATH"))
+        unit, brought = self._units(needed=not dry_run)
+        files = [unit] if unit.exists() and placed.ours(unit) else []
+        files += [one for one in [self._own_drop_in(unit)] if one.exists() and placed.ours(one)]
+        before = self.status()
+        known = bool(files) or before.state != "not-installed"
+        gone, kept = removal.plan(self._directories()) if purge else ([], [])
+        if not known and not gone and not kept:
             return ["not installed"]
         if dry_run:
-            return [
-                f"would run systemctl --user disable --now {UNIT}",
-                *([f"would remove {unit}"] if unit.exists() else []),
-                "would run systemctl --user daemon-reload",
-            ]
-        self._must("disable", "--now", UNIT)
+            return self._planned_removal(files, gone, kept, known=known, purge=purge)
+        if purge and before.pid is None:
+            self._refuse_purge()
+        said = self._remove_unit(files, brought) if known else ["not installed"]
+        if purge:
+            said += removal.remove(gone) + removal.left(kept)
+            if self._system and brought is None:
+                said += account.remove(self._run)
+        else:
+            said.append(f"history and configuration stay ({self._directories()[0]})")
+        return said + self._lasting(unit, brought)
+
+    def _remove_unit(self, files: list[Path], brought: Path | None) -> list[str]:
+        self._ctl.must("disable", "--now", UNIT)
         said = ["stopped and disabled"]
-        if unit.exists():
-            unit.unlink()
-            said.append(f"removed {unit}")
-        self._must("daemon-reload")
-        self._systemctl("reset-failed", UNIT)
-        said.append(f"history and configuration stay ({config.state_dir(self._environ)})")
+        for file in files:
+            file.unlink(missing_ok=True)
+            said.append(f"removed {file}")
+            if file.name == placed.CREDENTIALS and not any(file.parent.iterdir()):
+                file.parent.rmdir()
+        self._ctl.must("daemon-reload")
+        self._ctl.ask("reset-failed", UNIT)
+        if brought is not None:
+            said.append(f"{brought} belongs to a package, which removes it")
+        return said
+
+    def _planned_removal(
+        self, files: list[Path], gone: list[Path], kept: list[Path], *, known: bool, purge: bool
+    ) -> list[str]:
+        shown = self._ctl.shown.removeprefix("sudo ")
+        plan = [f"would run {shown} disable --now {UNIT}"] if known else ["not installed"]
+        plan += [f"would remove {file}" for file in files]
+        if known:
+            plan.append(f"would run {shown} daemon-reload")
+        plan += [f"would remove {path} with all that is in it" for path in gone]
+        if purge and self._system and account.exists():
+            plan.append(f"would remove the user and the group {account.GROUP}")
+        return plan + removal.left(kept)
+
+    def _lasting(self, unit: Path, brought: Path | None) -> list[str]:
+        """Return what an uninstalled service leaves behind, and how that goes."""
+        said = [f"{file} is yours and stays" for file in placed.drop_ins(unit)]
+        if self._system and brought is not None:
+            said.append("the account belongs to the package: sudo apt purge gpuwatchd")
+        if not self._system and self._lingers():
+            said.append(
+                "you go on lingering, other services may need it; if none does:"
+                f" loginctl disable-linger {user_name()}"
+            )
         return said
 
     def start(self) -> None:
         """Start the service and wait until it watches."""
-        self._must("start", UNIT, timeout_s=_START_S, hint=_LOGS_HINT)
+        self._change("start", timeout_s=START_S, hint=self._ctl.own("logs"))
 
     def stop(self) -> None:
         """Stop the service."""
-        self._must("stop", UNIT)
+        self._change("stop")
 
     def restart(self) -> None:
         """Restart the service and wait until it watches."""
-        self._must("restart", UNIT, timeout_s=_START_S, hint=_LOGS_HINT)
+        self._change("restart", timeout_s=START_S, hint=self._ctl.own("logs"))
 
-    def status(self) -> tuple[bool, str]:
-        """Return whether it runs, and what the manager says about it."""
-        done = self._systemctl("show", UNIT, f"--property={_SHOWN}")
-        if done.code:
-            return False, f"no user manager: {done.last_line}"
-        shown = dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
-        if shown.get("LoadState") == "not-found":
-            return False, "not installed"
-        state = shown.get("ActiveState", "unknown")
-        parts = [state if state != "active" else "running"]
-        if shown.get("MainPID", "0") != "0":
-            parts.append(f"pid {shown['MainPID']}")
-        if shown.get("Result", "success") != "success":
-            parts.append(f"last result: {shown['Result']}")
-        if shown.get("NRestarts", "0") != "0":
-            parts.append(f"restarts: {shown['NRestarts']}")
-        if shown.get("StatusText"):
-            parts.append(text.clean(shown["StatusText"]))
-        return state in {"active", "reloading"}, ", ".join(parts)
+    def _change(self, verb: str, *, timeout_s: float = 30.0, hint: str = "") -> None:
+        if self._system:
+            account.need_root(verb, self._environ.get("PATH"))
+        self._ctl.must(verb, UNIT, timeout_s=timeout_s, hint=hint)
 
-    def logs(self, *, lines: int, follow: bool) -> int:
-        """Show the journal of the unit; return the viewer's exit code."""
-        argv = ["journalctl", "--user", f"--unit={UNIT}", f"--lines={lines}", "--no-pager"]
-        return show([*argv, "--follow"] if follow else argv, self._environ)
+    def status(self) -> ServiceState:
+        """Return what the manager says of the service, with its last lines where it failed."""
+        why = self._ctl.unreachable()
+        if why:
+            return ServiceState(state="not-installed", text=why, hints=(self._ctl.login_hint,))
+        found = state.of(self._ctl.show(*state.PROPERTIES), self._ctl)
+        if found.state == "failed" or (found.state == "starting" and found.result):
+            lines = journal.last_lines(self._run, system=self._system)
+            found = msgspec.structs.replace(found, log=lines)
+        holder = None if found.pid else rivals.lock_holder(self._runtime_dir)
+        if holder is not None and found.state not in {"starting", "stopping"}:
+            hand = rivals.by_hand(holder, self._ctl.own("install"))
+            found = msgspec.structs.replace(found, hints=(f"{hand.why}: {hand.hint}",))
+        return found
 
-    def _systemctl(self, *words: str, timeout_s: float = 30.0) -> Done:
-        return self._run(["systemctl", "--user", *words], timeout_s=timeout_s)
+    def logs(
+        self, *, lines: int, follow: bool, since_at_s: float | None = None, level: str = "debug"
+    ) -> int:
+        """Show the journal of the unit; return the viewer's exit code.
 
-    def _must(self, *words: str, timeout_s: float = 30.0, hint: str = "") -> Done:
-        done = self._systemctl(*words, timeout_s=timeout_s)
-        if done.code:
-            command = " ".join(("systemctl --user", *words))
-            raise ServiceError(self.name, command, done.last_line, hint=hint or self._login_hint)
-        return done
+        Raises
+        ------
+        ServiceError
+            When the journal may not be read.
+        """
+        return journal.show_lines(
+            self._run, self._environ, system=self._system,
+            lines=lines, follow=follow, since_at_s=since_at_s, level=level,
+        )  # fmt: skip
 
-    def _property(self, name: str) -> str:
-        done = self._systemctl("show", UNIT, f"--property={name}", "--value")
-        return done.output if done.code == 0 else ""
+    def _refuse_second(self, before: ServiceState, *, anyway: bool) -> None:
+        rival = self._rival(before)
+        if rival is not None and (rival.certain or not anyway):
+            raise ServiceError(self.name, "service install", rival.why, hint=rival.hint)
 
-    def _manager_environment(self, *, needed: bool) -> dict[str, str]:
-        """Return the manager's own variables; it looks for units by them, not by the shell's."""
-        done = self._systemctl("show-environment")
-        if done.code and needed:
-            raise ServiceError(
-                self.name,
-                "systemctl --user",
-                f"no user manager: {done.last_line}",
-                hint=self._login_hint,
-            )
-        if done.code:
-            return {}
-        return dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
+    def _rival(self, before: ServiceState) -> rivals.Rival | None:
+        done = self._ctl.ask("is-active", HOMEBREW_UNIT)
+        if done.code == 0 and done.output == "active":
+            return rivals.HOMEBREW
+        holder = rivals.lock_holder(self._runtime_dir)
+        if holder is not None and before.state in {"stopped", "failed", "not-installed"}:
+            return rivals.by_hand(holder, self._ctl.own("install"))
+        if before.state != "not-installed":
+            return None  # what is installed already is no second instance
+        if not self._system and self._machine_is_watched():
+            return rivals.of_the_machine(user_name(), account.GROUP)
+        return rivals.KEG if rivals.in_a_keg(daemon_argv(self._executable)[0]) else None
+
+    def _machine_is_watched(self) -> bool:
+        done: Done = self._run(["systemctl", "--system", "is-active", UNIT])
+        return done.code == 0 and done.output == "active"
+
+    def _refuse_purge(self) -> None:
+        holder = rivals.lock_holder(self._runtime_dir)
+        if holder is not None:
+            hand = rivals.by_hand(holder, self._ctl.own("uninstall") + " --purge --yes")
+            raise ServiceError(self.name, "service uninstall --purge", hand.why, hint=hand.hint)
+
+    def _other_version(self) -> bool:
+        """Say whether the daemon that runs is of another version than this program."""
+        seen = live.read(self._runtime_dir)
+        return seen is not None and seen.version != __version__
 
     @property
-    def _login_hint(self) -> str:
-        return (
-            "log in as this user itself (ssh or a console, not su or sudo),"
-            f" or have it run without a login: sudo loginctl enable-linger {_user()}"
-        )
+    def _runtime_dir(self) -> Path:
+        if self._system:
+            return self._root / str(config.SYSTEM_RUNTIME_DIR).lstrip("/")
+        return config.runtime_dir(self._environ)
 
-    def _refuse_second_service(self) -> None:
-        done = self._systemctl("is-active", HOMEBREW_UNIT)
-        if done.code == 0 and done.output == "active":
-            raise ServiceError(
-                self.name,
-                "service install",
-                "the Homebrew service of gpuwatchd is running already",
-                hint="brew services stop gpuwatchd",
-            )
+    def _directories(self) -> list[Path]:
+        """Return where the service keeps its files, the history first."""
+        if self._system:
+            return removal.of_the_machine(self._root)
+        return removal.of_a_user(self._environ)
 
-    def _write(self, unit: Path, content: str) -> None:
-        try:
-            write(unit, content.encode())
-        except OSError as error:
-            why = error.strerror or "cannot be written"
-            raise ServiceError(self.name, f"writing {unit}", why) from error
+    def _units(self, *, needed: bool) -> tuple[Path, Path | None]:
+        """Return where our unit belongs, and a package's unit of our daemon."""
+        manager = self._ctl.environment(needed=needed)
+        if self._system:
+            unit = self._root / "etc" / "systemd" / "system" / UNIT
+        else:
+            home = self._environ.get("HOME") or str(Path.home())
+            base = manager.get("XDG_CONFIG_HOME") or f"{home}/.config"
+            unit = Path(base) / "systemd" / "user" / UNIT
+        usual = placed.usual_path(system=self._system, root=self._root)
+        folders = self._ctl.unit_path() or usual
+        return unit, placed.packaged(folders, unit, daemon_argv(self._executable))
 
-    def _planned(self, unit: Path, *, changed: bool, linger: bool) -> list[str]:
-        plan = [f"would write {unit}"] if changed else [f"{unit} is up to date"]
-        commands = ["daemon-reload"] if changed else []
-        commands += [f"enable {UNIT}", f"restart {UNIT}" if changed else f"start {UNIT}"]
-        plan += [f"would run systemctl --user {command}" for command in commands]
-        if linger:
-            plan.append(f"would run loginctl enable-linger {_user()}")
-        return plan
+    @staticmethod
+    def _own_drop_in(unit: Path) -> Path:
+        return Path(f"{unit}.d") / placed.CREDENTIALS
+
+    def _lingers(self) -> bool:
+        done = self._run(["loginctl", "show-user", user_name(), "--property=Linger", "--value"])
+        return done.code == 0 and done.output == "yes"
 
     def _linger(self, *, want: bool) -> list[str]:
         """Return what is to be said about running without a login; enable it when wanted."""
-        user = _user()
-        done = self._run(["loginctl", "show-user", user, "--property=Linger", "--value"])
-        if done.code == 0 and done.output == "yes":
+        user = user_name()
+        if self._lingers():
             return ["it also runs while you are logged out (linger)"]
         if not want:
             return [f"it stops when you log out; to keep it: loginctl enable-linger {user}"]
         done = self._run(["loginctl", "enable-linger", user])
         if done.code:
-            return [f"linger could not be enabled ({done.last_line}): sudo loginctl enable-linger"]
+            why = text.clean(done.last_line)
+            return [f"linger could not be enabled ({why}): sudo loginctl enable-linger {user}"]
         return ["linger enabled: it also runs while you are logged out"]
-
-    def _unit_file(self, manager: Mapping[str, str]) -> Path:
-        home = self._environ.get("HOME") or str(Path.home())
-        base = manager.get("XDG_CONFIG_HOME") or f"{home}/.config"
-        return Path(base) / "systemd" / "user" / UNIT
-
-    def _paths(self) -> dict[str, str]:
-        """Return the variables that make daemon and command line agree on their directories."""
-        environ = self._environ
-        runtime = str(config.runtime_dir(environ))
-        own = environ.get("XDG_RUNTIME_DIR")
-        if own and runtime == str(Path(own) / "gpuwatchd"):
-            runtime = "%t/gpuwatchd"
-        paths = {
-            "GPUWATCHD_STATE_DIR": escape(str(config.state_dir(environ))),
-            "GPUWATCHD_RUNTIME_DIR": runtime if runtime.startswith("%t") else escape(runtime),
-        }
-        for name in ("GPUWATCHD_CONFIG", "XDG_CONFIG_HOME"):
-            if environ.get(name):
-                paths[name] = escape(os.path.abspath(environ[name]))  # noqa: PTH100
-        return paths
-
-
-def _user() -> str:
-    return pwd.getpwuid(os.getuid()).pw_name
-
-
-def _with_runtime_dir(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the usual XDG_RUNTIME_DIR: a shell of cron or su has none."""
-    usual = Path(f"/run/user/{os.getuid()}")
-    if environ.get("XDG_RUNTIME_DIR") or not usual.is_dir():
-        return dict(environ)
-    return {**environ, "XDG_RUNTIME_DIR": str(usual)}
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None

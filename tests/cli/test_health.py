@@ -1,27 +1,22 @@
-"""``doctor``, ``notify`` and ``service``: what works here and what mends the rest."""
+"""``notify`` and ``service``: what works here and what mends the rest."""
 
 from __future__ import annotations
 
 import json
-import stat
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import checks, main
-from gpuwatchd.model import Availability
-from tests.cli import world
+from gpuwatchd.ctl import main
+from gpuwatchd.model import Availability, ServiceState
 from tests.cli.test_look import Card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from gpuwatchd.model import DeviceState
 
 CALLS: list[str] = []
 
@@ -30,7 +25,7 @@ class FakeManager:
     """A service manager that writes down what it was asked."""
 
     name = "systemd"
-    running = True
+    state = ServiceState(state="running", text="running, pid 7")
     present = True
 
     def __init__(self, *, system: bool = False) -> None:
@@ -42,12 +37,20 @@ class FakeManager:
     def render(self, packaged: str = "") -> str:
         return f"[Unit]\n# {packaged}\n"
 
-    def install(self, *, dry_run: bool, linger: bool) -> list[str]:
-        CALLS.append(f"install {dry_run} {linger}")
+    def install(
+        self,
+        *,
+        dry_run: bool,
+        linger: bool = False,
+        anyway: bool = False,
+        credentials: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        more = " anyway" * anyway + "".join(f" {name}={file}" for name, file in credentials)
+        CALLS.append(f"install {dry_run} {linger}{more}{' system' * self.system}")
         return ["would write" if dry_run else "wrote"]
 
-    def uninstall(self, *, dry_run: bool) -> list[str]:
-        CALLS.append(f"uninstall {dry_run}")
+    def uninstall(self, *, dry_run: bool, purge: bool = False) -> list[str]:
+        CALLS.append(f"uninstall {dry_run}{' purge' * purge}{' system' * self.system}")
         return ["removed"]
 
     def start(self) -> None:
@@ -59,11 +62,14 @@ class FakeManager:
     def restart(self) -> None:
         CALLS.append("restart")
 
-    def status(self) -> tuple[bool, str]:
-        return self.running, "active (running)\nsince noon"
+    def status(self) -> ServiceState:
+        return self.state
 
-    def logs(self, *, lines: int, follow: bool) -> int:
-        CALLS.append(f"logs {lines} {follow}")
+    def logs(
+        self, *, lines: int, follow: bool, since_at_s: float | None = None, level: str = "debug"
+    ) -> int:
+        since = "" if since_at_s is None else f" since {time.time() - since_at_s:.0f}"
+        CALLS.append(f"logs {lines} {follow}{since} {level}")
         return 0
 
 
@@ -75,7 +81,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
     monkeypatch.setitem(sys.modules, __name__, sys.modules[FakeManager.__module__])
     monkeypatch.setattr("gpuwatchd.ctl.service.MANAGERS", table)
     monkeypatch.setattr("gpuwatchd.service.MANAGERS", table)
-    monkeypatch.setattr(FakeManager, "running", True)
+    monkeypatch.setattr(FakeManager, "state", FakeManager.state)
     monkeypatch.setattr(FakeManager, "present", True)
     return FakeManager
 
@@ -97,7 +103,14 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
         ("start", "start"),
         ("stop", "stop"),
         ("restart", "restart"),
-        ("logs -n 7 -f", "logs 7 True"),
+        ("logs -n 7 -f", "logs 7 True debug"),
+        ("logs --since 2h --level warning", "logs 50 False since 7200 warning"),
+        ("install --system", "install False False system"),
+        ("install --anyway", "install False False anyway"),
+        ("install --credential smtp-password=/s", "install False False smtp-password=/s"),
+        ("uninstall --purge", "uninstall True purge"),
+        ("uninstall --purge --yes", "uninstall False purge"),
+        ("uninstall --purge --yes --dry-run --system", "uninstall True purge system"),
     ],
 )
 def test_service_verbs_reach_the_manager(words: str, call: str, manager: type[FakeManager]) -> None:
@@ -105,16 +118,98 @@ def test_service_verbs_reach_the_manager(words: str, call: str, manager: type[Fa
     assert [call] == CALLS
 
 
-def test_service_status_is_0_or_3(
+@pytest.mark.parametrize(
+    "words",
+    [
+        "install --credential password=/s",
+        "install --credential smtp-password",
+        "install --credential smtp-password=/a --credential smtp-password=/b",
+        "install --system --linger",
+        "logs --level loud",
+        "logs --json",
+    ],
+)
+def test_service_flags_that_make_no_sense(words: str, manager: type[FakeManager]) -> None:
+    assert main(["service", *words.split()]) == 2
+    assert CALLS == []
+
+
+def test_a_purge_asks_first(manager: type[FakeManager], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["service", "uninstall", "--purge"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing was done: --yes does it"
+    assert main(["service", "uninstall", "--purge", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["dry_run"] is True
+
+
+RUNNING = ServiceState(
+    state="running",
+    text="running, pid 4711",
+    enabled=True,
+    since_at_s=1_760_000_000.0,
+    pid=4711,
+    restarts=0,
+    memory_bytes=88 * 2**20,
+    memory_max_bytes=256 * 2**20,
+    watchdog_s=60.0,
+    file="/home/mleng/.config/systemd/user/gpuwatchd.service",
+    beside=("/home/mleng/.config/systemd/user/gpuwatchd.service.d/override.conf",),
+)
+FAILED = ServiceState(
+    state="failed",
+    text="failed, last result: exit-code 78",
+    exit_code=78,
+    result="exit-code",
+    log=("ERROR no such key",),
+    hints=("gpuwatchctl config validate",),
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        (RUNNING, 0),
+        (FAILED, 3),
+        (ServiceState(state="stopped", text="stopped"), 3),
+        (ServiceState(state="starting", text="starting"), 3),
+        (ServiceState(state="not-installed", text="not installed"), 4),
+    ],
+)
+def test_service_status_has_systemctl_s_codes(
+    state: ServiceState,
+    code: int,
     manager: type[FakeManager],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(manager, "state", state)
+    assert main(["service", "status"]) == code
+    assert capsys.readouterr().out.splitlines()[0] == state.text
+    assert main(["service", "status", "--json"]) == code
+    told = json.loads(capsys.readouterr().out)["data"]
+    assert (told["running"], told["state"]) == (code == 0, state.state)
+
+
+def test_service_status_says_what_is_known(
+    manager: type[FakeManager],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(manager, "state", RUNNING)
     assert main(["service", "status"]) == 0
-    assert "active (running)" in capsys.readouterr().out
-    monkeypatch.setattr(manager, "running", False)
-    assert main(["service", "status", "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["data"]["running"] is False
+    shown = capsys.readouterr().out
+    assert (
+        "file      /home/mleng/.config/systemd/user/gpuwatchd.service (starts by itself)" in shown
+    )
+    assert "with      /home/mleng/.config/systemd/user/gpuwatchd.service.d/override.conf" in shown
+    assert "memory    88 MiB of 256 MiB" in shown
+    assert "watchdog  after 60s without a sample" in shown
+    assert "log" not in shown
+    monkeypatch.setattr(manager, "state", FAILED)
+    assert main(["service", "status"]) == 3
+    shown = capsys.readouterr().out
+    assert "log       ERROR no such key" in shown
+    assert "hint      gpuwatchctl config validate" in shown
+    assert "memory" not in shown
 
 
 def test_no_service_manager_is_said_with_its_hint(
@@ -130,184 +225,6 @@ def test_no_service_manager_is_said_with_its_hint(
     assert CALLS == []
     assert main(["service", "print"]) == 0
     assert main(["service", "install", "--dry-run"]) == 0
-
-
-def _answers(capsys: pytest.CaptureFixture[str], code: int) -> dict[str, list[dict[str, Any]]]:
-    assert main(["doctor", "--json"]) == code
-    found: dict[str, list[dict[str, Any]]] = {}
-    for check in json.loads(capsys.readouterr().out)["data"]:
-        found.setdefault(check["name"], []).append(check)
-    return found
-
-
-def test_doctor_is_0_when_nothing_is_missing(
-    card: None,
-    manager: type[FakeManager],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "command")
-    monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", "true")
-    monkeypatch.setattr(checks, "_linger", lambda: checks.Check(name="l", level="ok", text=""))
-    first, second = world.state().devices
-    known = msgspec.structs.replace(second, processes=())
-    world.write(taken_at_s=time.time(), devices=(first, known))
-    found = _answers(capsys, 0)
-    assert found["source nvml"][0]["text"].startswith("1 GPU;")
-    assert found["daemon"][0]["level"] == "ok"
-    assert found["channel command"][0]["level"] == "ok"
-
-
-def test_doctor_is_3_for_warnings_and_1_without_a_gpu(
-    card: None,
-    manager: type[FakeManager],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(manager, "present", False)
-    found = _answers(capsys, 3)
-    assert found["daemon"][0]["hint"] == "gpuwatchctl service install"
-    assert found["service"][0] == {
-        "name": "service", "level": "warning", "text": "nobody home", "hint": "log in",
-    }  # fmt: skip
-    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
-    assert _answers(capsys, 1)["gpu"][0]["level"] == "failed"
-
-
-def test_every_failure_and_warning_names_what_mends_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "")
-    assert main(["doctor", "--json"]) == 1
-    answers = json.loads(capsys.readouterr().out)["data"]
-    for check in answers:
-        if check["level"] != "ok" and check["name"] != "config":
-            assert check["hint"], check
-
-
-def test_doctor_goes_on_with_a_broken_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "bad.toml"
-    file.write_text("[[", encoding="utf-8")
-    assert main(["doctor", "--config", str(file)]) == 1
-    shown = capsys.readouterr().out
-    assert "not valid TOML" in shown
-    assert "history directory" in shown
-
-
-def test_doctor_leaves_a_hanging_driver_behind(
-    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(checks, "DEADLINE_S", 0.05)
-    monkeypatch.setattr(Card, "read", lambda _: time.sleep(2))
-    found = _answers(capsys, 1)
-    assert "hangs" in found["source nvml"][0]["text"]
-
-
-def test_doctor_counts_cards_and_their_instances_apart(
-    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (first,) = Card().devices()
-    pieces = [
-        msgspec.structs.replace(first, uid=f"MIG-{n}", index=n, parent_uid=first.uid)
-        for n in range(2)
-    ]
-    reading = Card().read().readings[0]
-    sample = msgspec.structs.replace(
-        Card().read(),
-        readings=tuple(
-            msgspec.structs.replace(reading, device_uid=one.uid) for one in (first, *pieces)
-        ),
-    )
-    monkeypatch.setattr(Card, "devices", lambda _: (first, *pieces))
-    monkeypatch.setattr(Card, "read", lambda _: sample)
-    text = _answers(capsys, 3)["source nvml"][0]["text"]
-    assert text.startswith("1 GPU and 2 MIG instances;")
-
-
-@pytest.mark.parametrize(
-    ("states", "level", "words", "code"),
-    [
-        (("ok", "hung"), "ok", "2 GPUs, 1 of them cannot be read", 3),
-        (("lost", "asleep"), "ok", "2 GPUs, 1 of them cannot be read", 3),
-        (("lost", "hung"), "warning", "2 GPUs, 2 of them cannot be read", 1),
-        (("released", "asleep"), "ok", "2 GPUs; 1 GPU", 3),
-    ],
-)
-def test_doctor_does_not_call_a_gpu_well_that_is_not_read(
-    card: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    states: tuple[DeviceState, DeviceState],
-    level: str,
-    words: str,
-    code: int,
-) -> None:
-    (first,), sample = Card().devices(), Card().read()
-    devices = (first, msgspec.structs.replace(first, uid="GPU-2", index=1))
-    readings = tuple(
-        msgspec.structs.replace(sample.readings[0], device_uid=device.uid, state=state)
-        for device, state in zip(devices, states, strict=True)
-    )
-    sample = msgspec.structs.replace(sample, readings=readings)
-    monkeypatch.setattr(Card, "devices", lambda _: devices)
-    monkeypatch.setattr(Card, "read", lambda _: sample)
-    found = _answers(capsys, code)
-    (source,) = found["source nvml"]
-    assert source["level"] == level
-    assert source["text"].startswith(words)
-    for device, state in zip(devices, states, strict=True):
-        said = [check["text"] for check in found.get(device.label, [])]
-        assert bool(said) == (state in {"lost", "hung"}), said
-        assert all(state in text for text in said)
-
-
-def test_a_check_that_breaks_is_not_called_a_driver_that_hangs(
-    card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Card, "read", lambda _: 1 // 0)
-    (source,) = _answers(capsys, 1)["source nvml"]
-    assert source["level"] == "failed"
-    assert source["text"].startswith("breaks with ZeroDivisionError")
-
-
-@pytest.mark.parametrize(
-    ("mode", "level", "words"), [(0o755, "warning", "chmod 700"), (0o700, "ok", "")]
-)
-def test_directories_are_looked_at(
-    mode: int, level: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config.state_dir().mkdir(parents=True)
-    config.state_dir().chmod(mode)
-    assert main(["doctor", "--json"]) in {1, 3}
-    answers = json.loads(capsys.readouterr().out)["data"]
-    (check,) = [c for c in answers if c["name"] == "history directory"]
-    assert check["level"] == level
-    assert words in check["hint"]
-    assert stat.S_IMODE(config.state_dir().stat().st_mode) == mode
-
-
-def test_a_network_file_system_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mounts = tmp_path / "mountinfo"
-    home = tmp_path.resolve()
-    mounts.write_text(
-        "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
-        f"30 22 0:40 / {home} rw shared:1 - nfs4 server:/home rw\n"
-        f"31 30 0:41 / {home}/run rw - tmpfs tmpfs rw\n"
-        "bad line\n",
-        encoding="utf-8",
-    )
-    monkeypatch.setattr(checks, "_MOUNTINFO", str(mounts))
-    assert checks.file_system(tmp_path / "state") == "nfs4"
-    assert checks.file_system(tmp_path / "run") == "tmpfs"
-    assert checks.file_system(Path("/elsewhere")) == "ext4"
-    assert main(["doctor"]) in {1, 3}
-    shown = capsys.readouterr().out.replace("\n" + " " * 9, " ")
-    assert "network file system (nfs4)" in shown
-    assert "export GPUWATCHD_STATE_DIR=" in shown
 
 
 @pytest.fixture
@@ -363,17 +280,6 @@ def test_notify_without_a_channel_says_so(
     monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "")
     assert main(["notify", "test"]) == 1
     assert "no channel is in use" in capsys.readouterr().err
-
-
-def test_doctor_tries_a_source_with_its_main_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "c.toml"
-    file.write_text("[sources]\nenabled = ['simulate:quiet']\n")
-    main(["doctor", "--json", "--config", str(file)])
-    checks = json.loads(capsys.readouterr().out)["data"]
-    (source,) = [c for c in checks if c["name"] == "source simulate:quiet"]
-    assert source["level"] == "ok"
 
 
 def test_status_looks_directly_at_a_source_with_its_main_setting(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 from typing import TYPE_CHECKING
 
 import pytest
+
+from gpuwatchd.service.systemd import Systemd
+from gpuwatchd.service.unit import UNIT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +27,10 @@ while [ -n "$key" ]; do
     file="$folder/answer.$name"
     code="$(head -n1 "$file")"
     case "$code" in
-      once:*) code="${{code#once:}}"; tail -n +2 "$file"; rm "$file"; exit "$code" ;;
+      *:*)
+        left="$((${{code%%:*}} - 1))"; code="${{code#*:}}"; tail -n +2 "$file"
+        if [ "$left" -gt 0 ]; then sed -i "1s/.*/$left:$code/" "$file"; else rm "$file"; fi
+        exit "$code" ;;
     esac
     tail -n +2 "$file"
     exit "$code"
@@ -32,6 +39,15 @@ while [ -n "$key" ]; do
 done
 exit 0
 """
+
+
+USER = pwd.getpwuid(os.getuid()).pw_name
+NOT_FOUND = "LoadState=not-found\nActiveState=inactive\nSubState=dead\nMainPID=0\nResult=success"
+STOPPED = "LoadState=loaded\nActiveState=inactive\nMainPID=0\nResult=success"
+RUNNING = (
+    "LoadState=loaded\nActiveState=active\nSubState=running\nMainPID=4711\nNRestarts=2\n"
+    "Result=success\nStatusText=2 GPUs, 1 alert\n"
+)
 
 
 class Tools:
@@ -48,10 +64,10 @@ class Tools:
             script.write_text(_FAKE.format(folder=shlex.quote(str(folder))))
             script.chmod(0o755)
 
-    def answer(self, command: str, output: str = "", *, code: int = 0, once: bool = False) -> None:
-        """Say what a command (or all that begin with it) prints and how it exits."""
+    def answer(self, command: str, output: str = "", *, code: int = 0, times: int = 0) -> None:
+        """Say what a command (or all that begin with it) prints and how it exits; 0: always."""
         name = command.replace(" ", "_").replace("/", "_")
-        mark = "once:" if once else ""
+        mark = f"{times}:" if times else ""
         (self.folder / f"answer.{name}").write_text(f"{mark}{code}\n{output}")
 
     @property
@@ -77,3 +93,21 @@ class Tools:
 @pytest.fixture
 def tools(tmp_path: Path) -> Tools:
     return Tools(tmp_path / "tools")
+
+
+@pytest.fixture
+def manager(tools: Tools) -> Systemd:
+    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
+    tools.answer("systemctl --user is-active", "inactive", code=3)
+    tools.answer("loginctl show-user", "no")
+    return Systemd(environ=tools.environ, executable="/opt/venv/bin/python3")
+
+
+def changes(tools: Tools) -> list[str]:
+    """Return what was asked of the tools beyond looking."""
+    return [call for call in tools.calls if "show" not in call and "is-active" not in call]
+
+
+def unit_file(tools: Tools) -> Path:
+    """Return where a user's unit belongs."""
+    return tools.home / ".config" / "systemd" / "user" / UNIT

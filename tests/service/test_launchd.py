@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import plistlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from gpuwatchd.errors import ServiceError
 from gpuwatchd.service.launchd import HOMEBREW_LABEL, LABEL, Launchd
+from gpuwatchd.store.place import hold_lock
 
 if TYPE_CHECKING:
     from tests.service.conftest import Tools
@@ -32,10 +34,19 @@ RUNNING = f"""{TARGET} = {{
 """
 
 
+DISABLED = f"""\tdisabled services = {{{{
+\t\t"com.apple.Siri.agent" => enabled
+\t\t"{LABEL}" => {{}}
+\t}}}}
+"""
+
+
 @pytest.fixture
 def manager(tools: Tools) -> Launchd:
     tools.answer(f"launchctl print {TARGET}", "Could not find service", code=113)
-    tools.answer(f"launchctl print {DOMAIN}/{HOMEBREW_LABEL}", "Could not find service", code=113)
+    for domain in (DOMAIN, "system"):
+        missing = f"launchctl print {domain}/{HOMEBREW_LABEL}"
+        tools.answer(missing, "Could not find service", code=113)
     environ = tools.environ | {
         "GPUWATCHD_STATE_DIR": str(tools.home / "Library/Application Support/gpuwatchd"),
         "GPUWATCHD_RUNTIME_DIR": str(tools.home / "Library/Caches/TemporaryItems/gpuwatchd"),
@@ -76,7 +87,8 @@ def test_the_property_list(manager: Launchd, tools: Tools) -> None:
 
 
 def test_install(manager: Launchd, tools: Tools) -> None:
-    tools.answer(f"launchctl print {TARGET}", "Could not find service", code=113, once=True)
+    # Before, and after it was booted out.
+    tools.answer(f"launchctl print {TARGET}", "Could not find service", code=113, times=2)
     said = manager.install(dry_run=False, linger=True)
     assert agent_file(tools).read_text() == manager.render()
     assert agent_file(tools).stat().st_mode & 0o777 == 0o644
@@ -84,7 +96,9 @@ def test_install(manager: Launchd, tools: Tools) -> None:
     assert logs.stat().st_mode & 0o777 == 0o700
     assert tools.calls == [
         f"launchctl print {DOMAIN}",
+        f"launchctl print {TARGET}",
         f"launchctl print {DOMAIN}/{HOMEBREW_LABEL}",
+        f"launchctl print system/{HOMEBREW_LABEL}",
         f"launchctl bootout {TARGET}",
         f"launchctl print {TARGET}",
         f"launchctl enable {TARGET}",
@@ -149,7 +163,7 @@ def test_uninstall(manager: Launchd, tools: Tools) -> None:
     assert manager.uninstall(dry_run=False) == ["not installed"]
     agent_file(tools).parent.mkdir(parents=True)
     agent_file(tools).write_text(manager.render())
-    tools.answer(f"launchctl print {TARGET}", RUNNING, once=True)
+    tools.answer(f"launchctl print {TARGET}", RUNNING, times=1)
     assert manager.uninstall(dry_run=True) == [
         f"would run launchctl bootout {TARGET}",
         f"would remove {agent_file(tools)}",
@@ -173,9 +187,121 @@ def test_start_stop_restart_and_logs(manager: Launchd, tools: Tools) -> None:
 
 
 def test_status(manager: Launchd, tools: Tools) -> None:
-    assert manager.status() == (False, "not installed")
+    assert (manager.status().state, manager.status().code) == ("not-installed", 4)
     agent_file(tools).parent.mkdir(parents=True)
     agent_file(tools).touch()
-    assert manager.status() == (False, "not loaded")
+    assert (manager.status().text, manager.status().code) == ("not loaded", 3)
     loaded(tools)
-    assert manager.status() == (True, "running, pid 4711, last exit code: 1")
+    tools.answer(f"launchctl print-disabled {DOMAIN}", DISABLED.format("enabled"))
+    found = manager.status()
+    assert (found.text, found.code) == ("running, pid 4711, last exit code: 1", 0)
+    assert (found.pid, found.enabled, found.file) == (4711, True, str(agent_file(tools)))
+
+
+@pytest.mark.parametrize(
+    ("word", "enabled"),
+    [("enabled", True), ("disabled", False), ("false", True), ("true", False)],
+)
+def test_whether_it_starts_by_itself_in_the_words_of_each_version(
+    manager: Launchd, tools: Tools, word: str, enabled: bool
+) -> None:
+    loaded(tools)
+    tools.answer(f"launchctl print-disabled {DOMAIN}", DISABLED.format(word))
+    assert manager.status().enabled is enabled
+    tools.answer(f"launchctl print-disabled {DOMAIN}", "\tdisabled services = {\n\t}\n")
+    assert manager.status().enabled is True
+    tools.answer(f"launchctl print-disabled {DOMAIN}", code=113)
+    assert manager.status().enabled is None
+
+
+def test_an_agent_that_failed_shows_its_last_lines(manager: Launchd, tools: Tools) -> None:
+    tools.answer(f"launchctl print {TARGET}", RUNNING.replace("= running", "= not running"))
+    log = tools.home / "Library" / "Logs" / "gpuwatchd" / "gpuwatchd.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number}\n" for number in range(9)) + "\x1b[2Jend\n")
+    found = manager.status()
+    assert (found.state, found.code, found.exit_code) == ("failed", 3, 1)
+    assert len(found.log) == 5
+    assert found.log[-1].endswith("end")
+    assert found.log[-1].isprintable()
+
+
+def test_logs_from_an_instant_and_a_level_on(
+    manager: Launchd, tools: Tools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ServiceError, match="No such file"):
+        manager.logs(lines=5, follow=False, level="error")
+    log = tools.home / "Library" / "Logs" / "gpuwatchd" / "gpuwatchd.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(
+        "2026-11-22 01:20:16,000 WARNING early\n"
+        "2026-11-22 01:20:17,123 INFO small\n"
+        "2026-11-22 01:20:18,000 ERROR great\n"
+        "Traceback of it\n"
+        "2026-11-22 01:20:19,000 INFO small again\n"
+    )
+    since = time.mktime((2026, 11, 22, 1, 20, 17, 0, 0, -1))
+    assert manager.logs(lines=50, follow=False, since_at_s=since, level="warning") == 0
+    assert capsys.readouterr().out == "2026-11-22 01:20:18,000 ERROR great\nTraceback of it\n"
+    manager.logs(lines=1, follow=False, since_at_s=since)
+    assert capsys.readouterr().out == "2026-11-22 01:20:19,000 INFO small again\n"
+
+
+def test_a_service_of_the_whole_machine_is_refused_with_the_reason() -> None:
+    with pytest.raises(ServiceError, match="per user: outside of a graphical session") as caught:
+        Launchd(system=True)
+    assert caught.value.hint == "gpuwatchctl service install"
+
+
+def test_what_launchd_does_not_have(manager: Launchd) -> None:
+    with pytest.raises(ServiceError, match="launchd has none") as caught:
+        manager.install(dry_run=True, credentials=[("smtp-password", "/s")])
+    assert "password-keyring" in caught.value.hint
+    with pytest.raises(ServiceError, match="directories of its user"):
+        manager.render("/opt/homebrew/bin/gpuwatchd")
+
+
+def test_homebrew_s_service_of_root(manager: Launchd, tools: Tools) -> None:
+    tools.answer(f"launchctl print system/{HOMEBREW_LABEL}", "loaded")
+    with pytest.raises(ServiceError, match="Homebrew") as caught:
+        manager.install(dry_run=False, anyway=True)
+    assert caught.value.hint == "sudo brew services stop gpuwatchd"
+
+
+def test_homebrew_s_program_is_homebrew_s_to_start(tools: Tools) -> None:
+    for place in (TARGET, f"{DOMAIN}/{HOMEBREW_LABEL}", f"system/{HOMEBREW_LABEL}"):
+        tools.answer(f"launchctl print {place}", code=113)
+    keg = "/opt/homebrew/Cellar/gpuwatchd/1.0.0/libexec/bin/python"
+    manager = Launchd(environ=tools.environ, executable=keg, sleep=lambda _: None)
+    with pytest.raises(ServiceError, match="Homebrew installed") as caught:
+        manager.install(dry_run=False)
+    assert caught.value.hint.startswith("brew services start gpuwatchd")
+
+
+def test_a_daemon_of_ones_own_that_runs_already(manager: Launchd, tools: Tools) -> None:
+    runtime = tools.home / "Library/Caches/TemporaryItems/gpuwatchd"
+    runtime.mkdir(parents=True)
+    lock = hold_lock(runtime)
+    try:
+        with pytest.raises(ServiceError, match=rf"by hand runs already \(pid {os.getpid()}\)"):
+            manager.install(dry_run=False)
+        with pytest.raises(ServiceError, match="by hand"):
+            manager.uninstall(dry_run=False, purge=True)
+    finally:
+        os.close(lock)
+
+
+def test_a_purge_removes_logs_and_history(manager: Launchd, tools: Tools) -> None:
+    library = tools.home / "Library"
+    folders = [
+        library / "Application Support/gpuwatchd",
+        library / "Caches/TemporaryItems/gpuwatchd",
+        library / "Logs/gpuwatchd",
+    ]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    said = manager.uninstall(dry_run=True, purge=True)
+    assert said == [f"would remove {folder} with all that is in it" for folder in folders]
+    manager.uninstall(dry_run=False, purge=True)
+    assert not [folder for folder in folders if folder.exists()]
+    assert manager.uninstall(dry_run=False, purge=True) == ["not installed"]

@@ -1,40 +1,20 @@
-"""The systemd user unit: what it says, and what is asked of systemctl."""
+"""A user's systemd service: what is asked of systemctl."""
 
 from __future__ import annotations
 
-import os
-import pwd
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.errors import ServiceError
 from gpuwatchd.service.systemd import HOMEBREW_UNIT, Systemd
-from gpuwatchd.service.unit import UNIT
+from gpuwatchd.service.unit import MARK, UNIT
+from gpuwatchd.store import live
+from tests.service.conftest import RUNNING, USER, Tools, changes, unit_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.service.conftest import Tools
-
-USER = pwd.getpwuid(os.getuid()).pw_name
-NOT_FOUND = "LoadState=not-found\nActiveState=inactive\nSubState=dead\nMainPID=0\nResult=success"
-RUNNING = (
-    "LoadState=loaded\nActiveState=active\nSubState=running\nMainPID=4711\nNRestarts=2\n"
-    "Result=success\nStatusText=2 GPUs, 1 alert\n"
-)
-
-
-@pytest.fixture
-def manager(tools: Tools) -> Systemd:
-    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
-    tools.answer("systemctl --user is-active", "inactive", code=3)
-    tools.answer("loginctl show-user", "no")
-    return Systemd(environ=tools.environ, executable="/opt/venv/bin/python3")
-
-
-def unit_file(tools: Tools) -> Path:
-    return tools.home / ".config" / "systemd" / "user" / UNIT
 
 
 def test_directories_of_the_user_s_choice(tools: Tools) -> None:
@@ -65,7 +45,7 @@ def test_install_writes_enables_and_starts(manager: Systemd, tools: Tools) -> No
     said = manager.install(dry_run=False, linger=False)
     assert unit_file(tools).read_text() == manager.render()
     assert unit_file(tools).stat().st_mode & 0o777 == 0o644
-    assert [call for call in tools.calls if "show" not in call and "is-active" not in call] == [
+    assert changes(tools) == [
         "systemctl --user daemon-reload",
         f"systemctl --user enable {UNIT}",
         f"systemctl --user restart {UNIT}",
@@ -82,9 +62,10 @@ def test_a_second_install_changes_nothing(manager: Systemd, tools: Tools) -> Non
     said = manager.install(dry_run=False, linger=False)
     assert not [call for call in tools.calls if "restart" in call or "reload" in call]
     assert "already running" in said
-    unit_file(tools).write_text("[Service]\n# an older one\n")
+    unit_file(tools).write_text(f"# {MARK}\n[Service]\n# an older one\n")
     tools.forget()
-    manager.install(dry_run=False, linger=False)
+    said = manager.install(dry_run=False, linger=False)
+    assert re.fullmatch(r"it was of another version: \d+ lines differ", said[1])
     assert f"systemctl --user restart {UNIT}" in tools.calls
     assert unit_file(tools).read_text() == manager.render()
 
@@ -137,7 +118,7 @@ def test_without_a_user_manager_there_is_a_clear_error(manager: Systemd, tools: 
         manager.install(dry_run=False, linger=False)
     assert "enable-linger" in caught.value.hint
     assert not unit_file(tools).exists()
-    assert not manager.status()[0]
+    assert not manager.status().running
     with pytest.raises(ServiceError, match="no user manager"):
         manager.uninstall(dry_run=False)
 
@@ -193,25 +174,15 @@ def test_start_stop_restart(manager: Systemd, tools: Tools) -> None:
         manager.stop()
 
 
-@pytest.mark.parametrize(
-    ("answer", "running", "words"),
-    [
-        (NOT_FOUND, False, "not installed"),
-        (RUNNING, True, "running, pid 4711, restarts: 2, 2 GPUs, 1 alert"),
-        (
-            "LoadState=loaded\nActiveState=failed\nMainPID=0\nNRestarts=0\nResult=watchdog",
-            False,
-            "failed, last result: watchdog",
-        ),
-        ("LoadState=loaded\nActiveState=activating\nMainPID=7", False, "activating, pid 7"),
-    ],
-)
-def test_status(manager: Systemd, tools: Tools, answer: str, running: bool, words: str) -> None:
-    tools.answer(f"systemctl --user show {UNIT}", answer)
-    assert manager.status() == (running, words)
-
-
-def test_logs(manager: Systemd, tools: Tools) -> None:
-    tools.answer("journalctl", code=4)
-    assert manager.logs(lines=50, follow=True) == 4
-    assert tools.calls == [f"journalctl --user --unit={UNIT} --lines=50 --no-pager --follow"]
+def test_a_service_of_an_older_program_is_started_anew(
+    manager: Systemd, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.install(dry_run=False)
+    tools.answer(f"systemctl --user show {UNIT}", RUNNING)
+    seen = live.LiveState(
+        version="0.0.1", pid=4711, started_at_s=1.0, taken_at_s=2.0, interval_s=5.0, devices=()
+    )
+    monkeypatch.setattr(live, "read", lambda _: seen)
+    tools.forget()
+    assert "started" in manager.install(dry_run=False)
+    assert f"systemctl --user restart {UNIT}" in tools.calls

@@ -1,0 +1,184 @@
+"""What the service of a whole machine needs beside its unit: root, an account, a safe program."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gpuwatchd
+from gpuwatchd import config
+from gpuwatchd.errors import ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpuwatchd.service.runner import Done, Runner
+
+GROUP = config.SYSTEM_GROUP
+_NAME = "systemd"
+_SUDO_PATH = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+_HOMES = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108
+_ELSEWHERE = (
+    "install it where only root writes: apt install gpuwatchd, or a virtual environment of root's"
+    " in /opt"
+)
+_WHAT = "GPU memory leak watchdog"
+
+
+def ourselves(path: str | None = None) -> str:
+    """Return gpuwatchctl as it is typed after sudo, whose PATH is the system's."""
+    found = shutil.which("gpuwatchctl", path=path)
+    program = Path(sys.argv[0])
+    if found is None and program.name == "gpuwatchctl" and program.is_absolute():
+        found = str(program)
+    return "gpuwatchctl" if found is None or str(Path(found).parent) in _SUDO_PATH else found
+
+
+def need_root(verb: str, path: str | None = None) -> None:
+    """Refuse to go on without root.
+
+    Raises
+    ------
+    ServiceError
+        With the command that has it.
+    """
+    if os.geteuid():
+        raise ServiceError(
+            _NAME,
+            f"service {verb} --system",
+            "only root may change the services of the machine",
+            hint=f"sudo {ourselves(path)} service {verb} --system",
+        )
+
+
+def unsafe(
+    argv: Sequence[str],
+    *,
+    look: Callable[[Path], os.stat_result] = os.stat,
+    homes: Sequence[str] = _HOMES,
+) -> str:
+    """Return why a program should not run as a service of the machine; "" when it may.
+
+    Whoever can change the program, its interpreter, its library or a directory above them decides
+    what the service does with everybody's data.
+    """
+    for path in _looked_at(argv):
+        if any(f"{path}/".startswith(home) for home in homes):
+            return f"{path} lies in a directory of one user, or a temporary one"
+        for part in (path, *path.parents):
+            try:
+                status = look(part)
+            except OSError as error:
+                return f"{part}: {error.strerror}"
+            if status.st_uid:
+                return f"{part} belongs to {_owner(status.st_uid)}, who could change it"
+            writable = status.st_mode & 0o022
+            sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+            # A group of root's own is root; a sticky directory protects what lies in it.
+            if (writable & 0o002 and not sticky) or (writable & 0o020 and status.st_gid):
+                return f"others can write {part} (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""
+
+
+def _looked_at(argv: Sequence[str]) -> Iterator[Path]:
+    """Yield the program, its interpreter and our library, as named and as they really are."""
+    program = Path(argv[0])
+    named = [program, program.with_name("python3"), Path(gpuwatchd.__file__).parent]
+    for path in named:
+        if os.path.lexists(path):
+            yield Path(os.path.abspath(path))  # noqa: PTH100 - the link itself counts, too
+            yield path.resolve()
+
+
+def refuse_unsafe(argv: Sequence[str], why: str) -> None:
+    """Say why this program does not become a service of the machine.
+
+    Raises
+    ------
+    ServiceError
+        Always, when there is a reason.
+    """
+    if why:
+        raise ServiceError(_NAME, f"a service of the machine with {argv[0]}", why, hint=_ELSEWHERE)
+
+
+def _owner(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def exists() -> bool:
+    """Say whether user and group are there."""
+    try:
+        pwd.getpwnam(GROUP)
+        grp.getgrnam(GROUP)
+    except KeyError:
+        return False
+    return True
+
+
+def commands(find: Callable[[str], str | None] = shutil.which) -> list[list[str]]:
+    """Return the commands that make user and group, the first that is there."""
+    home = str(config.SYSTEM_STATE_DIR)
+    if find("systemd-sysusers") is not None:
+        return [["systemd-sysusers", "--inline", f'u {GROUP} - "{_WHAT}" {home}']]
+    shell = find("nologin") or "/usr/sbin/nologin"
+    return [
+        ["useradd", "--system", "--user-group", "--home-dir", home, "--no-create-home",
+         "--shell", shell, "--comment", _WHAT, GROUP],
+    ]  # fmt: skip
+
+
+def make(run: Runner, find: Callable[[str], str | None] = shutil.which) -> list[str]:
+    """Make user and group where they are missing; return what was done.
+
+    Raises
+    ------
+    ServiceError
+        When neither tool can.
+    """
+    if exists():
+        return []
+    _all(run, commands(find))
+    return [f"made the user and the group {GROUP}"]
+
+
+def remove(run: Runner) -> list[str]:
+    """Remove user and group where they are there; return what was done.
+
+    Raises
+    ------
+    ServiceError
+        When it fails: a process of that user runs, say.
+    """
+    if not exists():
+        return []
+    _all(run, [["userdel", GROUP]])
+    # userdel takes the group along, unless it has other members.
+    try:
+        grp.getgrnam(GROUP)
+    except KeyError:
+        pass
+    else:
+        _all(run, [["groupdel", GROUP]])
+    return [f"removed the user and the group {GROUP}"]
+
+
+def _all(run: Runner, wanted: Iterable[list[str]]) -> None:
+    for argv in wanted:
+        done: Done = run(argv)
+        if done.code:
+            raise ServiceError(_NAME, " ".join(argv), done.last_line)
+
+
+def readers() -> str:
+    """Return how somebody gets to read the machine's history."""
+    return f"to let NAME read it: sudo usermod -aG {GROUP} NAME (and log in again)"

@@ -1,0 +1,81 @@
+"""What ``service uninstall --purge`` removes beside the service: everything that it ever wrote."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwatchd import config
+from gpuwatchd.errors import ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_OURS = "gpuwatchd"
+
+
+def of_a_user(environ: Mapping[str, str]) -> list[Path]:
+    """Return the directories of history, live state and configuration of one user."""
+    home = environ.get("HOME")
+    if home:  # what is not set lies below the home of this environment, which may not be ours
+        usual = {"XDG_CONFIG_HOME": f"{home}/.config", "XDG_STATE_HOME": f"{home}/.local/state"}
+        environ = usual | {name: value for name, value in environ.items() if value}
+    return _unique(
+        [
+            config.state_dir(environ),
+            config.runtime_dir(environ),
+            config.user_file(environ).parent,
+        ]
+    )
+
+
+def of_the_machine(root: Path = Path("/")) -> list[Path]:
+    """Return those of the machine's service; its configuration is every user's lowest layer."""
+    places = (config.SYSTEM_STATE_DIR, config.SYSTEM_RUNTIME_DIR, config.SYSTEM_FILE.parent)
+    return [root / str(place).lstrip("/") for place in places]
+
+
+def _unique(paths: Iterable[Path]) -> list[Path]:
+    kept: list[Path] = []
+    for path in paths:
+        # One that lies in another goes with it.
+        if not any(path == other or other in path.parents for other in kept):
+            kept.append(path)
+    return kept
+
+
+def removable(path: Path) -> bool:
+    """Say whether a directory is surely ours: one of another name may hold more than our files."""
+    return path.name == _OURS and path.is_dir() and not path.is_symlink()
+
+
+def plan(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return which directories there are to remove, and which are left to the user."""
+    there = [path for path in paths if path.is_dir()]
+    mine = [path for path in there if removable(path)]
+    return mine, [path for path in there if path not in mine]
+
+
+def remove(paths: Iterable[Path]) -> list[str]:
+    """Remove the directories with all that is in them; return what was done.
+
+    Raises
+    ------
+    ServiceError
+        When one cannot be removed.
+    """
+    said = []
+    for path in paths:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            why = error.strerror or "cannot be removed"
+            raise ServiceError("removal", str(error.filename or path), why) from error
+        said.append(f"removed {path}")
+    return said
+
+
+def left(paths: Iterable[Path]) -> list[str]:
+    """Return what is said of directories that are not surely ours."""
+    return [f"{path} may hold other files, too: remove it yourself" for path in paths]

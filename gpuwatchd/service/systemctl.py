@@ -1,0 +1,129 @@
+"""One unit asked of and told to systemd, of the user or of the machine."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwatchd import text
+from gpuwatchd.errors import ServiceError
+from gpuwatchd.service.unit import UNIT
+
+if TYPE_CHECKING:
+    from gpuwatchd.service.runner import Done, Runner
+
+START_S = 200.0
+"""Starting waits until the daemon watches: longer than the unit's own patience."""
+NAME = "systemd"
+
+
+def user_name() -> str:
+    """Return who we are; the number where the account has no name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+class Systemctl:
+    """``systemctl`` of one scope.
+
+    Parameters
+    ----------
+    run
+        Runs a command.
+    system
+        The machine's manager instead of the user's.
+    """
+
+    def __init__(self, run: Runner, *, system: bool) -> None:
+        self._run = run
+        self.system = system
+        # Without a terminal nobody can answer, and a clear refusal is better than a question.
+        self._scope = ["--no-ask-password"] if system else ["--user"]
+
+    @property
+    def shown(self) -> str:
+        """The command as a person types it."""
+        return "sudo systemctl" if self.system else "systemctl --user"
+
+    @property
+    def verb(self) -> str:
+        """Our own verb as a person types it, to be followed by its name."""
+        return "sudo gpuwatchctl service" if self.system else "gpuwatchctl service"
+
+    def own(self, name: str) -> str:
+        """Return our own verb of this scope as a person types it."""
+        return f"{self.verb} {name}{' --system' if self.system else ''}"
+
+    def ask(self, *words: str, timeout_s: float = 30.0) -> Done:
+        """Run it and return how it ended."""
+        return self._run(["systemctl", *self._scope, *words], timeout_s=timeout_s)
+
+    def must(self, *words: str, timeout_s: float = 30.0, hint: str = "") -> Done:
+        """Run it.
+
+        Raises
+        ------
+        ServiceError
+            When it fails, with its last words.
+        """
+        done = self.ask(*words, timeout_s=timeout_s)
+        if done.code:
+            command = " ".join((self.shown.removeprefix("sudo "), *words))
+            raise ServiceError(NAME, command, done.last_line, hint=hint or self.login_hint)
+        return done
+
+    def show(self, *names: str) -> dict[str, str]:
+        """Return properties of the unit; instants as ``@`` and epoch seconds. {} without answer."""
+        done = self.ask("show", UNIT, "--timestamp=unix", f"--property={','.join(names)}")
+        return {} if done.code else _pairs(done.output)
+
+    def environment(self, *, needed: bool) -> dict[str, str]:
+        """Return the manager's own variables; it looks for units by them, not by the shell's.
+
+        Raises
+        ------
+        ServiceError
+            When it is needed and does not answer.
+        """
+        done = self.ask("show-environment")
+        if done.code and needed:
+            raise ServiceError(
+                NAME,
+                self.shown.removeprefix("sudo "),
+                f"no {self._whose} manager: {done.last_line}",
+                hint=self.login_hint,
+            )
+        return {} if done.code else _pairs(done.output)
+
+    def unit_path(self) -> list[Path]:
+        """Return where the manager looks for units, the first wins; empty without an answer."""
+        done = self.ask("show", "--property=UnitPath", "--value")
+        return [] if done.code else [Path(one) for one in done.output.split() if one[0] == "/"]
+
+    @property
+    def _whose(self) -> str:
+        return "system" if self.system else "user"
+
+    @property
+    def login_hint(self) -> str:
+        """What mends a manager that does not answer."""
+        if self.system:
+            return self.own("status") if os.geteuid() else "is systemd the init of this machine?"
+        machine = "" if os.geteuid() else "; for the machine: gpuwatchctl service install --system"
+        return (
+            "log in as this user itself (ssh or a console, not su or sudo),"
+            f" or have it run without a login: sudo loginctl enable-linger {user_name()}{machine}"
+        )
+
+    def unreachable(self) -> str:
+        """Return why the manager cannot be reached; "" when it can."""
+        done = self.ask("show-environment")
+        return f"no {self._whose} manager: {text.clean(done.last_line)}" if done.code else ""
+
+
+def _pairs(output: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)

@@ -1,0 +1,56 @@
+"""No second instance, and what is said of the first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatchd.errors import ServiceError
+from gpuwatchd.service.rivals import lock_holder
+from gpuwatchd.service.systemd import Systemd
+from gpuwatchd.service.unit import UNIT
+from gpuwatchd.store.place import hold_lock
+from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, USER, Tools, unit_file
+
+
+def test_the_machine_s_service_is_enough(manager: Systemd, tools: Tools) -> None:
+    tools.answer(f"systemctl --system is-active {UNIT}", "active")
+    with pytest.raises(ServiceError, match="watches every GPU already") as caught:
+        manager.install(dry_run=False)
+    assert f"usermod -aG gpuwatchd {USER}" in caught.value.hint
+    assert not unit_file(tools).exists()
+    manager.install(dry_run=False, anyway=True)
+    assert unit_file(tools).exists()
+
+
+def test_a_daemon_of_ones_own_that_runs_already(manager: Systemd, tools: Tools) -> None:
+    runtime = Path(tools.environ["XDG_RUNTIME_DIR"]) / "gpuwatchd"
+    runtime.mkdir(parents=True)
+    lock = hold_lock(runtime)
+    try:
+        with pytest.raises(ServiceError, match=rf"by hand runs already \(pid {os.getpid()}\)") as e:
+            manager.install(dry_run=False, anyway=True)
+        assert e.value.hint == f"kill {os.getpid()}, then gpuwatchctl service install"
+        tools.answer(f"systemctl --user show {UNIT}", STOPPED)
+        assert str(os.getpid()) in manager.status().hints[0]
+        with pytest.raises(ServiceError, match="by hand"):
+            manager.uninstall(dry_run=False, purge=True)
+        # The service's own daemon holds it as well, of course.
+        tools.answer(f"systemctl --user show {UNIT}", RUNNING)
+        manager.install(dry_run=False)
+    finally:
+        os.close(lock)
+    assert lock_holder(runtime) is None
+
+
+def test_homebrew_s_program_is_homebrew_s_to_start(tools: Tools) -> None:
+    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
+    keg = "/home/linuxbrew/.linuxbrew/Cellar/gpuwatchd/1.0.0/libexec/bin/python3"
+    manager = Systemd(environ=tools.environ, executable=keg)
+    with pytest.raises(ServiceError, match="Homebrew installed") as caught:
+        manager.install(dry_run=False)
+    assert caught.value.hint.startswith("brew services start gpuwatchd")
+    manager.install(dry_run=False, anyway=True)
+    assert unit_file(tools).exists()
