@@ -1,0 +1,114 @@
+"""Can the GPUs be read, and what keeps us from it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.ctl import look
+from gpuwatchd.ctl.checking import driver
+from gpuwatchd.ctl.checking.answer import Asked, Check, failed, ok, warning
+from gpuwatchd.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.config import Config
+    from gpuwatchd.ctl.checking.answer import Around
+    from gpuwatchd.model import Device, Sample
+
+_READABLE = frozenset({"ok", "asleep", "released"})
+"""States of a GPU that need no mending."""
+
+
+def check(around: Around) -> Iterator[Check]:
+    """Yield whether each source works, then what keeps it from reading a GPU."""
+    from gpuwatchd.sources import SOURCES, chosen  # noqa: PLC0415
+
+    settings = around.settings
+    choices = chosen.choices(settings.sources)
+    asked = [(word, optional, _ask(word, settings)) for word, optional in choices]
+    found = [(word, optional, one.answers()) for word, optional, one in asked]
+    works = any(answers[0].level == "ok" for _, _, answers in found)
+    state, _ = look.read_state()
+    for _, optional, (first, *others) in found:
+        # What is merely tried needs no mending while another source works.
+        yield ok(first.name, first.text) if works and optional else first
+        if state is None or not look.alive(state):  # else the daemon's own view follows
+            yield from others
+    for word, _, answers in found:
+        if word.partition(":")[0] == "nvml":
+            yield from driver.explain(around, works=answers[0].level == "ok")
+    for kind in chosen.HARDWARE:
+        if kind not in SOURCES or any(kind == word for word, _ in choices):
+            continue
+        known = "not enabled" if chosen.suits(kind) else "not for this system"
+        yield ok(f"source {kind}", known)
+    if not works:
+        yield failed(
+            "gpu-none", "gpu", "no GPU can be watched here",
+            "install the driver of your GPU, or try it without: gpuwatchctl demo",
+        )  # fmt: skip
+
+
+def _ask(word: str, settings: Config) -> Asked:
+    hung = failed(
+        "source-hangs", f"source {word}", "does not answer: the driver hangs",
+        "check: nvidia-smi; dmesg",
+    )  # fmt: skip
+    return Asked(lambda: _source(word, settings), hung)
+
+
+def _source(name: str, settings: Config) -> list[Check]:
+    from gpuwatchd.sources import chosen  # noqa: PLC0415
+
+    word = f"source {name}"
+    if name == "nvml" and (until_s := look.released_until_s()) is not None:
+        # Asking the driver anything would hold the GPUs again, which somebody wants free.
+        until = units.clock(until_s, now_s=time.time())
+        return [ok(word, f"let go on request until {until}, and not asked")]
+    try:
+        source = chosen.make(name, settings.sources)
+        found = source.probe()
+        if not found.ok:
+            return [warning("source-unusable", word, found.reason, found.hint)]
+        sample = source.read()
+        devices = tuple(source.devices())
+        source.close()
+    except GpuwatchdError as error:
+        return [warning("source-unusable", word, error.message, error.hint)]
+    if not devices:
+        return [warning("source-empty", word, f"{found.reason}; it has no GPU")]
+    count = _counted(devices)
+    read = {one.device_uid for one in sample.readings if one.state in _READABLE}
+    unread = [device for device in devices if device.uid not in read]
+    if not unread:
+        return [ok(word, f"{count}; {found.reason}")]
+    words = f"{count}, {len(unread)} of them cannot be read; {found.reason}"
+    lost = warning("gpu-unread", word, words, "sudo dmesg | tail")
+    return [ok(word, words) if read else lost, *(_unread(device, sample) for device in unread)]
+
+
+def _counted(devices: Sequence[Device]) -> str:
+    """Return "5 GPUs and 2 MIG instances"."""
+    cards = sum(device.parent_uid is None for device in devices)
+    pieces = len(devices) - cards
+    parts = [
+        f"{number} {name}{'' if number == 1 else 's'}"
+        for number, name in ((cards, "GPU"), (pieces, "MIG instance"))
+        if number
+    ]
+    return " and ".join(parts)
+
+
+def _unread(device: Device, sample: Sample) -> Check:
+    """Say what keeps a GPU from being read, in the words of ``status``."""
+    from gpuwatchd.ctl import surroundings  # noqa: PLC0415
+    from gpuwatchd.store.live import LiveDevice  # noqa: PLC0415
+
+    faults = tuple(fault.why for fault in sample.faults if fault.device_uid == device.uid)
+    reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
+    item = LiveDevice(device=device, reading=reading, faults=faults)
+    name, _, words, hint = next(surroundings.device(item, now_s=sample.taken_at_s))
+    return warning("gpu-unread", name, words, hint)

@@ -1,0 +1,188 @@
+"""Can history and live state be written, and for how long: directories, disk, history."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwatchd import config, units
+from gpuwatchd.ctl.checking.answer import Check, failed, ok, warning
+from gpuwatchd.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.config import Config
+    from gpuwatchd.ctl.checking.answer import Around
+
+MOUNTINFO = "/proc/self/mountinfo"
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
+     "fuse.sshfs", "fuse.glusterfs", "ncpfs", "coda"}
+)  # fmt: skip
+_MIB = 1 << 20
+_TRIED_BYTES = 64 * 1024
+
+
+def check(around: Around) -> Iterator[Check]:
+    """Yield whether both directories can be used, and whether the disk has room."""
+    for name, directory in (("history", config.state_dir()), ("live", config.runtime_dir())):
+        found = _directory(f"{name} directory", directory)
+        kind = file_system(directory)
+        if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
+            found = warning(
+                "directory-network", f"{name} directory",
+                f"{directory} is on a network file system ({kind})",
+                f"export GPUWATCHD_{'STATE' if name == 'history' else 'RUNTIME'}_DIR=/a/local/dir",
+            )  # fmt: skip
+        yield found
+        if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
+            yield failed(f"disk-{why[0]}", f"{name} directory", why[1], why[2])
+    yield _room(around.settings, config.state_dir())
+
+
+def _existing(directory: Path) -> Path:
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    return directory
+
+
+def _directory(name: str, directory: Path) -> Check:
+    existing = _existing(directory)
+    if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
+        if existing.is_dir() and os.statvfs(existing).f_flag & os.ST_RDONLY:
+            hint = f"sudo mount -o remount,rw {existing}, or another GPUWATCHD_STATE_DIR"
+            return failed("disk-read-only", name, f"{existing} is mounted read-only", hint)
+        hint = f"sudo chown $USER {existing}"
+        return failed("directory-closed", name, f"{existing} cannot be written by you", hint)
+    if existing != directory:
+        return ok(name, f"{directory} does not exist yet and can be made")
+    about = directory.stat()
+    if about.st_uid != os.geteuid():
+        hint = f"sudo chown $USER {directory}"
+        return warning("directory-foreign", name, f"{directory} belongs to somebody else", hint)
+    if stat.S_IMODE(about.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        words = f"others can look into {directory}"
+        return warning("directory-open", name, words, f"chmod 700 {directory}")
+    return ok(name, str(directory))
+
+
+def _refused(directory: Path) -> tuple[str, str, str] | None:
+    """Return (fault, words, hint) when a few bytes cannot be written there; leaves nothing."""
+    if not hasattr(os, "O_TMPFILE"):
+        return None
+    try:
+        handle = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return _told(error, directory)
+    try:
+        os.write(handle, b"\0" * _TRIED_BYTES)
+    except OSError as error:
+        return _told(error, directory)
+    finally:
+        os.close(handle)
+    return None
+
+
+def _told(error: OSError, directory: Path) -> tuple[str, str, str] | None:
+    if error.errno == errno.EDQUOT:
+        return "quota", f"your quota is used up: nothing can be written to {directory}", "quota -s"
+    if error.errno == errno.ENOSPC:
+        return "full", f"the disk of {directory} is full", f"df -h {directory}"
+    if error.errno == errno.EROFS:
+        hint = "sudo mount -o remount,rw, or another GPUWATCHD_STATE_DIR"
+        return "read-only", f"{directory} is mounted read-only", hint
+    return None  # a file system without nameless files: its directory was looked at before
+
+
+def _room(settings: Config, directory: Path) -> Check:
+    """Return whether the history can grow to its bound."""
+    name = "disk"
+    existing = _existing(directory)
+    try:
+        about = os.statvfs(existing)
+    except OSError as error:
+        words = f"{existing}: {error.strerror or 'cannot be asked'}"
+        return warning("disk-unknown", name, words, f"df {existing}")
+    free = about.f_bavail * about.f_frsize
+    held = _size(directory)
+    bound, spare = settings.store.max_db_mib * _MIB, settings.store.min_free_mib * _MIB
+    words = f"{units.size(free)} free for the history ({units.size(held)} of {units.size(bound)})"
+    if free < spare:
+        return warning(
+            "disk-low", name,
+            f"{words}: below {units.size(spare)} (store.min-free-mib) no samples are recorded",
+            f"du -xsh {existing}/* | sort -h, or a lower [store] min-free-mib",
+        )  # fmt: skip
+    missing = max(0, bound - held) + spare - free
+    if missing > 0:
+        return warning(
+            "disk-small", name,
+            f"{words}: {units.size(missing)} too few for it to reach its bound",
+            "make room, or set a lower [store] max-db-mib",
+        )  # fmt: skip
+    full = held >= 0.95 * bound
+    return ok(name, f"{words}; at its bound: the oldest samples go first" if full else words)
+
+
+def _size(directory: Path) -> int:
+    """Return the bytes of the history and its log."""
+    total = 0
+    for file in directory.glob("history.db*"):
+        try:
+            total += file.stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def file_system(directory: Path) -> str | None:
+    """Return the type of the file system below a path, None where that cannot be told.
+
+    From /proc/self/mountinfo: the longest mount point above the path wins.
+    """
+    try:
+        lines = Path(MOUNTINFO).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    target = os.path.realpath(directory)
+    best, kind = "", None
+    for line in lines:
+        left, mark, right = line.partition(" - ")
+        fields = left.split()
+        if not mark or len(fields) < 5:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def history(_: Around) -> Iterator[Check]:
+    """Yield whether the history can be read."""
+    from gpuwatchd.ctl import past  # noqa: PLC0415
+
+    directory = config.state_dir()
+    file = directory / past.FILE_NAME
+    if not file.exists():
+        yield ok("history", "nothing is recorded yet")
+        return
+    try:
+        with past.reader() as found:
+            count = len(found.devices())
+    except GpuwatchdError as error:
+        hint = error.hint or f"sqlite3 {file} .recover"
+        yield failed("history-unreadable", "history", error.message, hint)
+        return
+    amount = units.size(file.stat().st_size)
+    yield ok("history", f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
+    aside = sorted(directory.glob(f"{past.FILE_NAME}.corrupt-*"))
+    if aside:
+        yield warning(
+            "history-damaged", "history",
+            f"a damaged history was moved aside: {aside[-1].name}", f"sqlite3 {aside[-1]} .recover",
+        )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Is the configuration right, and what it means."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+from gpuwatchd import config, text
+from gpuwatchd.ctl import settings
+from gpuwatchd.ctl.checking.answer import Check, failed, ok, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.ctl.checking.answer import Around
+
+_SECRET = ("password", "token", "secret", "://")
+_ORIGIN = "gpuwatchctl config print --origin"
+
+
+def check(around: Around) -> Iterator[Check]:
+    """Yield what is wrong with the configuration."""
+    if around.faulty is not None:
+        message, hint = around.faulty
+        yield failed("config-error", "config", message, hint or "gpuwatchctl config validate")
+        return
+    found = [*_found(around)]
+    yield from found
+    files = around.loaded.files
+    if not found:
+        names = ", ".join(map(str, files)) or "no file; the defaults"
+        over = "; the second wins key by key" if len(files) > 1 else ""
+        yield ok("config", f"{names}{over}")
+
+
+def _found(around: Around) -> Iterator[Check]:
+    chosen = around.settings
+    for words in settings.problems(chosen):
+        yield failed("config-problem", "config", words, "gpuwatchctl config validate")
+    for words in around.loaded.warnings:
+        yield warning("config-variable", "config", words, _ORIGIN)
+    for words in settings.consequences(chosen):
+        yield warning("config-consequence", "config", words, _ORIGIN)
+    for file in around.loaded.files:
+        try:
+            mode = file.stat().st_mode
+            content = file.read_text(encoding="utf-8", errors="replace").lower()
+        except OSError:
+            continue
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            yield warning(
+                "config-writable", "config", f"others can change {file}", f"chmod go-w {file}"
+            )
+        elif mode & stat.S_IROTH and _tells(content):
+            yield warning(
+                "config-readable", "config",
+                f"others can read {file}, and a login or token seems to be in it",
+                f"chmod 600 {file}, and use password-file or urls-file",
+            )  # fmt: skip
+    if around.environ.get("GPUWATCHD_CONFIG") and len(around.loaded.files) == 1:
+        own = config.user_file()
+        if own.exists() and not own.samefile(around.loaded.files[0]):
+            yield ok("config", f"{own} is not read: GPUWATCHD_CONFIG names another file")
+
+
+def _tells(content: str) -> bool:
+    """Say whether a line holds what looks like a secret: masking it would change it."""
+    for line in content.splitlines():
+        words = line.partition("#")[0].strip()
+        if any(mark in words for mark in _SECRET) and text.mask_argv([words])[0] != words:
+            return True
+    return False

@@ -1,0 +1,101 @@
+"""A machine of files on which a fault can be planted, and what ``doctor`` says of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd import config
+from gpuwatchd.ctl import checking
+from gpuwatchd.ctl.checking.answer import Around
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.service.runner import Done
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gpuwatchd.ctl.checking.answer import Check
+
+UNIT_SHOWN = {
+    "LoadState": "loaded", "ActiveState": "active", "Result": "success", "NRestarts": "0",
+    "FragmentPath": "", "NeedDaemonReload": "no", "UnitFileState": "enabled",
+    "MemoryMax": "536870912", "MemoryCurrent": "60000000",
+}  # fmt: skip
+
+
+class Machine:
+    """Files below a folder, a configuration and an environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self.root.mkdir()
+        self.environ: dict[str, str] = {"HOME": str(folder / "home"), "PATH": ""}
+        self.settings = ""
+        self.offline = False
+        self.shown: dict[str, dict[str, str]] = {}
+
+    def put(self, path: str, content: str = "") -> Path:
+        """Write a file of the machine."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        return file
+
+    def systemd(self, **shown: str) -> None:
+        """Let systemd have started it, with the unit of the user as given."""
+        (self.root / "run/systemd/system").mkdir(parents=True, exist_ok=True)
+        self.shown["--user"] = {**UNIT_SHOWN, **shown}
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Done:
+        """Answer as systemctl does."""
+        assert timeout_s <= 10
+        shown = self.shown.get("--user" if "--user" in argv else "system")
+        if shown is None:
+            return Done(1, "Failed to connect to bus: No medium found")
+        return Done(0, "\n".join(f"{key}={value}" for key, value in shown.items()))
+
+    def around(self) -> Around:
+        """Return it as the checks see it."""
+        file = self.root.parent / "settings.toml"
+        file.write_text(self.settings)
+        file.chmod(0o600)
+        loaded = config.load(file, environ={})
+        return Around(
+            Globals(), loaded, root=self.root, environ=self.environ, offline=self.offline,
+            run=self.run,
+        )  # fmt: skip
+
+    def ask(self, *names: str) -> list[Check]:
+        """Return what the checks answer."""
+        return list(checking.ask(self.around(), names))
+
+    def faults(self, *names: str) -> dict[str, Check]:
+        """Return what is wrong, by its id."""
+        return {check.id: check for check in self.ask(*names) if check.level != "ok"}
+
+
+def nvidia(machine: Machine, *, module: str = "", library: str = "", node: bool = False) -> None:
+    """Put an NVIDIA GPU on the bus, with as much of its driver as named."""
+    card = "sys/bus/pci/devices/0000:41:00.0"
+    machine.put(f"{card}/vendor", "0x10de\n")
+    machine.put(f"{card}/class", "0x030200\n")
+    if module:
+        machine.put("sys/module/nvidia/version", f"{module}\n")
+    if library:
+        real = machine.put(f"usr/lib64/libnvidia-ml.so.{library}")
+        (real.parent / "libnvidia-ml.so.1").symlink_to(real.name)
+    if node:
+        machine.put("dev/nvidiactl")
+
+
+def planted(environ: Mapping[str, Any], **more: str) -> dict[str, str]:
+    """Return an environment with more in it."""
+    return {**{key: str(value) for key, value in environ.items()}, **more}
+
+
+def lock_line(file: Path) -> str:
+    """Return how /proc/locks shows that a file is locked."""
+    about = file.stat()
+    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    return f"1: FLOCK  ADVISORY  WRITE 4711 {place} 0 EOF\n"

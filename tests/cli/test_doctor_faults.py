@@ -1,0 +1,445 @@
+"""Every fault planted for real, and machines that are well and must not be warned of anything."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import os
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.ctl import checking, main
+from gpuwatchd.ctl.checking import answer, clock, driver, managed, places, running, session
+from gpuwatchd.ctl.checking import program as program_check
+from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.model import Availability
+from tests.cli import sick, world
+from tests.cli.sick import Machine
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAIL_ONLY = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
+PAGE = ROOT / "docs/how-to/troubleshoot.md"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def _named() -> set[str]:
+    """Return every fault that the code can name."""
+    found: set[str] = set()
+    files = [*(ROOT / "gpuwatchd/ctl/checking").glob("*.py"), ROOT / "gpuwatchd/notify/reach.py"]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"warning", "failed"}:
+                first = node.args[0]
+                if isinstance(first, ast.Constant):
+                    found.add(str(first.value))
+    source = "\n".join(file.read_text() for file in files)
+    found |= set(re.findall(r'"(mail-[a-z]+)"', source))
+    found |= set(running._BROKEN.values())
+    found |= {f"disk-{word}" for word in ("quota", "full", "read-only")}
+    found |= {f"channel-{name}" for name in ("desktop", "email", "chat", "command")}
+    return found | {"device-files", "processes-hidden", "server-silent"}
+
+
+def test_every_fault_has_its_place_in_the_manual_and_no_other_has() -> None:
+    written = re.findall(r"^## (\S+)$", PAGE.read_text(), re.MULTILINE)
+    assert sorted(written) == sorted(_named())
+
+
+def test_every_check_is_in_the_help() -> None:
+    words = world.run("doctor", "--help").stdout
+    assert all(re.search(rf"\b{name}\b", words) for name in checking.CHECKS)
+
+
+def test_a_machine_that_is_well_is_warned_of_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A headless server with systemd, its daemon, no desktop, linger on."""
+    machine.settings = MAIL_ONLY
+    machine.systemd()
+    machine.put("run/systemd/timesync/synchronized")
+    import pwd
+
+    machine.put(f"var/lib/systemd/linger/{pwd.getpwuid(os.geteuid()).pw_name}")
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Well.__module__])
+    world.write()
+    config.state_dir().mkdir(mode=0o700)
+    quiet = [name for name in checking.CHECKS if name not in {"gpus", "host"}]
+    assert machine.faults(*quiet) == {}
+
+
+class Well:
+    """A service manager that answers, and would write what is written."""
+
+    unit = "# Written by gpuwatchctl service install\n[Service]\nExecStart=/usr/bin/gpuwatchd\n"
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, reason="the user manager answers")
+
+    def render(self) -> str:
+        return self.unit
+
+
+def test_a_machine_without_systemd_is_not_told_of_it_while_the_daemon_runs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.settings = MAIL_ONLY
+    monkeypatch.setattr(Well, "probe", lambda _: Availability(ok=False, reason="no systemctl"))
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
+    assert "service-none" in machine.faults("service", "session", "clock")
+    world.write()
+    assert machine.faults("service", "session", "clock") == {}
+
+
+@pytest.mark.parametrize(
+    ("about", "container", "nouveau", "fault"),
+    [
+        ({}, False, False, "driver-not-loaded"),
+        ({}, False, True, "driver-nouveau"),
+        ({"module": "535.104.05"}, False, False, "driver-library"),
+        ({"module": "535.104.05"}, True, False, "driver-container"),
+        ({"module": "535.104.05", "library": "550.54.14"}, True, False, "driver-container"),
+        ({"module": "535.104.05", "library": "535.54.03"}, False, False, "driver-mismatch"),
+        ({"module": "535.104.05", "library": "535.104.05"}, False, False, "driver-nodes"),
+        ({"module": "535.104.05", "library": "535.104.05", "node": True}, False, False, None),
+    ],
+)
+def test_the_driver_is_explained(
+    about: dict[str, Any], container: bool, nouveau: bool, fault: str | None, machine: Machine
+) -> None:
+    sick.nvidia(machine, **about)
+    if container:
+        machine.put("run/.containerenv")
+    if nouveau:
+        machine.put("sys/module/nouveau/refcnt")
+    found = list(driver.explain(machine.around(), works=False))
+    assert [check.id for check in found] == ([fault] if fault else [])
+    assert all(check.hint for check in found)
+    # What works is never doubted, whatever the files look like.
+    assert all(check.level == "ok" for check in driver.explain(machine.around(), works=True))
+
+
+def test_without_a_gpu_nothing_is_said_of_its_driver(machine: Machine) -> None:
+    machine.put("sys/bus/pci/devices/0000:00:02.0/vendor", "0x8086\n")
+    machine.put("sys/bus/pci/devices/0000:00:02.0/class", "0x030000\n")
+    assert list(driver.explain(machine.around(), works=False)) == []
+
+
+def test_a_driver_that_does_not_answer_is_explained_after_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mute:
+        def probe(self) -> Availability:
+            return Availability(ok=False, reason="Driver/library version mismatch", hint="reboot")
+
+    monkeypatch.setattr("gpuwatchd.sources.chosen.make", lambda *_: Mute())
+    machine.settings = '[sources]\nenabled = ["nvml"]\n'
+    sick.nvidia(machine, module="535.104.05", library="535.54.03")
+    assert {"source-unusable", "driver-mismatch", "gpu-none"} <= set(machine.faults("gpus"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "fault"),
+    [
+        ({}, "session-none"),
+        ({"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere/bus"}, "session-dead"),
+        ({"SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}, "session-foreign"),
+        ({"SUDO_USER": "alice"}, "session-foreign"),
+        ({"XDG_RUNTIME_DIR": "/run/user/99999"}, "session-foreign"),
+    ],
+)
+def test_why_there_is_no_desktop_session(
+    environ: dict[str, str], fault: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    machine.environ |= environ
+    found = machine.faults("session")
+    assert list(found) == [fault]
+    machine.settings = MAIL_ONLY
+    assert machine.ask("session") == []
+
+
+def test_a_bus_that_listens_is_enough(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "bus"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        machine.environ["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path=/x;unix:path={path},guid=1"
+        assert machine.faults("session") == {}
+    assert "session-dead" in machine.faults("session")
+    assert session.answers("unix:path=" + "x" * 500) is False
+
+
+@pytest.mark.parametrize(
+    ("shown", "fault"),
+    [
+        ({"ActiveState": "failed", "Result": "exit-code"}, "service-failed"),
+        ({"ActiveState": "failed", "Result": "oom-kill"}, "service-memory"),
+        ({"MemoryCurrent": "530000000"}, "service-memory"),
+        ({"NRestarts": "7"}, "service-restarts"),
+        ({"NeedDaemonReload": "yes"}, "service-reload"),
+        ({"UnitFileState": "disabled"}, "service-disabled"),
+        ({}, "linger-missing"),
+    ],
+)
+def test_what_systemd_knows_of_the_service(
+    shown: dict[str, str], fault: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
+    machine.systemd(**shown)
+    found = machine.faults("service")
+    assert set(found) == {fault, "linger-missing"}
+    assert found[fault].hint
+    machine.environ["WAYLAND_DISPLAY"] = "wayland-0"  # a desktop: logging out is meant
+    assert set(machine.faults("service")) == {fault} - {"linger-missing"}
+
+
+def test_the_machines_own_service_is_looked_at_too(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
+    machine.systemd(LoadState="not-found")
+    machine.shown["system"] = {**sick.UNIT_SHOWN, "ActiveState": "failed"}
+    found = machine.faults("service")
+    assert list(found) == ["service-failed"]
+    assert "sudo" in found["service-failed"].hint
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        (Well.unit, None),
+        (Well.unit + "Environment=GPUWATCHD_STATE_DIR=/x\n", None),
+        (Well.unit + "MemoryMax=1G\n", "service-old"),
+        (Well.unit.replace("/usr/bin", "/opt"), "service-other"),
+        ("[Service]\nExecStart=/mine\n", None),
+    ],
+)
+def test_a_unit_of_another_version_is_written_anew(
+    written: str, fault: str | None, machine: Machine
+) -> None:
+    unit = machine.put("home/unit", written)
+    found = [check.id for check in managed._stale(str(unit), Well())]  # type: ignore[arg-type]
+    assert found == ([fault] if fault else [])
+
+
+def test_two_daemons_are_seen_by_their_locks(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [config.runtime_dir(), tmp_path / "xdg/gpuwatchd"]
+    monkeypatch.setattr(running, "_runtime_dirs", lambda _: folders)
+    lines, found = "", {}
+    for number, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        lock = folder / "gpuwatchd.lock"
+        lock.write_text(f"{100 + number}\n")
+        machine.put("proc/locks", lines := lines + sick.lock_line(lock))
+        found = machine.faults("instances")
+        assert set(found) == ({"instance-second"} if number else set())
+    assert "pid 100" in found["instance-second"].text
+    assert "pid 101" in found["instance-second"].text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks is of Linux")
+def test_a_real_lock_is_seen_and_its_end_too(tmp_path: Path) -> None:
+    from gpuwatchd.store import place
+
+    handle = place.hold_lock(tmp_path)
+    lock = tmp_path / place.LOCK_NAME
+    held = running.is_held(lock, Path("/"))
+    os.close(handle)
+    assert held
+    assert not running.is_held(lock, Path("/"))
+
+
+def test_services_that_are_there_twice(machine: Machine) -> None:
+    home = Path(machine.environ["HOME"])
+    wants = home / ".config/systemd/user/default.target.wants"
+    wants.mkdir(parents=True)
+    (wants / "gpuwatchd.service").symlink_to("../gpuwatchd.service")
+    assert machine.faults("instances") == {}
+    (home / ".config/systemd/user/homebrew.gpuwatchd.service").touch()
+    system = machine.root / "etc/systemd/system/multi-user.target.wants"
+    system.mkdir(parents=True)
+    (system / "gpuwatchd.service").symlink_to("/usr/lib/systemd/system/gpuwatchd.service")
+    assert set(machine.faults("instances")) == {"instance-homebrew", "instance-system"}
+
+
+def test_programs_that_hide_others(machine: Machine, tmp_path: Path) -> None:
+    for folder, names in (("a", ("gpuwatchctl", "gpuwatchd")), ("b", ("gpuwatchd",))):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).write_text("#!/bin/sh\n")
+            (tmp_path / folder / name).chmod(0o755)
+    (tmp_path / "linked").symlink_to(tmp_path / "a")
+    machine.environ["PATH"] = f"{tmp_path}/a:{tmp_path}/linked:/nowhere"
+    assert machine.faults("instances") == {}
+    machine.environ["PATH"] += f":{tmp_path}/b"
+    assert "hides" in machine.faults("instances")["path-several"].text
+    (tmp_path / "a/gpuwatchd").unlink()
+    assert set(machine.faults("instances")) == {"path-differs"}
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "fault"), [(100, "disk-low"), (600, "disk-small"), (5000, None)]
+)
+def test_a_disk_without_room(
+    free_mib: int, fault: str | None, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs("/")
+    values = list(real)
+    values[1], values[4] = 1 << 20, free_mib
+    shown = os.statvfs_result(values)
+    monkeypatch.setattr(os, "statvfs", lambda _: shown)
+    assert set(machine.faults("disk")) == ({fault} if fault else set())
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"), [(28, "disk-full"), (122, "disk-quota"), (30, "disk-read-only")]
+)
+def test_what_the_disk_refuses(
+    number: int, fault: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.state_dir().mkdir(mode=0o700)
+    config.runtime_dir().mkdir(mode=0o700)
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(places.os, "write", refuse)  # type: ignore[attr-defined]
+        found = machine.faults("disk")
+    assert found[fault].level == "failed"
+    assert os.listdir(config.state_dir()) == []  # noqa: PTH208
+
+
+def test_a_history_at_its_bound_is_no_trouble(machine: Machine) -> None:
+    machine.settings = "[store]\nmax-db-mib = 8\n"
+    config.state_dir().mkdir(mode=0o700)
+    (config.state_dir() / "history.db").write_bytes(b"\0" * (8 << 20))
+    (room,) = [check for check in machine.ask("disk") if check.name == "disk"]
+    assert (room.level, "oldest samples go first" in room.text) == ("ok", True)
+
+
+def test_a_clock_that_nobody_sets(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "disciplined", lambda: False)
+    assert machine.faults("clock") == {}  # not where systemd is not: a container, say
+    machine.systemd()
+    assert set(machine.faults("clock")) == {"clock-unsynchronised"}
+    monkeypatch.setattr(clock, "disciplined", lambda: None)
+    assert machine.faults("clock") == {}
+    monkeypatch.setattr(clock, "disciplined", lambda: False)
+    machine.put("run/systemd/timesync/synchronized")
+    assert machine.faults("clock") == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="adjtimex is of Linux")
+def test_the_kernel_is_asked_and_its_answer_understood() -> None:
+    assert ctypes.sizeof(clock._Timex) >= 208
+    assert clock.disciplined() in {True, False}
+
+
+def test_a_zone_that_is_not_known(machine: Machine) -> None:
+    machine.put("usr/share/zoneinfo/Europe/Zurich")
+    machine.environ["TZ"] = "Europe/Zurich"
+    assert machine.faults("clock") == {}
+    machine.environ["TZ"] = "Europe/Zuerich"
+    assert set(machine.faults("clock")) == {"clock-zone"}
+    machine.environ["TZ"] = "CET-1CEST"
+    assert machine.faults("clock") == {}
+
+
+def test_what_is_recorded_in_the_future(machine: Machine) -> None:
+    world.write(taken_at_s=time.time() + 7200)
+    assert "2h" in machine.faults("clock")["clock-behind"].text
+
+
+def test_a_daemon_that_is_late_or_of_another_version(machine: Machine) -> None:
+    world.write(taken_at_s=time.time() - 600, started_at_s=time.time(), pid=os.getpid())
+    assert set(machine.faults("daemon")) <= {"daemon-late", "daemon-absent"}
+    world.write(version="0.0.1", problems=("the history cannot be written",))
+    assert set(machine.faults("daemon")) == {"daemon-version", "daemon-problem"}
+    world.write_raw(b"{")
+    assert set(machine.faults("daemon")) == {"daemon-state", "daemon-absent"}
+
+
+def test_configurations_that_others_may_read_or_change(machine: Machine, tmp_path: Path) -> None:
+    machine.settings = MAIL_ONLY
+    around = machine.around()
+    (file,) = around.loaded.files
+    file.chmod(0o644)
+    assert [check.level for check in checking.ask(around, ["config"])] == ["ok"]
+    hook = '[notify.command]\nargv = ["curl", "https://me:pw@host/x"]\n'
+    file.write_text(MAIL_ONLY.partition("[notify")[0] + hook)
+    found = [check for check in checking.ask(around, ["config"]) if check.level != "ok"]
+    assert [check.id for check in found] == ["config-readable"]
+    assert "pw" not in found[0].text + found[0].hint
+    file.chmod(0o666)
+    assert "config-writable" in {check.id for check in checking.ask(around, ["config"])}
+
+
+def test_a_terminal_without_utf8(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        encoding = "ISO-8859-1"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program_check.sys, "stdout", Old())  # type: ignore[attr-defined]
+        found = list(program_check.check(machine.around()))
+    assert [check.id for check in found if check.level != "ok"] == ["terminal-encoding"]
+
+
+def test_a_check_that_hangs_or_breaks_spoils_no_other(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(checking, "_SLACK_S", 0.2)
+
+    def hang(_: object) -> Iterator[object]:
+        time.sleep(5)
+        yield None
+
+    monkeypatch.setattr(clock, "check", hang)
+    monkeypatch.setattr(running, "check", lambda _: [1 // 0])
+    began_s = time.monotonic()
+    found = machine.ask("daemon", "clock", "disk")
+    assert time.monotonic() - began_s < 3
+    assert [check.id for check in found][:2] == ["check-breaks", "disk"]
+    assert "check-hangs" in {check.id for check in found}
+
+
+def test_only_what_is_named_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "disk", "--json"]) in {0, 3}
+    shown = capsys.readouterr().out
+    assert '"id":"disk"' in shown
+    assert "sqlite" not in shown
+    assert main(["doctor", "clok"]) == 1
+    assert "did you mean clock?" in capsys.readouterr().err
+    with pytest.raises(GpuwatchdError):
+        list(checking.every(machine_flags(), ["nothing"]))
+
+
+def machine_flags() -> Any:
+    """Return global flags of a call without any."""
+    from gpuwatchd.ctl.flags import Globals
+
+    return Globals()
+
+
+def test_what_is_wrong_names_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "daemon"])
+    assert "see: gpuwatchctl docs troubleshoot#daemon-absent" in capsys.readouterr().out
