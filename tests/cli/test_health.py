@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.ctl import main
-from gpuwatchd.model import Availability
+from gpuwatchd.model import Availability, ServiceState
 from tests.cli.test_look import Card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
@@ -24,7 +25,7 @@ class FakeManager:
     """A service manager that writes down what it was asked."""
 
     name = "systemd"
-    running = True
+    state = ServiceState(state="running", text="running, pid 7")
     present = True
 
     def __init__(self, *, system: bool = False) -> None:
@@ -36,12 +37,20 @@ class FakeManager:
     def render(self, packaged: str = "") -> str:
         return f"[Unit]\n# {packaged}\n"
 
-    def install(self, *, dry_run: bool, linger: bool) -> list[str]:
-        CALLS.append(f"install {dry_run} {linger}")
+    def install(
+        self,
+        *,
+        dry_run: bool,
+        linger: bool = False,
+        anyway: bool = False,
+        credentials: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        more = " anyway" * anyway + "".join(f" {name}={file}" for name, file in credentials)
+        CALLS.append(f"install {dry_run} {linger}{more}{' system' * self.system}")
         return ["would write" if dry_run else "wrote"]
 
-    def uninstall(self, *, dry_run: bool) -> list[str]:
-        CALLS.append(f"uninstall {dry_run}")
+    def uninstall(self, *, dry_run: bool, purge: bool = False) -> list[str]:
+        CALLS.append(f"uninstall {dry_run}{' purge' * purge}{' system' * self.system}")
         return ["removed"]
 
     def start(self) -> None:
@@ -53,11 +62,14 @@ class FakeManager:
     def restart(self) -> None:
         CALLS.append("restart")
 
-    def status(self) -> tuple[bool, str]:
-        return self.running, "active (running)\nsince noon"
+    def status(self) -> ServiceState:
+        return self.state
 
-    def logs(self, *, lines: int, follow: bool) -> int:
-        CALLS.append(f"logs {lines} {follow}")
+    def logs(
+        self, *, lines: int, follow: bool, since_at_s: float | None = None, level: str = "debug"
+    ) -> int:
+        since = "" if since_at_s is None else f" since {time.time() - since_at_s:.0f}"
+        CALLS.append(f"logs {lines} {follow}{since} {level}")
         return 0
 
 
@@ -69,7 +81,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
     monkeypatch.setitem(sys.modules, __name__, sys.modules[FakeManager.__module__])
     monkeypatch.setattr("gpuwatchd.ctl.service.MANAGERS", table)
     monkeypatch.setattr("gpuwatchd.service.MANAGERS", table)
-    monkeypatch.setattr(FakeManager, "running", True)
+    monkeypatch.setattr(FakeManager, "state", FakeManager.state)
     monkeypatch.setattr(FakeManager, "present", True)
     return FakeManager
 
@@ -91,7 +103,14 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
         ("start", "start"),
         ("stop", "stop"),
         ("restart", "restart"),
-        ("logs -n 7 -f", "logs 7 True"),
+        ("logs -n 7 -f", "logs 7 True debug"),
+        ("logs --since 2h --level warning", "logs 50 False since 7200 warning"),
+        ("install --system", "install False False system"),
+        ("install --anyway", "install False False anyway"),
+        ("install --credential smtp-password=/s", "install False False smtp-password=/s"),
+        ("uninstall --purge", "uninstall True purge"),
+        ("uninstall --purge --yes", "uninstall False purge"),
+        ("uninstall --purge --yes --dry-run --system", "uninstall True purge system"),
     ],
 )
 def test_service_verbs_reach_the_manager(words: str, call: str, manager: type[FakeManager]) -> None:
@@ -99,16 +118,98 @@ def test_service_verbs_reach_the_manager(words: str, call: str, manager: type[Fa
     assert [call] == CALLS
 
 
-def test_service_status_is_0_or_3(
+@pytest.mark.parametrize(
+    "words",
+    [
+        "install --credential password=/s",
+        "install --credential smtp-password",
+        "install --credential smtp-password=/a --credential smtp-password=/b",
+        "install --system --linger",
+        "logs --level loud",
+        "logs --json",
+    ],
+)
+def test_service_flags_that_make_no_sense(words: str, manager: type[FakeManager]) -> None:
+    assert main(["service", *words.split()]) == 2
+    assert CALLS == []
+
+
+def test_a_purge_asks_first(manager: type[FakeManager], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["service", "uninstall", "--purge"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing was done: --yes does it"
+    assert main(["service", "uninstall", "--purge", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["dry_run"] is True
+
+
+RUNNING = ServiceState(
+    state="running",
+    text="running, pid 4711",
+    enabled=True,
+    since_at_s=1_760_000_000.0,
+    pid=4711,
+    restarts=0,
+    memory_bytes=88 * 2**20,
+    memory_max_bytes=256 * 2**20,
+    watchdog_s=60.0,
+    file="/home/mleng/.config/systemd/user/gpuwatchd.service",
+    beside=("/home/mleng/.config/systemd/user/gpuwatchd.service.d/override.conf",),
+)
+FAILED = ServiceState(
+    state="failed",
+    text="failed, last result: exit-code 78",
+    exit_code=78,
+    result="exit-code",
+    log=("ERROR no such key",),
+    hints=("gpuwatchctl config validate",),
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        (RUNNING, 0),
+        (FAILED, 3),
+        (ServiceState(state="stopped", text="stopped"), 3),
+        (ServiceState(state="starting", text="starting"), 3),
+        (ServiceState(state="not-installed", text="not installed"), 4),
+    ],
+)
+def test_service_status_has_systemctl_s_codes(
+    state: ServiceState,
+    code: int,
     manager: type[FakeManager],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(manager, "state", state)
+    assert main(["service", "status"]) == code
+    assert capsys.readouterr().out.splitlines()[0] == state.text
+    assert main(["service", "status", "--json"]) == code
+    told = json.loads(capsys.readouterr().out)["data"]
+    assert (told["running"], told["state"]) == (code == 0, state.state)
+
+
+def test_service_status_says_what_is_known(
+    manager: type[FakeManager],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(manager, "state", RUNNING)
     assert main(["service", "status"]) == 0
-    assert "active (running)" in capsys.readouterr().out
-    monkeypatch.setattr(manager, "running", False)
-    assert main(["service", "status", "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["data"]["running"] is False
+    shown = capsys.readouterr().out
+    assert (
+        "file      /home/mleng/.config/systemd/user/gpuwatchd.service (starts by itself)" in shown
+    )
+    assert "with      /home/mleng/.config/systemd/user/gpuwatchd.service.d/override.conf" in shown
+    assert "memory    88 MiB of 256 MiB" in shown
+    assert "watchdog  after 60s without a sample" in shown
+    assert "log" not in shown
+    monkeypatch.setattr(manager, "state", FAILED)
+    assert main(["service", "status"]) == 3
+    shown = capsys.readouterr().out
+    assert "log       ERROR no such key" in shown
+    assert "hint      gpuwatchctl config validate" in shown
+    assert "memory" not in shown
 
 
 def test_no_service_manager_is_said_with_its_hint(
