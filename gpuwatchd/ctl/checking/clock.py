@@ -101,10 +101,9 @@ def _ahead() -> Iterator[Check]:
 
 def _recorded_s(now_s: float) -> float:
     """Return the latest instant of the history that lies ahead; 0 where none does."""
-    from gpuwatchd import config  # noqa: PLC0415
-    from gpuwatchd.ctl import past  # noqa: PLC0415
+    from gpuwatchd.ctl import past, whose  # noqa: PLC0415
 
-    if not (config.state_dir() / past.FILE_NAME).exists():
+    if not (whose.state_dir() / past.FILE_NAME).exists():
         return 0.0
     try:
         with past.reader() as history:

@@ -164,9 +164,9 @@ def file_system(directory: Path) -> str | None:
 
 def history(_: Around) -> Iterator[Check]:
     """Yield whether the history can be read."""
-    from gpuwatchd.ctl import past  # noqa: PLC0415
+    from gpuwatchd.ctl import past, whose  # noqa: PLC0415
 
-    directory = config.state_dir()
+    directory = whose.state_dir()
     file = directory / past.FILE_NAME
     if not file.exists():
         yield ok("history", "nothing is recorded yet")
