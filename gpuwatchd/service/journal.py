@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.service.runner import Done, Runner
 
-LAST_LINES = 5
+LAST_LINES = 8
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3"}
 
 
@@ -65,7 +65,8 @@ def show_lines(
     probe = run([*argv, "--lines=1"])
     if _refused(probe) or (probe.code and probe.output):
         raise _unreadable(probe, system=system)
-    argv.append(f"--lines={lines}")
+    # Quiet: that lines of others are not shown is no news here.
+    argv += ["--quiet", f"--lines={lines}"]
     if since_at_s is not None:
         argv.append(f"--since=@{since_at_s:.0f}")
     if level != "debug":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatchd import text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gpuwatchd.config import Config
@@ -22,6 +23,7 @@ EXIT_AGAIN: Final = 75
 AGAIN_AFTER_S: Final = 600.0
 """A process does not start anew twice within this time."""
 _LONGEST_LINE: Final = 4096
+_PRIORITIES: Final = ((logging.ERROR, "<3>"), (logging.WARNING, "<4>"), (logging.INFO, "<6>"))
 _STAMP: Final = "started-anew"
 
 
@@ -44,14 +46,36 @@ class _OneLine(logging.Formatter):
         return super().formatMessage(record)
 
 
+class _ForTheJournal(_OneLine):
+    """Puts the level in front as the journal reads it, so that it can be asked for."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record; each line of a traceback has the level, too."""
+        mark = next((m for level, m in _PRIORITIES if record.levelno >= level), "<7>")
+        return "\n".join(f"{mark}{line}" for line in super().format(record).splitlines())
+
+
+def logs_to_journal(environ: Mapping[str, str]) -> bool:
+    """Say whether our standard error is the journal.
+
+    The variable alone does not say so: what a desktop starts inherits it, whatever its output is.
+    """
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
 def set_up_logging(level: str) -> None:
     """Log to standard error from this level on."""
-    # The journal keeps the time itself.
     form = "%(levelname)s %(message)s"
-    if "JOURNAL_STREAM" not in os.environ:
-        form = f"%(asctime)s {form}"
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine(form))
+    # The journal keeps the time itself.
+    if logs_to_journal(os.environ):
+        handler.setFormatter(_ForTheJournal(form))
+    else:
+        handler.setFormatter(_OneLine(f"%(asctime)s {form}"))
     logging.basicConfig(handlers=[handler], level=level.upper())
     # Libraries speak only when something is wrong; desktop-notifier's warnings are our errors.
     for name in ("apscheduler", "desktop_notifier", "asyncio"):

@@ -105,7 +105,7 @@ class Systemd:
         argv = daemon_argv(self._executable)
         if self._system:
             if not dry_run:
-                account.need_root("install", self._environ.get("PATH"))
+                self._need_root("install")
             account.refuse_unsafe(argv, account.unsafe(argv))
         placed.need_ours(unit, self._ctl.shown)
         before = self.status()
@@ -115,14 +115,15 @@ class Systemd:
         said = self._told_of_units(unit, brought, changed)
         if dry_run:
             return said + self._planned(unit, files, changed, linger=linger)
+        # Enabling loads the units anew, and with them what was changed beside ours.
+        stale = self._ctl.show("NeedDaemonReload").get("NeedDaemonReload") == "yes"
         made = account.make(self._run) if self._system else []
         said = made + self._place(files, changed) + said
         self._ctl.must("enable", UNIT)
         when = "the machine starts" if self._system else "you log in"
         said.append(f"enabled: it starts when {when}")
-        if changed or not before.running or self._other_version():
-            hint = self._ctl.own("logs")
-            self._ctl.must("restart", UNIT, timeout_s=START_S, hint=hint)
+        if changed or stale or not before.running or self._other_version():
+            self._bring_up("restart")
             said.append("started")
         else:
             said.append("already running")
@@ -194,8 +195,8 @@ class Systemd:
         ServiceError
             When the manager cannot be reached or refuses, or a directory cannot be removed.
         """
-        if self._system and not dry_run:
-            account.need_root("uninstall", self._environ.get("PATH"))
+        if not dry_run:
+            self._need_root("uninstall")
         unit, brought = self._units(needed=not dry_run)
         files = [unit] if unit.exists() and placed.ours(unit) else []
         files += [one for one in [self._own_drop_in(unit)] if one.exists() and placed.ours(one)]
@@ -258,20 +259,35 @@ class Systemd:
 
     def start(self) -> None:
         """Start the service and wait until it watches."""
-        self._change("start", timeout_s=START_S, hint=self._ctl.own("logs"))
+        self._need_root("start")
+        self._bring_up("start")
 
     def stop(self) -> None:
         """Stop the service."""
-        self._change("stop")
+        self._need_root("stop")
+        self._ctl.must("stop", UNIT)
 
     def restart(self) -> None:
         """Restart the service and wait until it watches."""
-        self._change("restart", timeout_s=START_S, hint=self._ctl.own("logs"))
+        self._need_root("restart")
+        self._bring_up("restart")
 
-    def _change(self, verb: str, *, timeout_s: float = 30.0, hint: str = "") -> None:
+    def _need_root(self, verb: str) -> None:
         if self._system:
             account.need_root(verb, self._environ.get("PATH"))
-        self._ctl.must(verb, UNIT, timeout_s=timeout_s, hint=hint)
+
+    def _bring_up(self, verb: str) -> None:
+        """Start or restart it; where it does not come up, say why in the daemon's own words."""
+        done = self._ctl.ask(verb, UNIT, timeout_s=START_S)
+        if not done.code:
+            return
+        found = self.status()
+        own = [line for line in found.log if line.startswith("gpuwatchd: ")]
+        jobs = [line for line in done.output.splitlines() if line.startswith("Job for")]
+        why = text.clean([done.last_line, *jobs[:1], *own][-1])
+        hint = found.hints[0] if found.state == "failed" and found.hints else self._ctl.own("logs")
+        command = f"{self._ctl.shown.removeprefix('sudo ')} {verb} {UNIT}"
+        raise ServiceError(self.name, command, why, hint=hint)
 
     def status(self) -> ServiceState:
         """Return what the manager says of the service, with its last lines where it failed."""

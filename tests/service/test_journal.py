@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def test_logs(manager: Systemd, tools: Tools) -> None:
     viewer = f"journalctl --user-unit={UNIT} --no-pager"
-    tools.answer(f"{viewer} --lines=50", code=4)
+    tools.answer(f"{viewer} --quiet", code=4)
     assert manager.logs(lines=50, follow=True) == 4
-    assert tools.calls == [f"{viewer} --lines=1", f"{viewer} --lines=50 --follow"]
+    assert tools.calls == [f"{viewer} --lines=1", f"{viewer} --quiet --lines=50 --follow"]
     tools.forget()
     manager.logs(lines=9, follow=False, since_at_s=1_760_000_000.4, level="warning")
-    assert tools.calls[1] == f"{viewer} --lines=9 --since=@1760000000 --priority=4"
+    assert tools.calls[1] == f"{viewer} --quiet --lines=9 --since=@1760000000 --priority=4"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -74,13 +75,26 @@ except ZeroDivisionError:
 """
 
 
-def test_the_log_has_one_line_each_and_no_escape_sequence() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOG],
-        capture_output=True, text=True, check=True, cwd=ROOT,
-        env=os.environ | {"JOURNAL_STREAM": "1:2"},
-    )  # fmt: skip
-    first, second, *trace = done.stderr.splitlines()
-    assert first == "WARNING not reloaded: red ERROR invented"
-    assert second == "ERROR failed part=x"
-    assert trace[0].startswith("Traceback")
+def _said(stream: str, file: Path) -> list[str]:
+    """Return what goes to standard error, which is the file."""
+    with file.open("w") as errors:
+        status = os.fstat(errors.fileno())
+        journal = f"{status.st_dev}:{status.st_ino}" if stream == "ours" else stream
+        subprocess.run(
+            [sys.executable, "-c", LOG],
+            stderr=errors, check=True, cwd=ROOT, env=os.environ | {"JOURNAL_STREAM": journal},
+        )  # fmt: skip
+    return file.read_text().splitlines()
+
+
+def test_the_log_has_one_line_each_and_no_escape_sequence(tmp_path: Path) -> None:
+    first, second, *trace = _said("ours", tmp_path / "log")
+    assert first == "<4>WARNING not reloaded: red ERROR invented"
+    assert second == "<3>ERROR failed part=x"
+    assert trace[0].startswith("<3>Traceback")
+    assert all(line.startswith("<3>") for line in trace)
+
+
+def test_what_only_inherits_the_journal_s_variable_has_the_time_itself(tmp_path: Path) -> None:
+    first = _said("1:2", tmp_path / "log")[0]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d [\d:]{8},\d{3} WARNING not reloaded: .*", first)
