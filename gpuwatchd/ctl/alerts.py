@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import alert_story, arrivals, envelope, incidents, options, output, words
+from gpuwatchd.ctl import alert_story, arrivals, envelope, incidents, mine, options, output, words
 from gpuwatchd.errors import StoreError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
     "--since", type=options.Instant(), metavar="TIME", help="Not older than this (with --all: 7d)."
 )
 @click.option("--severity", type=click.Choice(list(_RANK)), help="This severity and above.")
-@click.option("--user", metavar="GLOB", help="About processes of this user.")
+@options.user_option
 @options.exit_code_option
 @click.pass_context
 def command(
@@ -45,7 +44,6 @@ def command(
     only_open: bool,
     since: float | None,
     severity: str | None,
-    user: str | None,
     exit_code: bool,
 ) -> int:
     """List alerts; `alerts show ID` tells everything about one."""
@@ -56,12 +54,12 @@ def command(
     if since_s is None:
         since_s = 0.0 if only_open else time.time() - 7 * _DAY_S
     found = incidents.gather(since_s, only_open=only_open)
+    if flags.user:
+        found.keep_of(mine.People(flags.user))
     chosen = [
         alert
         for alert in found.alerts
-        if _RANK[alert.severity] >= _RANK[severity or "info"]
-        and found.wanted(flags, alert)
-        and (user is None or fnmatch.fnmatch(found.user(alert).lower(), user.lower()))
+        if _RANK[alert.severity] >= _RANK[severity or "info"] and found.wanted(flags, alert)
     ]
     if flags.json:
         data = [alert_story.as_json(alert, found) for alert in chosen]

@@ -81,10 +81,19 @@ def show(
     if wide:
         _hardware(out, view, item)
     _processes(out, item, whole=whole, verbose=verbose, wide_at_s=view.taken_at_s if wide else None)
+    rest(out, view, item, indent=_INDENT + "  ")
     if verbose:
         for fault in item.faults:
             said = output.sentence(f"fault: {fault}", "yellow")
             out.flow(said, first=_INDENT, rest=_INDENT + "  ", gap=" ")
+
+
+def rest(out: Out, view: View, item: LiveDevice, *, indent: str) -> None:
+    """Write what other users hold, where only some users' processes are shown."""
+    others = view.others.get(item.device.uid)
+    line = "" if others is None else others.line(none=not item.processes)
+    if line:
+        out.flow(output.sentence(line, "dim"), first=indent, rest=indent + "  ", gap=" ")
 
 
 def _verdict(out: Out, view: View, item: LiveDevice, *, whole: bool) -> None:

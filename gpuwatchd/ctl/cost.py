@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gpuwatchd import cost, text, units
-from gpuwatchd.ctl import costs, envelope, options, output
+from gpuwatchd.ctl import costs, envelope, mine, options, output
 from gpuwatchd.ctl.envelope import finite
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ _SINCE: Final = {
     show_default=True,
     help="What it is added up by.",
 )
+@options.user_option
 def command(since: float | None, by: str) -> int:
     """Tell what leaks and idle memory cost, in GPU-hours and money.
 
@@ -80,6 +81,9 @@ def command(since: float | None, by: str) -> int:
     flags = options.current()
     since_s = time.time() - 30 * _DAY_S if since is None else since
     bill = costs.gather(flags, since_s)
+    if flags.user:
+        people = mine.People(flags.user)
+        bill.entries = [one for one in bill.entries if people.has(one.user)]
     if flags.json:
         output.emit_json(
             envelope.answer(

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Globals:
     """The global flags of one call, wherever they stood."""
 
-    __slots__ = ("ascii", "color", "config", "debug", "gpu", "json", "quiet", "verb", "verbose",
-                 "wide")  # fmt: skip
+    __slots__ = ("ascii", "color", "config", "debug", "gpu", "json", "quiet", "user", "verb",
+                 "verbose", "wide")  # fmt: skip
 
     def __init__(self) -> None:
         self.json = False
@@ -23,6 +23,7 @@ class Globals:
         self.ascii = False
         self.config: Path | None = None
         self.gpu: list[str] = []
+        self.user: list[str] = []
         self.quiet = False
         self.verbose = False
         self.debug = False

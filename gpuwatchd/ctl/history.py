@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, history_tables, options, output
+from gpuwatchd.ctl import envelope, history_tables, mine, options, output
 from gpuwatchd.ctl.history_tables import Found, Record
 from gpuwatchd.errors import GpuwatchdError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Device, ProcessInfo
+    from gpuwatchd.model import Device, ProcessInfo, ProcessKey
     from gpuwatchd.store.deeds import Deed
     from gpuwatchd.store.reader import DeviceRow, Event, ProcessRow, Reader, Segment
 
@@ -38,6 +38,7 @@ _TIME_SAYS = {
 @click.option("--until", type=options.Instant(), metavar="TIME", help="Until when (now).")
 @click.option("--bucket", type=options.Span(), metavar="TIME", help="Join samples, e.g. 5m.")
 @options.pid_option
+@options.user_option
 @click.option(
     "--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True,
     help="How to write it.",
@@ -68,13 +69,14 @@ def command(  # noqa: PLR0917 - one argument per flag
         bucket = _nice_bucket(until_s - since_s)
     from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
 
+    whom = Whom(pids, mine.People(flags.user) if flags.user else None)
     with past.reader() as history:
         devices = [device for device in in_order(history.devices()) if flags.wants(device)]
         if sql:
-            return _sql(flags, history, devices, (since_s, until_s, bucket), pids)
+            return _sql(flags, history, devices, (since_s, until_s, bucket), whom)
         rows = {
             device.uid: (
-                [] if events else _records(history, device, (since_s, until_s, bucket), pids)
+                [] if events else _records(history, device, (since_s, until_s, bucket), whom)
             )
             for device in devices
         }
@@ -84,15 +86,15 @@ def command(  # noqa: PLR0917 - one argument per flag
             finer = _nice_bucket(until_s - max(since_s, units.parse_instant(first, now_s=0.0)))
             if finer < (bucket or 0.0):
                 rows = {
-                    device.uid: _records(history, device, (since_s, until_s, finer), pids)
+                    device.uid: _records(history, device, (since_s, until_s, finer), whom)
                     for device in devices
                 }
         found = [
             Found(
                 device,
                 rows[device.uid],
-                _happened(history, device, (since_s, until_s), pids, jobs=events),
-                _infos(history, since_s, pids),
+                _happened(history, device, (since_s, until_s), whom, jobs=events),
+                _infos(history, since_s, whom),
             )
             for device in devices
         ]
@@ -114,12 +116,28 @@ def command(  # noqa: PLR0917 - one argument per flag
         ]
         output.emit_json(envelope.answer("history", data, source="database"))
     elif form != "table":
-        history_tables.stream(form, found, events=events, of_processes=bool(pids))
+        history_tables.stream(form, found, events=events, of_processes=bool(whom))
     elif events:
         history_tables.events(output.Out(flags), found)
     else:
-        history_tables.show(output.Out(flags), found, of_processes=bool(pids), wide=flags.wide)
+        history_tables.show(output.Out(flags), found, of_processes=bool(whom), wide=flags.wide)
     return 0
+
+
+class Whom(NamedTuple):
+    """Whose memory is shown instead of the devices', by pid or by user; false for nobody's."""
+
+    pids: Sequence[int]
+    people: mine.People | None
+
+    def __bool__(self) -> bool:
+        return bool(self.pids) or self.people is not None
+
+    def has(self, key: ProcessKey, info: ProcessInfo | None) -> bool:
+        """Say whether a process is meant."""
+        if self.pids and key.pid not in self.pids:
+            return False
+        return self.people is None or self.people.own(info)
 
 
 def in_order(devices: Sequence[Device]) -> list[Device]:
@@ -133,30 +151,34 @@ def in_order(devices: Sequence[Device]) -> list[Device]:
     return sorted(devices, key=place)
 
 
-def _infos(history: Reader, since_s: float, pids: Sequence[int]) -> list[ProcessInfo]:
+def _infos(history: Reader, since_s: float, whom: Whom) -> list[ProcessInfo]:
     """Return who the chosen processes are."""
-    return [info for info in history.processes(since_s) if info.key.pid in pids] if pids else []
+    return [info for info in history.processes(since_s) if whom.has(info.key, info)] if whom else []
 
 
 def _happened(
     history: Reader,
     device: Device,
     span: tuple[float, float],
-    pids: Sequence[int],
+    whom: Whom,
     *,
     jobs: bool,
 ) -> list[Record]:
     """Return what happened to a device, to its card, to time and, if asked, to its jobs' work."""
     since_s, until_s = span
-    mine = {device.uid, device.parent_uid, None}
-    happened = [_event(event) for event in history.events(since_s) if event.device_uid in mine]
+    here = {device.uid, device.parent_uid, None}
+    happened = [_event(event) for event in history.events(since_s) if event.device_uid in here]
     happened += [_segment(one) for one in history.segments(since_s)]
     if jobs:
+        infos = {info.key: info for info in history.processes()} if whom else {}
         happened += [
             _deed(one)
             for one in history.deeds(since_s)
             if (not one.device_uids or device.uid in one.device_uids)
-            and (not pids or (one.process is not None and one.process.pid in pids))
+            and (
+                not whom
+                or (one.process is not None and whom.has(one.process, infos.get(one.process)))
+            )
         ]
     end = units.instant(until_s) or ""
     return sorted((one for one in happened if one["at"] < end), key=lambda one: one["at"])
@@ -202,10 +224,10 @@ def _nice_bucket(span_s: float) -> float:
 
 
 def _records(
-    history: Reader, device: Device, span: tuple[float, float, float | None], pids: Sequence[int]
+    history: Reader, device: Device, span: tuple[float, float, float | None], whom: Whom
 ) -> list[Record]:
     since_s, until_s, bucket_s = span
-    if not pids:
+    if not whom:
         rows = history.device_rows(device.uid, since_s, until_s, bucket_s)
         return [_device_record(device, row) for row in rows]
     infos = {info.key: info for info in history.processes(since_s)}
@@ -213,7 +235,7 @@ def _records(
     return [
         _process_record(device, row, infos.get(row.process))
         for row in _joined(used, bucket_s)
-        if row.process.pid in pids
+        if whom.has(row.process, infos.get(row.process))
     ]
 
 
@@ -278,12 +300,12 @@ def _sql(
     history: Reader,
     devices: Sequence[Device],
     span: tuple[float, float, float | None],
-    pids: Sequence[int],
+    whom: Whom,
 ) -> int:
     """Print what is asked of the file, for those who go on with sqlite3 themselves."""
     queries = []
     for device in devices:
-        if pids:
+        if whom:
             history.process_rows(device.uid, span[0], span[1])
         else:
             history.device_rows(device.uid, *span)

@@ -6,14 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
-from gpuwatchd.ctl import arrivals, look
+from gpuwatchd.ctl import arrivals, look, mine
 from gpuwatchd.errors import GpuwatchdError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Alert, ChannelHealth, Device, ProcessKey, Silence
+    from gpuwatchd.ctl.mine import People
+    from gpuwatchd.model import Alert, ChannelHealth, Device, ProcessInfo, ProcessKey, Silence
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.words import Word
 
@@ -44,8 +45,10 @@ class Found:
         """Keys of open alerts that were to be told and have reached nobody."""
         self.channels: tuple[ChannelHealth, ...] = ()
         """How the channels of a running daemon do."""
-        self.users: dict[ProcessKey, str] = {}
-        """Whose processes are."""
+        self.infos: dict[ProcessKey, ProcessInfo] = {}
+        """Who processes are."""
+        self.holders: list[tuple[str, ProcessInfo]] = []
+        """(UUID of a GPU, who holds memory there) as the live state has it."""
 
     def wanted(self, flags: Globals, alert: Alert) -> bool:
         """Return whether ``--gpu`` lets an alert through."""
@@ -57,7 +60,19 @@ class Found:
         if alert.about is not None and alert.about.user:
             return alert.about.user
         process = alert.subject.process
-        return "" if process is None else self.users.get(process, "")
+        info = None if process is None else self.infos.get(process)
+        return "" if info is None else info.user or ""
+
+    def keep_of(self, people: People) -> None:
+        """Leave alerts about these users' processes, the GPUs they are on, and their silences."""
+        here = {uid for uid, info in self.holders if people.own(info)}
+        self.alerts = [one for one in self.alerts if mine.concerns(one, people, self.infos, here)]
+        keys = {one.key for one in self.alerts}
+        self.silences = tuple(
+            one
+            for one in self.silences
+            if one.matcher.key in keys or people.has(one.matcher.user or None)
+        )
 
     def opening(self, alert: Alert) -> Callable[[float], bool]:
         """Return what says of an instant whether it belongs to this opening of its key."""
@@ -111,7 +126,7 @@ def gather(since_s: float, *, only_open: bool) -> Found:
             found.words = history.words()
             people = history.processes()
             found.known = {info.key for info in people if info.program is not None}
-            found.users = {info.key: info.user for info in people if info.user}
+            found.infos = {info.key: info for info in people}
             found.silences = tuple(history.silences())
         found.source = "database"
     except StoreError as error:
@@ -129,6 +144,12 @@ def gather(since_s: float, *, only_open: bool) -> Found:
     found.warnings += _source(state)
     if state is not None:
         found.devices |= {item.device.uid: item.device for item in state.devices}
+        found.holders = [
+            (item.device.uid, process.info)
+            for item in state.devices
+            for process in item.processes or ()
+        ]
+        found.infos |= {info.key: info for _, info in found.holders}
         merged |= {(alert.key, alert.opened_at_s): alert for alert in state.alerts}
         if look.alive(state):
             found.untold, found.channels = frozenset(state.untold), state.channels

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config
     from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.mine import Others
     from gpuwatchd.model import (
         Alert,
         ChannelHealth,
@@ -75,6 +76,8 @@ class View:
         Until when (epoch seconds) the GPUs are let go on request; None where they are not.
     warnings
         (code, sentence) of what is missing or doubtful.
+    others
+        UUID of a device -> what other users hold there, where ``--user`` has left them out.
     trend
         Whether there is a history behind the readings, so that verdicts can exist.
     """
@@ -95,6 +98,7 @@ class View:
         self.released_until_s: float | None = None
         self.warnings: list[tuple[str, str]] = []
         self.trend = True
+        self.others: dict[str, Others] = {}
 
 
 alive = whose.alive
@@ -165,8 +169,8 @@ def _from_state(state: LiveState, daemon: Daemon) -> View:
     return view
 
 
-def see(flags: Globals, *, want_trend: bool = False) -> View:
-    """Return the best state there is, filtered by ``--gpu``.
+def see(flags: Globals, *, want_trend: bool = False, everybody: bool = False) -> View:
+    """Return the best state there is, filtered by ``--gpu`` and ``--user``.
 
     Parameters
     ----------
@@ -175,6 +179,8 @@ def see(flags: Globals, *, want_trend: bool = False) -> View:
     want_trend
         True when a look without history is of no use (``predict``); it is then not taken as long
         as an old state exists.
+    everybody
+        True leaves ``--user`` to the caller.
 
     Raises
     ------
@@ -208,7 +214,17 @@ def see(flags: Globals, *, want_trend: bool = False) -> View:
         view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
         view.holdings = tuple(h for h in view.holdings if h.device_uid in uids)
     view.devices = kept
+    if not everybody:
+        of_users(view, flags)
     return view
+
+
+def of_users(view: View, flags: Globals) -> None:
+    """Leave in a view what is of the users that ``--user`` names, if it does."""
+    if flags.user:
+        from gpuwatchd.ctl import mine  # noqa: PLC0415 - only on shared machines
+
+        mine.only(view, flags.user)
 
 
 def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend: bool) -> View:

@@ -59,8 +59,8 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if value is None or value is False or value == ():
         return value
     flags = ctx.ensure_object(Globals)
-    if param.name == "gpu":
-        flags.gpu.extend(value)
+    if param.name in {"gpu", "user"}:
+        getattr(flags, param.name).extend(value)
     else:
         setattr(flags, str(param.name), value)
     return value
@@ -203,6 +203,19 @@ def pid_option(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="PID",
         shell_complete=complete_pid,
         help="Only this process; repeatable.",
+    )(function)
+
+
+def user_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--user`` (repeatable) to a verb; it fills :class:`Globals`."""
+    return click.option(
+        "--user",
+        multiple=True,
+        metavar="NAME",
+        expose_value=False,
+        callback=_keep,
+        shell_complete=complete_user,
+        help="Only processes of this user: name, glob, number or me; repeatable.",
     )(function)
 
 

@@ -54,7 +54,11 @@ def answer(verb: str, view: View) -> dict[str, Any]:
     """Return the devices, and what belongs to them, as JSON."""
     from gpuwatchd.ctl import payload  # noqa: PLC0415 - only for those who want JSON
 
-    data = [payload.live_device_json(item) for item in view.devices]
+    data = [
+        payload.live_device_json(item) | {"others": others.json() if others is not None else None}
+        for item in view.devices
+        for others in (view.others.get(item.device.uid),)
+    ]
     return envelope.answer(verb, data, view=view, beside=payload.beside(view))
 
 
@@ -78,13 +82,14 @@ def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
     """
     view = look.see(flags)
     narrow(view, pids)
+    whole = not pids and not flags.user
     if flags.json:
         output.emit_json(answer("status", view))
     else:
-        show(output.Out(flags), view, whole=not pids, verbose=flags.verbose, wide=flags.wide)
+        show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
     if all(item.reading is None for item in view.devices):
         return exits.FAILED
-    return exits.FINDINGS if exit_code and leaks(view, whole=not pids) else exits.OK
+    return exits.FINDINGS if exit_code and leaks(view, whole=whole) else exits.OK
 
 
 def show(

@@ -37,6 +37,7 @@ _TOLD_IN_FULL = LEAK_PATTERNS | {"spike"}
 
 @click.command("predict", epilog=options.examples("predict", "predict --pid 4711 --json"))
 @options.pid_option
+@options.user_option
 @options.wide_option
 @options.exit_code_option
 def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
@@ -47,6 +48,7 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     flags = options.current()
     view = subjects.judged_view(flags)
     panel.narrow(view, pids)
+    whole = not pids and not flags.user
     if flags.json:
         output.emit_json(panel.answer("predict", view))
     else:
@@ -54,8 +56,8 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
         for _, sentence in view.warnings:
             out.flow([(f"! {sentence}", "yellow")])
         for item in view.devices:
-            _device(out, view, item, flags, whole=not pids)
-    return 3 if exit_code and panel.leaks(view, whole=not pids) else 0
+            _device(out, view, item, flags, whole=whole)
+    return 3 if exit_code and panel.leaks(view, whole=whole) else 0
 
 
 def _subjects(
@@ -88,13 +90,14 @@ def _device(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whol
     state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
         out.flow(state, first="  ", rest="  ")
-    elif not subjects:
+    elif not subjects and not flags.user:
         instead = device_facts.judged_instead(item, view.devices)
         none = words.verdict(None, samples=item.samples)
         out.flow([(instead, "dim") if instead else none], first="  ", rest="  ")
     unknown = device_facts.processes(item)
     if unknown:
         out.flow(output.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
+    cards.rest(out, view, item, indent="  ")
     for who, finding, process in subjects:
         chief = words.part_of(finding, process.info if process is not None else None)
         if chief and not (flags.verbose or flags.wide):

@@ -69,6 +69,8 @@ def _valued(wish: Wish, word: str, value: str, *, after_verb: bool) -> bool:
         return False
     if word == "--gpu":
         wish.flags.gpu.append(value)
+    elif word == "--user" and after_verb:
+        wish.flags.user.append(value)
     elif word == "--color" and value in _COLOURS:
         wish.flags.color = value
     elif word == "--pid" and after_verb and value.isascii() and value.isdecimal() and int(value):

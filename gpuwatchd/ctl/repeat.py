@@ -27,7 +27,7 @@ def run(flags: Globals, pids: Sequence[int], *, every_s: float, count: int | Non
         try:
             view = look.see(flags)
             panel.narrow(view, pids)
-            _show(flags, view, whole=not pids)
+            _show(flags, view, whole=not pids and not flags.user)
         except GpuwatchdError as error:
             if done == 0:
                 raise

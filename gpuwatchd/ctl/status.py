@@ -9,6 +9,7 @@ from gpuwatchd.ctl import options, panel
 
 @click.command("status", epilog=options.examples("status", "status --gpu 0 --json"))
 @options.pid_option
+@options.user_option
 @options.wide_option
 @options.exit_code_option
 @click.option(

@@ -55,6 +55,7 @@ def judged_view(flags: Globals) -> View:
             page="errors#no-history",
         )
     view.devices = tuple(item for item in view.devices if flags.wants(item.device))
+    look.of_users(view, flags)
     return view
 
 

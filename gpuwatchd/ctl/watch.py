@@ -16,6 +16,7 @@ from gpuwatchd.ctl import options, repeat
     "-n", "--count", type=click.IntRange(min=1), metavar="COUNT", help="Stop after so many looks."
 )
 @options.pid_option
+@options.user_option
 @options.wide_option
 def command(interval: float, count: int | None, pids: tuple[int, ...]) -> int:
     """Show the status again every interval; with --json one object per line."""

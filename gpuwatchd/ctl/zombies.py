@@ -6,12 +6,14 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import structs
 
 from gpuwatchd import text, units
 from gpuwatchd.ctl import (
     direct_holdings,
     envelope,
     look,
+    mine,
     money,
     options,
     output,
@@ -38,6 +40,7 @@ _MOST_NODES: Final = 4
 
 
 @click.command("zombies", epilog=options.examples("zombies", "zombies --wide", "zombies --json"))
+@options.user_option
 @options.wide_option
 @click.option("--exit-code", is_flag=True, help="Exit 3 when memory is held without work.")
 def command(exit_code: bool) -> int:  # noqa: FBT001
@@ -50,6 +53,10 @@ def command(exit_code: bool) -> int:  # noqa: FBT001
     flags = options.current()
     view = _view(flags)
     loose = direct_holdings.loose(view)
+    if flags.user:
+        people = mine.People(flags.user)
+        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
+        look.of_users(view, flags)
     if flags.json:
         output.emit_json(envelope.answer("zombies", _payload(view, loose), view=view))
     else:
@@ -67,13 +74,13 @@ def _view(flags: Globals) -> View:
     """
     state, _ = look.read_state()
     if state is not None and look.alive(state):
-        return look.see(flags)
+        return look.see(flags, everybody=True)
     try:
         view = look.direct(flags)
     except SourceUnavailable:
         if state is None or not state.devices:
             raise
-        return look.see(flags)
+        return look.see(flags, everybody=True)
     view.holdings = direct_holdings.found(view, flags.load_config().config, state)
     kept = tuple(item for item in view.devices if flags.wants(item.device))
     if not kept:
@@ -154,7 +161,8 @@ def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
     elif len(unknown) == len(view.devices):
         out.flow(_split("whether memory is held without work is unknown", "yellow"), gap=" ")
     else:
-        nothing = _split("nothing is held without work:", "green")
+        by = f" by {mine.People(flags.user).named}" if flags.user else ""
+        nothing = _split(f"nothing is held without work{by}:", "green")
         out.flow([*nothing, *_split(_checked(view), "")], rest="  ", gap=" ")
     _loose(out, loose, wide=flags.wide or flags.verbose, quiet=flags.quiet, sure=not unknown)
 

@@ -14,9 +14,10 @@ from gpuwatchd.ctl.flags import Globals
 WORDS = [
     "status", "--json", "--ascii", "-q", "--quiet", "-v", "--debug", "--gpu", "0", "GPU-*",
     "--color", "never", "always", "pink", "--pid", "4711", "-1", "0x1", "--exit-code",
-    "--watch", "--wide", "--config", "/dev/null", "--help", "watch", "--", "",
+    "--watch", "--wide", "--user", "me", "--config", "/dev/null", "--help", "watch", "--", "",
 ]  # fmt: skip
-SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config", "wide")
+SLOTS = ("json", "color", "ascii", "gpu", "quiet", "verbose", "debug", "verb", "config", "wide",
+         "user")  # fmt: skip
 
 
 def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:

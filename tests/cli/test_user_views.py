@@ -1,0 +1,259 @@
+"""``--user``: one user's processes on a GPU that others use too."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import Seconds, StoreSection
+from gpuwatchd.ctl import asker, main
+from gpuwatchd.ctl.mine import People
+from gpuwatchd.model import (
+    About,
+    Blame,
+    DeviceReading,
+    Holding,
+    ProcessInfo,
+    ProcessKey,
+    ProcessUse,
+    Sample,
+    ServerReading,
+    Silence,
+    Subject,
+)
+from gpuwatchd.model.told import Matcher
+from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from gpuwatchd.store.live import LiveState
+
+GIB = making.GIB
+ALICE = ProcessInfo(key=making.KEY, name="python", user="alice", uid=7001)
+BOB = ProcessInfo(key=ProcessKey(pid=88, started_at_s=5.0), name="bobs", user="bob", uid=7002)
+SECRET = "bobs"
+
+
+def machine(**changes: Any) -> LiveState:
+    """Two users on one GPU: alice leaks, bob's is judged calm; on the other only bob, who leaks."""
+    leak = world.leak()
+    bobs_leak = world.leak(
+        subject=Subject(device_uid=world.SECOND.uid, process=BOB.key), reason="bobs grows"
+    )
+    devices = (
+        LiveDevice(
+            device=making.CARD, reading=world.reading(making.CARD.uid, 62), finding=leak,
+            processes=(
+                LiveProcess(info=ALICE, used_bytes=50 * GIB, finding=leak),
+                LiveProcess(info=BOB, used_bytes=12 * GIB),
+            ),
+            samples=500,
+        ),
+        LiveDevice(
+            device=world.SECOND, reading=world.reading(world.SECOND.uid, 10), finding=bobs_leak,
+            processes=(LiveProcess(info=BOB, used_bytes=9 * GIB, finding=bobs_leak),), samples=500,
+        ),
+    )  # fmt: skip
+    bobs = world.firing(
+        key="leak:GPU-2/88@5.0", finding=bobs_leak, subject=bobs_leak.subject, title="bobs python",
+        about=About(user="bob"),
+    )  # fmt: skip
+    held = [
+        Holding(kind="idle", device_uid=making.CARD.uid, process=info, held_bytes=GIB,
+                since_s=time.time() - 60, evidence=f"idle {info.name}")
+        for info in (ALICE, BOB)
+    ]  # fmt: skip
+    now_s = time.time()
+    values: dict[str, Any] = {
+        "devices": devices,
+        "alerts": (world.firing(), bobs),
+        "holdings": (*held, Holding(kind="ghost", device_uid=making.CARD.uid, held_bytes=3)),
+        "servers": (ServerReading(kind="vLLM", url=f"http://{SECRET}", at_s=now_s, pid=88),),
+        "untold": ("leak:GPU-1/4711@1000.0", bobs.key),
+        "silences": (
+            Silence(matcher=Matcher(key=bobs.key), from_at_s=now_s - 5, until_at_s=now_s + 600),
+            Silence(matcher=Matcher(user="alice"), from_at_s=now_s - 5, until_at_s=now_s + 600),
+        ),
+    }
+    return world.state(**{**values, **changes})
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main([*words]) == code
+    return capsys.readouterr().out
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(shown(capsys, *words, "--json"))
+    return answer
+
+
+@pytest.mark.parametrize("verb", ["status", "predict", "watch -n 1", "zombies", "alerts"])
+def test_nothing_of_another_users_work_is_shown(
+    capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    world.write(machine())
+    for form in ((), ("--json",), ("--wide",) if verb != "alerts" else ("-v",)):
+        out = shown(capsys, *verb.split(), "--user", "alice", *form)
+        assert SECRET not in out
+        assert "4711" in out
+
+
+def test_the_gpus_stay_and_the_sums_make_sense(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(machine())
+    out = shown(capsys, "status", "--user", "alice")
+    assert "62.0/80.0 GiB" in out
+    assert "others hold 12.0 GiB in 1 process\n" in out
+    assert "no process of alice; others hold 9.0 GiB in 1 process\n" in out
+    assert "learning" not in out
+
+
+def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(machine())
+    answer = asked(capsys, "status", "--user", "alice")
+    first, second = answer["data"]
+    assert first["others"] == {"processes": 1, "held_bytes": 12 * GIB}
+    assert [one["pid"] for one in first["processes"]] == [4711]
+    assert first["verdict"]["leak"] is True
+    assert (second["verdict"], second["processes"], second["blame"]) == (None, [], [])
+    assert second["used_bytes"] == 10 * GIB
+    assert answer["untold"] == ["leak:GPU-1/4711@1000.0"]
+    assert (answer["servers"], len(answer["silences"]), len(answer["holdings"])) == ([], 1, 1)
+    assert asked(capsys, "status")["data"][0]["others"] is None
+
+
+def test_a_sum_with_an_unknown_part_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = machine().devices
+    unknown = msgspec.structs.replace(
+        first, processes=(*(first.processes or ()), LiveProcess(info=BOB, used_bytes=None))
+    )
+    world.write(machine(devices=(unknown, second)))
+    assert asked(capsys, "status", "--user", "alice")["data"][0]["others"]["held_bytes"] is None
+    assert "others hold at least 12.0 GiB in 2 processes" in shown(
+        capsys, "status", "--user", "alice"
+    )
+
+
+def test_where_the_list_is_unknown_nothing_is_said_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, second = machine().devices
+    world.write(machine(devices=(first, msgspec.structs.replace(second, processes=None))))
+    answer = asked(capsys, "status", "--user", "alice")["data"][1]
+    assert (answer["processes"], answer["others"]) == (None, None)
+
+
+def test_several_users_a_glob_and_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(machine())
+    for words in (["--user", "alice", "--user", "bob"], ["--user", "*"], ["--user", "700*",
+                  "--user", "7001", "--user", "7002"]):  # fmt: skip
+        first = asked(capsys, "status", *words)["data"][0]
+        assert [one["pid"] for one in first["processes"]] == [4711, 88]
+        assert first["others"] == {"processes": 0, "held_bytes": 0}
+
+
+def test_me_is_who_asks() -> None:
+    mine = People(["me"])
+    assert mine.has(None, os.getuid())
+    assert mine.has(asker.user())
+    assert not mine.has("somebody-else", os.getuid() + 1)
+    assert not mine.has(None)
+
+
+def test_exit_codes_are_about_these_users_only(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(machine())
+    for verb in ("status", "predict", "alerts", "zombies"):
+        shown(capsys, verb, "--exit-code", "--user", "alice", code=3)
+        shown(capsys, verb, "--exit-code", "--user", "nobody-here", code=0)
+
+
+def test_a_whole_device_is_theirs_who_are_to_blame_for_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    blame = (
+        Blame(process=ALICE.key, name="python", share=0.8, rate_bytes_per_s=8.0),
+        Blame(process=BOB.key, name="bobs", share=0.2, rate_bytes_per_s=2.0),
+    )
+    whole = world.leak(subject=Subject(device_uid=making.CARD.uid), blame=blame)
+    first, second = machine().devices
+    alert = world.firing(key="leak:GPU-1", finding=whole, subject=whole.subject, about=None)
+    world.write(
+        machine(devices=(msgspec.structs.replace(first, finding=whole), second), alerts=(alert,))
+    )
+    assert asked(capsys, "status", "--user", "alice")["data"][0]["verdict"]["leak"] is True
+    assert asked(capsys, "status", "--user", "bob")["data"][0]["verdict"] is None
+    assert len(asked(capsys, "alerts", "--user", "alice")["data"]) == 1
+    assert asked(capsys, "alerts", "--user", "bob")["data"] == []
+
+
+def test_broken_hardware_concerns_everybody_on_the_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = world.firing(
+        key="gpu:GPU-1", kind="gpu", subject=Subject(device_uid=making.CARD.uid), about=None
+    )
+    world.write(machine(alerts=(broken,)))
+    for user in ("alice", "bob"):
+        assert len(asked(capsys, "alerts", "--user", user)["data"]) == 1
+        assert "gpu:GPU-1" not in shown(capsys, "status", "--user", "carol")
+    assert asked(capsys, "alerts", "--user", "carol")["data"] == []
+
+
+def record() -> None:
+    """Write ten minutes of both users into the history."""
+    end_s = time.time() // 60 * 60 - 30.0
+    history = History.open(
+        config.state_dir(), StoreSection(min_free_mib=0, flush=Seconds(1e9)),
+        clock=lambda: end_s, monotonic=lambda: 1e6, boot_id="b",
+    )  # fmt: skip
+    for step in range(120):
+        at_s = end_s - (119 - step) * 5.0
+        uses = tuple(ProcessUse(key=info.key, used_bytes=GIB) for info in (ALICE, BOB))
+        look = DeviceReading(
+            device_uid=making.CARD.uid, used_bytes=3 * GIB, free_bytes=GIB, total_bytes=4 * GIB,
+            uses=uses,
+        )  # fmt: skip
+        one = Sample(
+            taken_at_s=at_s, taken_mono_s=at_s - end_s + 1e6, boot_id="b", readings=(look,)
+        )
+        history.record(one, [making.CARD], {info.key: info for info in (ALICE, BOB)})
+    history.flush(end_s)
+    history.close()
+
+
+def test_the_past_of_one_user(capsys: pytest.CaptureFixture[str]) -> None:
+    record()
+    rows = asked(capsys, "history", "--since", "1h", "--user", "alice")["data"][0]["rows"]
+    assert {row["user"] for row in rows} == {"alice"}
+    out = shown(capsys, "history", "--since", "1h", "--user", "alice")
+    assert "python[4711] of alice" in out
+    assert SECRET not in out
+    assert SECRET not in shown(
+        capsys, "history", "--since", "1h", "--user", "alice", "--format", "csv"
+    )
+    both = asked(capsys, "history", "--since", "1h", "--user", "*", "--pid", "88")["data"][0][
+        "rows"
+    ]
+    assert {row["pid"] for row in both} == {88}
+
+
+def test_nothing_of_a_user_in_the_past_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    record()
+    assert main(["history", "--since", "1h", "--user", "carol"]) == 1
+    assert "nothing is recorded" in capsys.readouterr().err
+
+
+def test_what_one_user_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    record()
+    world.write(machine())
+    entries = asked(capsys, "cost")["data"]
+    assert {one["user"] for one in entries} >= {"alice", "bob"}
+    answer = asked(capsys, "cost", "--user", "bob", "--by", "user")
+    assert {one["user"] for one in answer["data"]} == {"bob"}
+    assert [group["name"] for group in answer["groups"]] == ["bob"]
