@@ -151,6 +151,22 @@ def make(run: Runner, find: Callable[[str], str | None] = shutil.which) -> list[
     return [f"made the user and the group {GROUP}"]
 
 
+def make_settings(folder: Path) -> None:
+    """Make the directory of the configuration: root's, for everybody to read.
+
+    Raises
+    ------
+    ServiceError
+        When it cannot be made.
+    """
+    try:
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            folder.chmod(0o755)
+    except OSError as error:
+        raise ServiceError(_NAME, f"making {folder}", error.strerror or "impossible") from error
+
+
 def remove(run: Runner) -> list[str]:
     """Remove user and group where they are there; return what was done.
 

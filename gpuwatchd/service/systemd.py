@@ -14,6 +14,7 @@ from gpuwatchd import __version__, config, text
 from gpuwatchd.errors import ServiceError
 from gpuwatchd.model import Availability, ServiceState
 from gpuwatchd.service import account, journal, placed, removal, rivals, state, variables
+from gpuwatchd.service import linger as linger_
 from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
 from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, for_package, render
@@ -117,8 +118,7 @@ class Systemd:
             return said + self._planned(unit, files, changed, linger=linger)
         # Enabling loads the units anew, and with them what was changed beside ours.
         stale = self._ctl.show("NeedDaemonReload").get("NeedDaemonReload") == "yes"
-        made = account.make(self._run) if self._system else []
-        said = made + self._place(files, changed) + said
+        said = self._made_for_the_machine() + self._place(files, changed) + said
         self._ctl.must("enable", UNIT)
         when = "the machine starts" if self._system else "you log in"
         said.append(f"enabled: it starts when {when}")
@@ -127,7 +127,9 @@ class Systemd:
             said.append("started")
         else:
             said.append("already running")
-        return said + ([account.readers()] if self._system else self._linger(want=linger))
+        return said + (
+            [account.readers()] if self._system else linger_.advice(self._run, want=linger)
+        )
 
     def _files(
         self, unit: Path, brought: Path | None, credentials: Sequence[tuple[str, str]]
@@ -183,6 +185,12 @@ class Systemd:
         if linger and not self._system:
             plan.append(f"would run loginctl enable-linger {user_name()}")
         return plan
+
+    def _made_for_the_machine(self) -> list[str]:
+        if not self._system:
+            return []
+        account.make_settings(self._directories()[2])
+        return account.make(self._run)
 
     def _account_commands(self) -> list[list[str]]:
         return account.commands() if self._system and not account.exists() else []
@@ -250,11 +258,8 @@ class Systemd:
         said = [f"{file} is yours and stays" for file in placed.drop_ins(unit)]
         if self._system and brought is not None:
             said.append("the account belongs to the package: sudo apt purge gpuwatchd")
-        if not self._system and self._lingers():
-            said.append(
-                "you go on lingering, other services may need it; if none does:"
-                f" loginctl disable-linger {user_name()}"
-            )
+        if not self._system and linger_.on(self._run):
+            said.append(linger_.left())
         return said
 
     def start(self) -> None:
@@ -380,20 +385,3 @@ class Systemd:
     @staticmethod
     def _own_drop_in(unit: Path) -> Path:
         return Path(f"{unit}.d") / placed.CREDENTIALS
-
-    def _lingers(self) -> bool:
-        done = self._run(["loginctl", "show-user", user_name(), "--property=Linger", "--value"])
-        return done.code == 0 and done.output == "yes"
-
-    def _linger(self, *, want: bool) -> list[str]:
-        """Return what is to be said about running without a login; enable it when wanted."""
-        user = user_name()
-        if self._lingers():
-            return ["it also runs while you are logged out (linger)"]
-        if not want:
-            return [f"it stops when you log out; to keep it: loginctl enable-linger {user}"]
-        done = self._run(["loginctl", "enable-linger", user])
-        if done.code:
-            why = text.clean(done.last_line)
-            return [f"linger could not be enabled ({why}): sudo loginctl enable-linger {user}"]
-        return ["linger enabled: it also runs while you are logged out"]
