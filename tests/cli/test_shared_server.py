@@ -137,6 +137,18 @@ def test_scripts_are_told_whose_it_is(running: Others) -> None:
     assert "daemon" not in own or own["daemon"]["scope"] == "user"
 
 
+def test_doctor_finds_nothing_wrong_with_what_a_member_only_reads(running: Others) -> None:
+    found = json.loads(running.ctl(READER, "doctor", "--json").stdout)["data"]
+    mine = [one for one in found if one["name"] in {"history directory", "live directory"}]
+    assert [one["level"] for one in mine] == ["ok", "ok"]
+    assert all("its group reads it" in one["text"] for one in mine)
+    told = [one for one in found if one["name"] in {"daemon", "history"}]
+    assert {one["level"] for one in told} == {"ok"}
+    denied = json.loads(running.ctl(STRANGER, "doctor", "--json").stdout)["data"]
+    hints = [one["hint"] for one in denied if one["id"] == "daemon-denied"]
+    assert hints == [f"sudo usermod -aG gpuwatchd {STRANGER}, then log in again"]
+
+
 def test_the_plugin_answers_a_member_of_the_group(running: Others) -> None:
     done = running.ctl(READER, "check", "--mode", "daemon")
     assert (done.returncode, done.stdout.split(" - ")[0]) == (0, "GPUWATCHD OK")
@@ -207,6 +219,7 @@ def test_a_daemon_of_ones_own_comes_first(running: Others) -> None:
     with service(running, user=READER, readers="user", **dirs):
         answer = json.loads(running.ctl(READER, "status", "--json").stdout)
         assert (answer["daemon"]["scope"], answer["daemon"]["running"]) == ("user", True)
+        assert "2 daemons watch the same GPUs" in running.ctl(READER, "doctor", "--json").stdout
     assert json.loads(running.ctl(READER, "status", "--json").stdout)["daemon"]["scope"] == "system"
 
 

@@ -8,9 +8,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd import config, units
+from gpuwatchd import units
+from gpuwatchd.ctl import whose
 from gpuwatchd.ctl.checking.answer import Check, failed, ok, warning
 from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.store import modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +31,14 @@ _TRIED_BYTES = 64 * 1024
 
 def check(around: Around) -> Iterator[Check]:
     """Yield whether both directories can be used, and whether the disk has room."""
-    for name, directory in (("history", config.state_dir()), ("live", config.runtime_dir())):
-        found = _directory(f"{name} directory", directory)
+    place = whose.chosen()
+    directories = ("history", place.state_dir), ("live", place.runtime_dir)
+    if place.scope == "system":
+        yield from (_of_system(f"{name} directory", one) for name, one in directories)
+        return
+    readers = around.settings.daemon.readers
+    for name, directory in directories:
+        found = _directory(f"{name} directory", directory, readers)
         kind = file_system(directory)
         if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
             found = warning(
@@ -41,7 +49,19 @@ def check(around: Around) -> Iterator[Check]:
         yield found
         if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
             yield failed(f"disk-{why[0]}", f"{name} directory", why[1], why[2])
-    yield _room(around.settings, config.state_dir())
+    yield _room(around.settings, place.state_dir)
+
+
+def _of_system(name: str, directory: Path) -> Check:
+    """Return how a directory of the machine's own service is, which others only read."""
+    try:
+        mode = directory.stat().st_mode
+    except OSError:
+        return ok(name, f"{directory} is not there: the service of this machine does not run")
+    if mode & stat.S_IRWXO:
+        hint = f"sudo chmod 750 {directory}"
+        return warning("directory-open", name, f"everybody can look into {directory}", hint)
+    return ok(name, f"{directory}, of the service of this machine; its group reads it")
 
 
 def _existing(directory: Path) -> Path:
@@ -50,7 +70,7 @@ def _existing(directory: Path) -> Path:
     return directory
 
 
-def _directory(name: str, directory: Path) -> Check:
+def _directory(name: str, directory: Path, readers: modes.Readers = "user") -> Check:
     existing = _existing(directory)
     if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
         if existing.is_dir() and os.statvfs(existing).f_flag & os.ST_RDONLY:
@@ -64,6 +84,8 @@ def _directory(name: str, directory: Path) -> Check:
     if about.st_uid != os.geteuid():
         hint = f"sudo chown $USER {directory}"
         return warning("directory-foreign", name, f"{directory} belongs to somebody else", hint)
+    if readers == "group" and modes.is_shared(about.st_mode):
+        return ok(name, f"{directory}, read by its group")
     if stat.S_IMODE(about.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         words = f"others can look into {directory}"
         return warning("directory-open", name, words, f"chmod 700 {directory}")
@@ -164,7 +186,7 @@ def file_system(directory: Path) -> str | None:
 
 def history(_: Around) -> Iterator[Check]:
     """Yield whether the history can be read."""
-    from gpuwatchd.ctl import past, whose  # noqa: PLC0415
+    from gpuwatchd.ctl import past  # noqa: PLC0415
 
     directory = whose.state_dir()
     file = directory / past.FILE_NAME

@@ -1,0 +1,185 @@
+"""Whose state is shown: that of the environment, of one's own daemon, or of the machine's."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import places
+from gpuwatchd.ctl import main, whose
+from gpuwatchd.ctl.checking import places as checked
+from gpuwatchd.ctl.checking.answer import Around
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.errors import NotAllowed, StoreError
+from gpuwatchd.store import live
+from gpuwatchd.store.place import private_directory
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOBODY_RUNS = 2**22 + 1
+"""A pid that Linux never gives."""
+
+
+@pytest.fixture(autouse=True)
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose service has directories of the test's; the user's own are in a home."""
+    base = tmp_path / "system"
+    base.mkdir()
+    monkeypatch.setattr(places, "SYSTEM_STATE_DIR", base / "state")
+    monkeypatch.setattr(places, "SYSTEM_RUNTIME_DIR", base / "run")
+    monkeypatch.delenv("GPUWATCHD_STATE_DIR")
+    monkeypatch.delenv("GPUWATCHD_RUNTIME_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home" / "state"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "home" / "run"))
+    return base
+
+
+def serve(base: Path, **changes: object) -> None:
+    """Leave the live state of the machine's service."""
+    live.write(private_directory(base / "run", "group"), world.state(**changes))
+
+
+def scope(capsys: pytest.CaptureFixture[str]) -> str:
+    main(["status", "--json"])
+    found: str = json.loads(capsys.readouterr().out)["daemon"]["scope"]
+    return found
+
+
+def test_ones_own_daemon_comes_first(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    serve(system)
+    world.write()
+    assert scope(capsys) == "user"
+    assert whose.others_run()
+
+
+def test_the_machines_comes_before_what_a_daemon_of_ones_own_has_left(
+    system: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(system)
+    world.write(stopped=True)
+    assert scope(capsys) == "system"
+    world.write(pid=NOBODY_RUNS)
+    assert scope(capsys) == "system"
+    assert not whose.others_run()
+
+
+def test_a_pid_that_was_given_to_another_process_is_no_daemon(
+    system: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(system)
+    world.write(taken_at_s=time.time() - 90 * 86400)
+    assert scope(capsys) == "system"
+
+
+def test_the_environment_wins(
+    system: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    serve(system)
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "mine"))
+    world.write(stopped=True)
+    assert scope(capsys) == "user"
+
+
+def test_without_a_service_of_the_machine_it_is_ones_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world.write(stopped=True)
+    assert scope(capsys) == "user"
+    assert whose.refused() is None
+    assert not whose.others_run()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid":"x"}', b"\xff" * 20])
+def test_a_broken_state_of_ones_own_is_no_daemon(
+    system: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(system)
+    world.write_raw(content)
+    assert scope(capsys) == "system"
+
+
+def test_a_pipe_in_the_place_of_a_state_holds_nobody_up(system: Path) -> None:
+    serve(system)
+    config.runtime_dir().mkdir(parents=True)
+    os.mkfifo(config.runtime_dir() / live.FILE_NAME)
+    assert whose.chosen().scope == "system"
+
+
+def test_who_may_not_read_it_is_told_the_command(
+    system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(system)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(whose, "name_of", lambda _: "carol")
+    found = whose.refused()
+    assert found is not None
+    assert found[1].endswith("sudo usermod -aG gpuwatchd carol, then log in again")
+    with pytest.raises(StoreError, match="only members of its group") as caught:
+        whose.let_in()
+    assert caught.value.hint == "sudo usermod -aG gpuwatchd carol, then log in again"
+    world.write()  # with a daemon of his own he needs no other
+    assert whose.refused() is None
+
+
+def test_a_closed_service_of_the_machine_is_nobodys_business(
+    system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private_directory(system / "run", "user")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert whose.refused() is None
+    whose.let_in()
+
+
+def test_a_reader_who_writes_is_refused_before_anything_is_done(
+    system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(system)
+    private_directory(system / "state", "group")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4711)
+    done = []
+    with pytest.raises(NotAllowed, match="only its user and root"), whose.writing():
+        done.append(1)
+    assert not done
+
+
+def test_ones_own_history_is_written_as_oneself(tmp_path: Path) -> None:
+    (tmp_path / "home" / "state" / "gpuwatchd").mkdir(parents=True)
+    with whose.writing() as place:
+        assert (place.scope, place.state_dir) == ("user", config.state_dir())
+        assert os.geteuid() == os.getuid()
+
+
+@pytest.mark.parametrize(
+    ("mode", "readers", "level"),
+    [(0o750, "group", "ok"), (0o750, "user", "warning"), (0o755, "group", "warning")],
+)
+def test_doctor_knows_who_may_read(
+    mode: int, readers: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_DAEMON_READERS", readers)
+    for directory in (config.state_dir(), config.runtime_dir()):
+        directory.mkdir(parents=True)
+        directory.chmod(mode)
+    flags = Globals()
+    found = list(checked.check(Around(flags, flags.load_config())))
+    assert [one.level for one in found if "directory" in one.name] == [level, level]
+
+
+def test_doctor_says_when_everybody_can_look_into_the_machines(system: Path) -> None:
+    serve(system)
+    (system / "run").chmod(0o755)
+    flags = Globals()
+    history, state = checked.check(Around(flags, flags.load_config()))
+    assert (history.level, state.level) == ("ok", "warning")
+    assert state.hint == f"sudo chmod 750 {system / 'run'}"
