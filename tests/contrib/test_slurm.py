@@ -1,0 +1,170 @@
+"""The Slurm prolog and epilog: real shells, the real program, a pretended node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests import making
+from tests.cli import world
+from tests.conftest import ROOT, need
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.store.live import LiveProcess
+
+SLURM = ROOT / "contrib" / "slurm"
+SCRIPTS = ("prolog", "epilog", "common")
+
+
+class Node:
+    """A node whose log and controller are programs that write down what they are told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.marks = folder / "marks"
+        bin_ = folder / "bin"
+        bin_.mkdir()
+        for name in ("logger", "scontrol"):
+            program = bin_ / name
+            program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "{folder}/{name}.said"\n')
+            program.chmod(0o755)
+        self.environ = {
+            **os.environ, "SLURM_JOB_ID": "42", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_USER": "alice",
+            "SLURMD_NODENAME": "node7", "GPUWATCHD_SLURM_MARKS": str(self.marks),
+            "GPUWATCHD_SLURM_SETTINGS": str(folder / "settings"), "GPUWATCHD_SLURM_WAIT": "0",
+            "GPUWATCHCTL": str(world.PROGRAM),
+        }  # fmt: skip
+        (folder / "settings").write_text(f"PATH={bin_}:$PATH\n")
+
+    def run(self, name: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run prolog or epilog as slurmd does."""
+        return subprocess.run(
+            [SLURM / name], env={**self.environ, **environ}, capture_output=True, text=True,
+            check=False, timeout=60,
+        )  # fmt: skip
+
+    def said(self, name: str) -> str:
+        """Return what a program was told."""
+        file = self.folder / f"{name}.said"
+        return file.read_text() if file.exists() else ""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def _process(**changes: Any) -> LiveProcess:
+    process = world.process(used_gib=3)
+    return msgspec.structs.replace(process, info=msgspec.structs.replace(process.info, **changes))
+
+
+def _on_the_node(*processes: LiveProcess) -> None:
+    card, _ = world.state().devices
+    device = msgspec.structs.replace(card, processes=processes, finding=None)
+    world.write(devices=(device,), alerts=(), taken_at_s=time.time())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_they_are_clean_shell(name: str) -> None:
+    need(shutil.which("shellcheck"), "shellcheck is missing")
+    subprocess.run(["bash", "-n", SLURM / name], check=True)
+    done = subprocess.run(
+        ["shellcheck", "-x", name], cwd=SLURM, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_clean_node_is_not_spoken_of(node: Node) -> None:
+    _on_the_node()
+    for name in ("prolog", "epilog"):
+        done = node.run(name)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert node.said("logger") == ""
+
+
+def test_what_earlier_jobs_left_is_told_and_held_against_nobody(node: Node) -> None:
+    _on_the_node(_process(job=None))
+    done = node.run("prolog")
+    assert done.returncode == 0
+    assert "held before it began: GPU 0: python[4711] of alice holds 3072 MiB" in done.stdout
+    assert "job 42" in node.said("logger")
+    assert node.run("epilog", GPUWATCHD_SLURM_DRAIN="1").stdout == ""
+    assert node.said("scontrol") == ""
+    assert list(node.marks.iterdir()) == []
+
+
+def test_a_node_may_refuse_the_job_where_that_is_asked(node: Node) -> None:
+    _on_the_node(_process(job=None))
+    assert node.run("prolog", GPUWATCHD_SLURM_REFUSE="1").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "user", "blamed"),
+    [("slurm 42 batch", "alice", True), ("slurm 42.0", "bob", True), (None, "alice", True),
+     (None, "bob", False), ("slurm 43.0", "alice", False)],
+)  # fmt: skip
+def test_only_what_is_of_the_job_is_held_against_it(
+    job: str | None, user: str, blamed: bool, node: Node
+) -> None:
+    _on_the_node()
+    node.run("prolog")
+    _on_the_node(_process(job=job, user=user))
+    done = node.run("epilog", GPUWATCHD_SLURM_DRAIN="1")
+    assert done.returncode == 0
+    assert ("leaked: GPU 0: python[4711]" in done.stdout) is blamed
+    told = node.said("scontrol")
+    assert ("update NodeName=node7 State=DRAIN Reason=gpuwatchd: job 42" in told) is blamed
+
+
+def test_nothing_is_drained_unless_asked(node: Node) -> None:
+    _on_the_node(_process(job="slurm 42 batch"))
+    assert "leaked" in node.run("epilog").stdout
+    assert node.said("scontrol") == ""
+
+
+def test_the_epilog_waits_for_what_is_about_to_end(node: Node) -> None:
+    _on_the_node(_process(job="slurm 42 batch"))
+    with subprocess.Popen(
+        [SLURM / "epilog"], env={**node.environ, "GPUWATCHD_SLURM_WAIT": "20"},
+        stdout=subprocess.PIPE, text=True,
+    ) as epilog:  # fmt: skip
+        time.sleep(1)
+        _on_the_node()
+        assert epilog.communicate(timeout=30)[0] == ""
+    assert epilog.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["prolog", "epilog"])
+def test_what_cannot_be_told_fails_no_job(name: str, node: Node, tmp_path: Path) -> None:
+    strict = {"GPUWATCHD_SLURM_REFUSE": "1", "GPUWATCHD_SLURM_DRAIN": "1"}
+    hung = tmp_path / "hung"
+    hung.write_text("#!/bin/sh\nexec sleep 60\n")
+    hung.chmod(0o755)
+    began_s = time.monotonic()
+    for program, said in (("/nowhere/gpuwatchctl", "No such file"), (str(hung), "no answer")):
+        done = node.run(name, GPUWATCHCTL=program, GPUWATCHD_SLURM_LIMIT="2", **strict)
+        assert (done.returncode, said in done.stdout) == (0, True), done.stdout
+    assert time.monotonic() - began_s < 20
+    assert "old" in _with_old_state(node, name)
+    assert node.said("scontrol") == ""
+
+
+def _with_old_state(node: Node, name: str) -> str:
+    world.write(taken_at_s=time.time() - 600, started_at_s=making.CARD.index or 0.0)
+    return node.run(name).stdout
+
+
+@pytest.mark.parametrize("gpus", ["", "N/A", "GPU-x;touch planted"])
+def test_a_job_without_gpus_is_none_of_ours(gpus: str, node: Node) -> None:
+    done = node.run("prolog", SLURM_JOB_GPUS=gpus, GPUWATCHCTL="/nowhere")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert node.run("epilog", SLURM_JOB_ID="x").stdout == ""
