@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -99,24 +99,31 @@ def _readable() -> bool:
     )
 
 
-def others_run() -> bool:
-    """Say whether a daemon of the machine's own runs, besides the one that this call is about.
-
-    One whose state may not be read is taken for running: its directory goes when it stops.
-    """
-    if chosen().scope == "system" or places.runtime_dir() == places.SYSTEM_RUNTIME_DIR:
-        return False
-    return denied() or runs(places.SYSTEM_RUNTIME_DIR)
-
-
 def denied() -> bool:
     """Say whether a service of this machine runs whose state this user may not read."""
     directory = places.SYSTEM_RUNTIME_DIR
     try:
-        mode = os.stat(directory).st_mode  # noqa: PTH116 - status must start quickly
+        found = os.stat(directory)  # noqa: PTH116 - status must start quickly
     except OSError:
         return False
-    return mode & 0o050 == 0o050 and not os.access(directory, os.R_OK | os.X_OK)
+    closed = not os.access(directory, os.R_OK | os.X_OK)
+    return closed and found.st_mode & 0o050 == 0o050 and _has_processes(found.st_uid)
+
+
+def _has_processes(user: int) -> bool:
+    """Say whether a user has a process: a service that stopped leaves its directory.
+
+    True where nobody says: without /proc, and where it shows one's own processes only (hidepid).
+    """
+    try:
+        pids = [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+    except OSError:
+        return True
+    seen = set()
+    for pid in pids:
+        with suppress(OSError):  # it has ended meanwhile
+            seen.add(os.stat(f"/proc/{pid}").st_uid)  # noqa: PTH116
+    return user in seen or seen <= {os.geteuid()}
 
 
 def refused() -> tuple[str, str] | None:

@@ -57,7 +57,6 @@ def test_ones_own_daemon_comes_first(system: Path, capsys: pytest.CaptureFixture
     serve(system)
     world.write()
     assert scope(capsys) == "user"
-    assert whose.others_run()
 
 
 def test_the_machines_comes_before_what_a_daemon_of_ones_own_has_left(
@@ -68,7 +67,6 @@ def test_the_machines_comes_before_what_a_daemon_of_ones_own_has_left(
     assert scope(capsys) == "system"
     world.write(pid=NOBODY_RUNS)
     assert scope(capsys) == "system"
-    assert not whose.others_run()
 
 
 def test_a_pid_that_was_given_to_another_process_is_no_daemon(
@@ -97,7 +95,6 @@ def test_without_a_service_of_the_machine_it_is_ones_own(
     world.write(stopped=True)
     assert scope(capsys) == "user"
     assert whose.refused() is None
-    assert not whose.others_run()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid":"x"}', b"\xff" * 20])
@@ -139,6 +136,16 @@ def test_a_closed_service_of_the_machine_is_nobodys_business(
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert whose.refused() is None
     whose.let_in()
+
+
+def test_there_is_nothing_to_join_where_its_user_runs_nothing(
+    system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(system)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert whose.denied()  # these tests are a process of its user
+    monkeypatch.setattr(whose, "_has_processes", lambda _: False)
+    assert not whose.denied()
 
 
 def test_a_reader_who_writes_is_refused_before_anything_is_done(
