@@ -60,6 +60,7 @@ train: $(VENV)/dev.stamp  ## Fit how much evidence an alert needs, on the tuning
 docs: $(VENV)/dev.stamp  ## Write the reference, the man pages and the pictures from the code
 	@$(RUN) -m tests.docs.generate
 	@$(RUN) -m tests.docs.pictures
+	@$(RUN) -m tests.docs.screens
 
 site: $(VENV)/dev.stamp  ## Build the documentation as a site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .mkdocs.yml

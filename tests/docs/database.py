@@ -37,14 +37,16 @@ VIEWS = {
     "open_alerts": "alerts that are not over, with readable times",
 }
 _INTRODUCTION = f"""
-The history is one SQLite file ([where](files.md)). Its tables are plain and may be read by anything,
-also while the daemon runs; write into them by `gpuwatchctl` alone. This is version {schema.VERSION}
-(`PRAGMA user_version`), `application_id` is {schema.APPLICATION_ID:#x}. A file of an earlier version
-is copied beside itself and brought up to date when the daemon starts; columns are added, never
-renamed, within a major version of gpuwatchd.
+The history is one SQLite file ([where](files.md)). Its tables are plain and may be read by
+anything, also while the daemon runs; write into them by `gpuwatchctl` alone. This is version
+{schema.VERSION} (`PRAGMA user_version`), `application_id` is {schema.APPLICATION_ID:#x}. A file of
+an earlier version is copied beside itself and brought up to date when the daemon starts; columns
+are added, never renamed, within a major version of gpuwatchd.
 
 Units are in the names: `_ts_ms` milliseconds and `_ts_s` seconds since 1970 (UTC), `_bytes`,
-`_percent`, `_c` degrees Celsius, `_mw` milliwatts, `_mj` millijoules, `_mhz`. NULL is unknown, never 0.
+`_percent`, `_c` degrees Celsius, `_mw` milliwatts, `_mj` millijoules, `_mhz`. NULL is unknown,
+never 0.
+
 What is kept for how long: [storage](../explanation/storage.md).
 
 ```

@@ -1,6 +1,6 @@
 """What is told in each case, as text: one file of tests/pipeline/snapshots each.
 
-``python -m tests.pipeline.telling`` writes them anew, and the one that the README shows; ``...
+``python -m tests.pipeline.telling`` writes them anew, and the one that a page shows; ``...
 NAME`` prints one. Look at the difference before it is committed: these are the words that people
 read.
 """
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 FOLDER = Path(__file__).parent / "snapshots"
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "be-warned.md"
 SHOWN = "firing-process-gradual"
-"""The case that the README shows, as its mail reads."""
+"""The case that the page shows, as its mail reads."""
 _BEGIN, _END = "<!-- an alert, by `python -m tests.pipeline.telling` -->\n", "<!-- end -->\n"
 ZONE = "UTC"
 WIDTH, HEIGHT = 80, 24
@@ -348,7 +348,7 @@ def texts() -> dict[str, str]:
 
 
 def first_page(page: str) -> str:
-    """Return the README with the mail of one case as it reads now."""
+    """Return the page with the mail of one case as it reads now."""
     message = in_zone(lambda: dict(cases()))[SHOWN]
     before, _, rest = page.partition(_BEGIN)
     after = rest.partition(_END)[2]
@@ -384,7 +384,7 @@ def main() -> None:
             old.unlink()
     for name, words in found.items():
         (FOLDER / f"{name}.txt").write_text(words)
-    README.write_text(first_page(README.read_text()))
+    PAGE.write_text(first_page(PAGE.read_text()))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_a_message_reads_as_its_snapshot(name: str) -> None:
 
 
 def test_the_first_page_shows_a_message_as_it_reads() -> None:
-    page = telling.README.read_text()
+    page = telling.PAGE.read_text()
     assert telling.first_page(page) == page
     assert page.count("```\nSubject: GPU 0: python train.py[4711] of alice probably leaks") == 1
 

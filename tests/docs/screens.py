@@ -1,0 +1,244 @@
+"""Draws what the program shows: ``python -m tests.docs.screens``; ``--check`` only compares.
+
+A simulated world runs through the real pipeline at its own clock; then the real verb is called, and
+what it writes to a terminal becomes a picture. No picture is made by hand, and the same code makes
+the same picture anywhere. The picture of a mail is drawn by a browser and not compared::
+
+    python -m tests.docs.screens --message >alert.json
+    python -m tests.real.mail_picture FOLDER alert.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from unittest import mock
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from gpuwatchd import config
+from gpuwatchd.ctl import main as gpuwatchctl
+from gpuwatchd.ctl.output import width_of
+from gpuwatchd.model import Message
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.sources.simulate import SimulateSource
+from gpuwatchd.store.place import hold_lock
+from gpuwatchd.store.writer import History
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.model import Delivery
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "pictures"
+EPOCH_S = 1_795_269_600.0
+"""Saturday, 21 November 2026, 14:00 UTC: a world of some hours stays within the day."""
+TICK_S = 10.0
+COLUMNS = 96
+_ESCAPE = re.compile(r"\x1b\[([\d;]*)m")
+_CELL, _LINE, _MARGIN, _BAR = 8.4, 19.0, 16.0, 34.0
+_CLASSES = {"1": "b", "2": "d", "31": "r", "32": "g", "33": "y", "36": "c"}
+_STYLE = (
+    ".w{fill:#10161d}.t{fill:#1b2530}text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"
+    "'DejaVu Sans Mono','Liberation Mono',monospace;fill:#d5dde5;white-space:pre}"
+    ".b{font-weight:700}.d{fill:#8493a1}.r{fill:#ff7b72}.g{fill:#63c174}.y{fill:#e3b341}.c{fill:#56c2d6}"
+    ".n{fill:#8493a1;font-size:12px}"
+)
+
+
+class Shown(NamedTuple):
+    """One picture."""
+
+    scenario: str
+    minutes: float
+    """Of the world, after which one looks."""
+    argv: tuple[str, ...]
+    words: str
+    """For those who cannot see it."""
+
+
+SCREENS = {
+    "screen-status.svg": Shown(
+        "demo", 70, ("status",),
+        "gpuwatchctl status on four simulated GPUs: a gradual leak of 50 MB a minute that is full "
+        "in three hours, a web server that leaks in steps and is full in one hour, a sawtooth and "
+        "a preallocated pool that are left alone, and the two open alerts.",
+    ),
+    "screen-explain.svg": Shown(
+        "one-leak", 30, ("explain",),
+        "gpuwatchctl explain: what was judged, what the detectors say, why it is a leak, how sure "
+        "that is, when memory is full, who it is and what to do.",
+    ),
+}  # fmt: skip
+
+
+class Kept:
+    """A courier that delivers nothing and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def submit(self, delivery: Delivery) -> bool:
+        self.messages.append(delivery.message)
+        return True
+
+    def results(self) -> list[Delivery]:
+        return []
+
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        return []
+
+
+@contextlib.contextmanager
+def world(scenario: str, minutes: float, courier: Kept | None = None) -> Iterator[None]:
+    """Let a world run for so long, and stop every clock there, with its daemon's files in place."""
+    with tempfile.TemporaryDirectory(prefix="gpuwatchd-screens-") as name:
+        state, runtime = Path(name, "state"), Path(name, "run")
+        runtime.mkdir(mode=0o700)
+        source = SimulateSource(scenario, 7, 1.0, epoch_s=EPOCH_S)
+        source.advance(0.0)
+        settings = config.Config()
+        channels = ("email",) if courier is not None else ()
+        policy = msgspec.structs.replace(settings.policy, channels=channels)
+        settings = msgspec.structs.replace(settings, policy=policy)
+        changed = {
+            "GPUWATCHD_STATE_DIR": str(state), "GPUWATCHD_RUNTIME_DIR": str(runtime),
+            "GPUWATCHD_CONFIG": os.devnull, "COLUMNS": str(COLUMNS), "TZ": "UTC",
+        }  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            stack.callback(time.tzset)
+            stack.enter_context(mock.patch.dict(os.environ, changed))
+            time.tzset()
+            history = History.open(state, settings.store, clock=lambda: source.now_s)
+            stack.callback(history.close)
+            pipeline = Pipeline(
+                config=settings, sources=[source], history=history, runtime_dir=runtime,
+                courier=courier, wall=lambda: source.now_s, mono=lambda: source.elapsed_s,
+            )  # fmt: skip
+            stack.callback(pipeline.close)
+            while source.elapsed_s < minutes * 60.0:
+                pipeline.tick()
+                source.advance(TICK_S)
+            pipeline.tick()
+            stack.callback(os.close, hold_lock(runtime))
+            stack.enter_context(mock.patch("time.time", return_value=source.now_s))
+            yield
+
+
+def message() -> Message:
+    """Return the first message about a leak, as this host "lab3" would send it by mail."""
+    courier = Kept()
+    with world("demo", 75, courier):
+        found = next(one for one in courier.messages if "RTX 4090" in str(one.facts))
+    shown = msgspec.json.encode(found).decode().replace(os.uname().nodename, "lab3")
+    return msgspec.json.decode(shown, type=Message)
+
+
+def written(argv: tuple[str, ...]) -> str:
+    """Return what a verb writes to a terminal with colours."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with contextlib.redirect_stdout(stream):
+        code = gpuwatchctl([*argv, "--color", "always"])
+    stream.flush()
+    if code:
+        raise RuntimeError(f"gpuwatchctl {' '.join(argv)} ended with {code}")
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode()
+
+
+def runs(line: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (column, text, classes) of one line with colours.
+
+    Examples
+    --------
+    >>> list(runs("a \x1b[1;31mred\x1b[0m b"))
+    [(0, 'a ', ''), (2, 'red', 'b r'), (5, ' b', '')]
+    """
+    column, style, at = 0, "", 0
+    for match in [*_ESCAPE.finditer(line), None]:
+        text = line[at : match.start() if match else len(line)]
+        if text:
+            yield column, text, style
+            column += width_of(text)
+        if match:
+            codes = match[1].split(";")
+            style = " ".join(_CLASSES[code] for code in codes if code in _CLASSES)
+            at = match.end()
+
+
+def drawn(command: str, output: str, words: str) -> str:
+    """Return a terminal window that shows a command and what it wrote."""
+    lines = [f"\x1b[2m$\x1b[0m \x1b[1m{command}\x1b[0m", *output.rstrip("\n").splitlines()]
+    width = 2 * _MARGIN + COLUMNS * _CELL
+    height = _BAR + len(lines) * _LINE + _MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">',
+        f"<title>{escape(command)}</title>",
+        f"<desc>{escape(words)}</desc>",
+        f"<style>{_STYLE}</style>",
+        f'<rect class="w" width="{width:g}" height="{height:g}" rx="9"/>',
+        f'<path class="t" d="M0 26V9a9 9 0 0 1 9-9H{width - 9:g}a9 9 0 0 1 9 9v17z"/>',
+        (
+            '<circle cx="18" cy="13" r="5" fill="#ff5f57"/><circle cx="35" cy="13" r="5" '
+            'fill="#febc2e"/><circle cx="52" cy="13" r="5" fill="#28c840"/>'
+        ),
+    ]
+    for number, line in enumerate(lines):
+        y = _BAR + (number + 0.75) * _LINE
+        for column, text, style in runs(line):
+            if not text.strip():
+                continue
+            indent = len(text) - len(text.lstrip(" "))
+            shown = text.strip(" ")
+            x = _MARGIN + (column + indent) * _CELL
+            kind = f' class="{style}"' if style else ""
+            parts.append(
+                f'<text x="{x:.1f}" y="{y:.1f}" textLength="{width_of(shown) * _CELL:.1f}"'
+                f"{kind}>{escape(shown)}</text>"
+            )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def picture(name: str) -> str:
+    """Return one picture."""
+    one = SCREENS[name]
+    with world(one.scenario, one.minutes):
+        return drawn(f"gpuwatchctl {' '.join(one.argv)}", written(one.argv), one.words)
+
+
+def stale() -> list[str]:
+    """Return the pictures that differ from what the program shows."""
+    return [
+        name
+        for name in SCREENS
+        if not (FOLDER / name).is_file()
+        or (FOLDER / name).read_text(encoding="utf-8") != picture(name)
+    ]
+
+
+def main() -> int:
+    """Draw the pictures, or check them."""
+    if "--check" in sys.argv[1:]:
+        old = stale()
+        if old:
+            print(f"stale, run make docs: {', '.join(old)}", file=sys.stderr)
+        return 1 if old else 0
+    if "--message" in sys.argv[1:]:
+        sys.stdout.write(msgspec.json.encode(message()).decode())
+        return 0
+    for name in SCREENS:
+        (FOLDER / name).write_text(picture(name), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

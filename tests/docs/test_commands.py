@@ -1,0 +1,119 @@
+"""Every command that a page tells to type is there, with its flags; the README is short."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from gpuwatchd.ctl import COMMANDS, options, program
+from gpuwatchd.daemon import command as daemon_command
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+README = ROOT / "README.md"
+PAGES = [
+    README,
+    *sorted(file for file in (ROOT / "docs").rglob("*.md") if file.name != "cli.md"),
+    *sorted((ROOT / "contrib").rglob("*.md")),
+]
+_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_FENCED = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_CALL = re.compile(r"(?<![\w/.-])(?:\S*/)?(gpuwatchctl|gpuwatchd)(?= |$)([^#|&;><()\n]*)")
+_OPEN = re.compile(r"[A-Z…]|\.\.\.|\[|latest|/")
+OWN = frozenset(name for one in options.global_options() for name in one.opts) | {"-h", "--help"}
+
+
+def told(page: Path) -> str:
+    """Return what stands in code on a page, one piece a line."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [body for kind, body in _FENCED.findall(text) if kind in {"", "sh", "console"}]
+    spans = _SPAN.findall(_FENCED.sub("", text))
+    return "\n".join([*blocks, *spans]).replace("\\|", " ").replace("\\\n", " ")
+
+
+def calls(page: Path) -> list[list[str]]:
+    """Return the calls of both programs on a page, as words."""
+    found = []
+    for name, rest in _CALL.findall(told(page)):
+        try:
+            words = shlex.split(rest)
+        except ValueError:  # a quotation that goes on
+            words = rest.split()
+        found.append([name, *words])
+    return found
+
+
+def flags(command: click.Command) -> set[str]:
+    return {name for one in command.params for name in [*one.opts, *one.secondary_opts]} | OWN
+
+
+def wrong(call: list[str]) -> str:
+    """Return what is wrong with a call; "" where nothing is."""
+    name, *words = call
+    given = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+    if name == "gpuwatchd":
+        known = flags(daemon_command) | {"--version", "--help"}
+        return next((f"no flag {one}" for one in given if one not in known), "")
+    verb = next((word for word in words if not word.startswith("-")), None)
+    if verb is None:
+        return next((f"no flag {one}" for one in given if one not in OWN | {"--version"}), "")
+    if verb not in COMMANDS:
+        return "" if _OPEN.search(verb) else f"no verb {verb}"
+    command = program.load(verb)
+    known = flags(command)
+    if isinstance(command, click.Group):
+        below = [command.commands[word] for word in words if word in command.commands]
+        for child in below or command.commands.values():
+            known |= flags(child)
+    return next((f"no flag {one} of {verb}" for one in given if one not in known), "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_call_is_of_a_verb_and_its_flags(page: Path) -> None:
+    found = {" ".join(call): why for call in calls(page) if (why := wrong(call))}
+    assert found == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_target_module_and_script_is_there(page: Path) -> None:
+    text = told(page)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for named in re.findall(r"(?:^|\s)make ([a-z-]+)", text):
+        assert named in targets, named
+    for named in re.findall(r"python3? -m ((?:tests|gpuwatchd)[\w.]*)", text):
+        assert importlib.util.find_spec(named) is not None, named
+    for named in re.findall(r"(?:python3? )((?:contrib|tests|packaging)/[\w./-]+\.py)", text):
+        assert (ROOT / named).is_file(), named
+
+
+def test_the_check_sees_what_is_wrong() -> None:
+    assert wrong(["gpuwatchctl", "statsu"]) == "no verb statsu"
+    assert wrong(["gpuwatchctl", "status", "--jsno"]) == "no flag --jsno of status"
+    assert wrong(["gpuwatchd", "--onec"]) == "no flag --onec"
+    assert wrong(["gpuwatchctl", "alerts", "show", "ID"]) == ""
+    assert len(calls(README)) > 15
+
+
+def test_the_readme_is_short_and_names_no_host_of_ours() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"github.com"}
+
+
+def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
+    from gpuwatchd import config
+
+    block = next(
+        body for kind, body in _FENCED.findall(README.read_text(encoding="utf-8"))
+        if kind == "toml"
+    )  # fmt: skip
+    file = tmp_path / "config.toml"
+    file.write_text(block, encoding="utf-8")
+    assert config.load(file, environ={}).config.notify.email.to == ("me@example.org",)
