@@ -28,7 +28,7 @@ from gpuwatchd.host import Host, allocator
 from gpuwatchd.notify import outbox, secret
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.letting_go import LettingGo
-from gpuwatchd.service import process
+from gpuwatchd.service import installed, process
 from gpuwatchd.service.bell import Bell
 from gpuwatchd.service.sd_notify import Ear, watchdog_s
 from gpuwatchd.sources import chosen
@@ -129,16 +129,15 @@ class Daemon:
         self.config = self._begun = loaded.config
         self._reload = reload
         self._bell = Bell()
-        self._stop = False
-        self._reload_asked = False
+        self._stop = self._reload_asked = self._anew = False
         self._stuck_since_s: float | None = None
         self._told: set[str] = set()
         self._warnings = tuple(loaded.warnings)
-        self._anew = False
         self._socket = os.environ.pop("NOTIFY_SOCKET", "")
         self.manager = Ear(self._socket)
         self._feed_every_s = watchdog_s(os.environ) / 2
         self.chores = Chores()
+        self._code = installed.Installed()
         readers = loaded.config.daemon.readers
         self.state_dir = private_directory(config.state_dir(), readers)
         self.runtime_dir = private_directory(config.runtime_dir(), readers)
@@ -247,8 +246,10 @@ class Daemon:
         self._told = set(shapes)
         self.manager.status(text)
         self._feed()
-        # Only a new process can load a library that was replaced; once in a while, never in a loop.
-        stale = any(worker.needs_restart for worker in self.pipeline.workers.values())
+        # Only a new process can load what was replaced, a library or ourselves; never in a loop.
+        stale = self._code.replaced() or any(
+            w.needs_restart for w in self.pipeline.workers.values()
+        )
         if stale and process.may_start_anew(self.runtime_dir):
             self._anew = self._stop = True
 

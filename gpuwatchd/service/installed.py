@@ -1,0 +1,85 @@
+"""Whether another version of the program has been installed over the running one.
+
+A package manager replaces files under a running daemon and leaves it running, as it should: but the
+daemon still imports parts of itself when they are first needed, and would then mix two versions.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import gpuwatchd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SETTLED_S: Final = 60.0
+"""An installation that has not changed for this long is complete."""
+
+
+class Installed:
+    """The installation that this process was started from.
+
+    Parameters
+    ----------
+    files
+        What tells one installation from another; by default the file that holds our version, and
+        that of the virtual environment, where a package notes its own.
+    """
+
+    def __init__(self, files: Sequence[Path] | None = None) -> None:
+        usual = (Path(gpuwatchd.__file__), Path(sys.prefix) / "pyvenv.cfg")
+        self._files = tuple(usual if files is None else files)
+        self._marks = self._seen()
+        self._begun = self._content()
+
+    def replaced(self, now_s: float | None = None) -> bool:
+        """Say whether it is another one now, and complete; cheap, asked every tick.
+
+        While our own file is missing nothing is complete: an upgrade is under way, or we were
+        removed.
+
+        Parameters
+        ----------
+        now_s
+            Unix time, in seconds; by default that of the clock.
+        """
+        marks = self._seen()
+        if marks == self._marks or self._begun is None:
+            return False
+        now_s = time.time() if now_s is None else now_s
+        ages = [now_s - ctime_ns / 1e9 for _, ctime_ns in filter(None, marks)]
+        # A clock that was set back says nothing of the age.
+        if any(0 <= age_s < SETTLED_S for age_s in ages):
+            return False
+        content = self._content()
+        if content == self._begun:
+            # Written again as it was: looked into once, not every tick from now on.
+            self._marks = marks
+        return content not in {None, self._begun}
+
+    def _seen(self) -> tuple[tuple[int, int] | None, ...]:
+        """Return which file is there now, and since when (in ns), for each of them."""
+        return tuple(_mark(file) for file in self._files)
+
+    def _content(self) -> tuple[bytes | None, ...] | None:
+        content = tuple(_bytes(file) for file in self._files)
+        return content if content[0] is not None else None
+
+
+def _mark(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _bytes(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,51 @@
+"""A daemon whose program is upgraded under it goes on as the new one, in the same process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from gpuwatchd.store import live
+from tests.test_daemon import SIMULATED, environ, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The real program, told apart by a file of the test and trusted sooner to be complete.
+PROGRAM = """
+import sys
+from pathlib import Path
+from gpuwatchd.service import installed
+installed.SETTLED_S = 0.5
+real, told_by = installed.Installed, Path(sys.argv.pop(1))
+installed.Installed = lambda: real([told_by])
+from gpuwatchd.daemon import main
+main()
+"""
+
+
+def test_after_an_upgrade_it_starts_anew_once(tmp_path: Path) -> None:
+    version, log = tmp_path / "version", tmp_path / "log"
+    version.write_text("1.0.0\n")
+    argv = [sys.executable, "-c", PROGRAM, str(version), *SIMULATED]
+    with log.open("w") as stream:
+        process = subprocess.Popen(argv, env=environ(tmp_path), stderr=stream)
+    try:
+        wait_for(lambda: (state := live.read(tmp_path / "run")) and state.ticks > 2)
+        assert "starting anew" not in log.read_text()
+        version.write_text("2.0.0\n")
+        wait_for(lambda: log.read_text().count("start version=") == 2)
+        wait_for(lambda: (state := live.read(tmp_path / "run")) and state.ticks > 2)
+        assert process.poll() is None, "the same process, so that its manager keeps it"
+        assert (tmp_path / "run/gpuwatchd.lock").read_text() == f"{process.pid}\n"
+        # Another one so soon would be a loop.
+        version.write_text("3.0.0\n")
+        state = live.read(tmp_path / "run")
+        assert state is not None
+        ticks = state.ticks
+        wait_for(lambda: (state := live.read(tmp_path / "run")) and state.ticks > ticks + 6)
+        assert log.read_text().count("starting anew") == 1
+    finally:
+        process.kill()
+        process.wait(10)
