@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import project
+from debian import legal
 
 PACKAGE = "gpuwatchd"
 HERE = Path(__file__).resolve().parent
@@ -29,7 +30,9 @@ NOT_NEEDED = ("tests", "test", "_pyinstaller", "__pycache__")
 """Folders of libraries that no program of ours loads."""
 DROPPED = {".pyi", ".a", ".lib", ".h", ".c", ".pyx", ".pxd", ".f", ".f90"}
 """Suffixes of files that are for building and checking only."""
-NOT_OURS = ("pip", "bin", "share", "example.py")
+TESTS_ONLY = re.compile(r"_\w+_tests\..*\.so$|py\.typed$")
+"""Extension modules that the tests of numpy load; and a mark for type checkers."""
+NOT_OURS = ("pip", "pip-*.dist-info", "bin", "share", "example.py")
 """What a library asks for or brings and does not use when we use it."""
 PROGRAMS = {"gpuwatchd": "gpuwatchd.daemon", "gpuwatchctl": "gpuwatchd.ctl"}
 
@@ -103,12 +106,10 @@ def control(suite: Suite) -> str:
 
 def clean(site: Path) -> None:
     """Remove what no program of ours loads from the libraries."""
-    for name in NOT_OURS:
-        _remove(site / name)
-    for folder in [*site.glob("pip-*.dist-info"), *_folders(site)]:
+    for folder in _folders(site):
         _remove(folder)
     for file in site.rglob("*"):
-        if file.is_file() and (file.suffix in DROPPED or file.name == "py.typed"):
+        if file.is_file() and (file.suffix in DROPPED or TESTS_ONLY.match(file.name)):
             file.unlink()
     for info in site.glob("*.dist-info"):
         # Nothing is to uninstall or change what dpkg looks after.
@@ -210,6 +211,10 @@ def manuals_and_completions(root: Path, top: Path) -> None:
 def lay_out(top: Path, suite: Suite, site: Path, python: str, into: Path) -> None:
     """Make the source tree of the package."""
     root, debian = into / "root", into / "debian"
+    for name in NOT_OURS:
+        for path in site.glob(name):
+            _remove(path)
+    terms = legal.copyright_file(site, PACKAGE, LIB)
     clean(site)
     settings_and_units(root, python, site)
     manuals_and_completions(root, top)
@@ -224,7 +229,7 @@ def lay_out(top: Path, suite: Suite, site: Path, python: str, into: Path) -> Non
         shutil.copy(file, copy)
     put(debian, "control", control(suite))
     put(debian, "changelog", changelog(top, suite))
-    put(debian, "copyright", (top / "LICENSE").read_text(encoding="utf-8"))
+    put(debian, "copyright", terms)
     shutil.copy(top / "CHANGELOG.md", into / "CHANGELOG.md")
 
 
