@@ -34,7 +34,8 @@ def fill(directory: Path) -> None:
     live.write(directory, state())
     release.ask(directory, 60.0, 1000.0)
     os.close(hold_lock(directory))
-    os.close(os.open(directory / "popups.json", os.O_CREAT | os.O_WRONLY, 0o600))
+    for name in ("popups.json", "smtp-password"):
+        os.close(os.open(directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
     history = opened(directory)
     history.record(sample(T0), CARDS, KNOWN)
     history.flush(T0)
@@ -47,7 +48,7 @@ def fill(directory: Path) -> None:
 
 READ = {"state.json", "release.json", "history.db", "history.db-wal", "history.db-shm",
         "history.db.bak-v1"}  # fmt: skip
-CLOSED = {"gpuwatchd.lock", "popups.json"}
+CLOSED = {"gpuwatchd.lock", "popups.json", "smtp-password"}
 
 
 def test_a_group_reads_state_and_history_and_writes_nothing(tmp_path: Path) -> None:
