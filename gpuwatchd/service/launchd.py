@@ -219,8 +219,7 @@ class Launchd:
         if dry_run:
             plan = [f"would run launchctl bootout {self._target}"] if loaded else []
             plan += [f"would remove {self._file}"] if self._file.exists() else []
-            plan += [f"would remove {path} with all that is in it" for path in gone]
-            return plan + removal.left(kept)
+            return plan + removal.planned(gone, kept, "")
         holder = rivals.lock_holder(config.runtime_dir(self._environ))
         if purge and holder is not None and not loaded:
             hand = rivals.by_hand(holder, "gpuwatchctl service uninstall --purge --yes")

@@ -76,6 +76,12 @@ def remove(paths: Iterable[Path]) -> list[str]:
     return said
 
 
+def planned(gone: Iterable[Path], kept: Iterable[Path], group: str) -> list[str]:
+    """Return what would be done: directories, and a user with its group where one is named."""
+    plan = [f"would remove {path} with all that is in it" for path in gone]
+    return plan + ([f"would remove the user and the group {group}"] if group else []) + left(kept)
+
+
 def left(paths: Iterable[Path]) -> list[str]:
     """Return what is said of directories that are not surely ours."""
     return [f"{path} may hold other files, too: remove it yourself" for path in paths]

@@ -63,7 +63,7 @@ class Systemd:
 
     def probe(self) -> Availability:
         """Say whether the manager can be reached."""
-        if shutil.which("systemctl", path=self._environ.get("PATH")) is None:
+        if self._find("systemctl") is None:
             return Availability(ok=False, reason="systemctl is not here")
         why = self._ctl.unreachable()
         if why:
@@ -190,10 +190,13 @@ class Systemd:
         if not self._system:
             return []
         account.make_settings(self._directories()[2])
-        return account.make(self._run)
+        return account.make(self._run, self._find)
+
+    def _find(self, program: str) -> str | None:
+        return shutil.which(program, path=self._environ.get("PATH"))
 
     def _account_commands(self) -> list[list[str]]:
-        return account.commands() if self._system and not account.exists() else []
+        return account.commands(self._find) if self._system and not account.exists() else []
 
     def uninstall(self, *, dry_run: bool, purge: bool = False) -> list[str]:
         """Stop, disable and remove the unit; history and configuration stay unless purged.
@@ -209,12 +212,18 @@ class Systemd:
         files = [unit] if unit.exists() and placed.ours(unit) else []
         files += [one for one in [self._own_drop_in(unit)] if one.exists() and placed.ours(one)]
         before = self.status()
-        known = bool(files) or before.state != "not-installed"
-        gone, kept = removal.plan(self._directories()) if purge else ([], [])
+        # A package's unit that neither runs nor is enabled is as good as none.
+        idle = brought is not None and before.state == "stopped" and before.enabled is False
+        known = bool(files) or (before.state != "not-installed" and not idle)
+        # The configuration of the machine goes with the package that brought it.
+        places = self._directories()[: 2 if self._system and brought else None]
+        gone, kept = removal.plan(places) if purge else ([], [])
         if not known and not gone and not kept:
             return ["not installed"]
         if dry_run:
-            return self._planned_removal(files, gone, kept, known=known, purge=purge)
+            plan = self._planned_removal(files) if known else ["not installed"]
+            own_account = purge and self._system and brought is None and account.exists()
+            return plan + removal.planned(gone, kept, account.GROUP if own_account else "")
         if purge and before.pid is None:
             self._refuse_purge()
         said = self._remove_unit(files, brought) if known else ["not installed"]
@@ -240,24 +249,19 @@ class Systemd:
             said.append(f"{brought} belongs to a package, which removes it")
         return said
 
-    def _planned_removal(
-        self, files: list[Path], gone: list[Path], kept: list[Path], *, known: bool, purge: bool
-    ) -> list[str]:
+    def _planned_removal(self, files: list[Path]) -> list[str]:
         shown = self._ctl.shown.removeprefix("sudo ")
-        plan = [f"would run {shown} disable --now {UNIT}"] if known else ["not installed"]
-        plan += [f"would remove {file}" for file in files]
-        if known:
-            plan.append(f"would run {shown} daemon-reload")
-        plan += [f"would remove {path} with all that is in it" for path in gone]
-        if purge and self._system and account.exists():
-            plan.append(f"would remove the user and the group {account.GROUP}")
-        return plan + removal.left(kept)
+        return [
+            f"would run {shown} disable --now {UNIT}",
+            *(f"would remove {file}" for file in files),
+            f"would run {shown} daemon-reload",
+        ]
 
     def _lasting(self, unit: Path, brought: Path | None) -> list[str]:
         """Return what an uninstalled service leaves behind, and how that goes."""
         said = [f"{file} is yours and stays" for file in placed.drop_ins(unit)]
         if self._system and brought is not None:
-            said.append("the account belongs to the package: sudo apt purge gpuwatchd")
+            said.append("account and configuration go with the package: sudo apt purge gpuwatchd")
         if not self._system and linger_.on(self._run):
             said.append(linger_.left())
         return said

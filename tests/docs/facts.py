@@ -12,7 +12,8 @@ EXIT_CODES: list[Row] = [
     ("1", "failed: no GPU readable, no data for the period, delivery failed"),
     ("2", "usage, also the bare command without a verb"),
     ("3", ("findings: `analyze` always; `status`, `predict` and `zombies` with `--exit-code`;"
-          " `doctor` with warnings only; `service status` not running")),
+          " `doctor` with warnings only; `service status` as systemctl: not running")),
+    ("4", "`service status` as systemctl: there is no such service"),
     ("5", "bad input: a log that cannot be read or has no memory column, a configuration error"),
     ("0-3", "`check` alone: OK, WARNING, CRITICAL, UNKNOWN; a wrong flag is UNKNOWN, too"),
     ("130", "interrupted (Ctrl-C)"),
@@ -71,7 +72,7 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("INVOCATION_ID", "set: a service manager has started it"),
         ("KUBERNETES_SERVICE_HOST", "set: it runs in a pod"),
         ("container", "set: it runs in a container of that kind"),
-        ("JOURNAL_STREAM", "set: the journal adds the time, the log does not"),
+        ("JOURNAL_STREAM", "names standard error: the journal keeps time and level of a line"),
     ],
     "Given to others": [
         ("GPUWATCHD_ALERT_*", "facts of an alert, for the program of the command channel"),

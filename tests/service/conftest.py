@@ -59,7 +59,16 @@ class Tools:
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         self.bin.mkdir()
-        for name in ("systemctl", "loginctl", "journalctl", "launchctl"):
+        for name in (
+            "systemctl",
+            "loginctl",
+            "journalctl",
+            "launchctl",
+            "systemd-sysusers",
+            "userdel",
+            "groupdel",
+            "useradd",
+        ):
             script = self.bin / name
             script.write_text(_FAKE.format(folder=shlex.quote(str(folder))))
             script.chmod(0o755)
