@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "service": "gpuwatchd.ctl.service:command",
     "demo": "gpuwatchd.ctl.demo:command",
     "docs": "gpuwatchd.ctl.docs:command",
+    "schema": "gpuwatchd.ctl.schema:command",
     "completion": "gpuwatchd.ctl.completion:command",
 }
 

@@ -293,6 +293,7 @@ def _case_json(case: Case) -> dict[str, Any]:
     return {
         "title": case.title,
         "pid": None if process is None else process.pid,
+        "started_at": None if process is None else units.instant(process.started_at_s),
         "pattern": case.pattern,
         "watch_at": units.instant(case.watch_at_s),
         "alert_at": units.instant(case.alert_at_s),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ports import Notifier
 
-_STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not usable": "yellow"}
+_STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not-usable": "yellow"}
 
 
 _CHANNELS = click.argument(
@@ -92,7 +92,7 @@ def _row(name: str, result: str, detail: str, hint: str = "", page: str = "") ->
 
 def _probe(name: str, notifier: Notifier) -> dict[str, Any]:
     found = notifier.probe()
-    return _row(name, "usable" if found.ok else "not usable", found.reason, found.hint)
+    return _row(name, "usable" if found.ok else "not-usable", found.reason, found.hint)
 
 
 def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
@@ -112,7 +112,8 @@ def _tell(flags: Globals, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         detail = row["detail"]
         used = " (in use)" if row.get("in_use") else ""
-        words = [(row["result"] + used, _STYLES[row["result"]]), detail]
+        result = row["result"].replace("-", " ")
+        words = [(result + used, _STYLES[row["result"]]), detail]
         out.flow(words, first=f"{row['channel']:<9}", rest=" " * 9)
         if row["hint"]:
             out.flow([(f"hint: {row['hint']}", "dim")], first=" " * 9, rest=" " * 9)

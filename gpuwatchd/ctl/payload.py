@@ -9,7 +9,7 @@ from gpuwatchd.ctl import arrivals, envelope
 from gpuwatchd.ctl.envelope import finite, maybe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpuwatchd.ctl.look import View
     from gpuwatchd.model import (
@@ -51,7 +51,7 @@ def device_json(device: Device) -> dict[str, Any]:
     return {
         **envelope.device_json(device),
         "vendor": text.clean(device.vendor),
-        "source": text.clean(device.source),
+        "source": text.clean(device.source) or None,
         "memory_kind": device.memory_kind,
         "parent_uid": maybe(device.parent_uid),
         "pci_bus": maybe(device.pci_bus),
@@ -117,6 +117,7 @@ def blame_json(blame: Iterable[Blame]) -> list[dict[str, Any]]:
     return [
         {
             "pid": None if one.process is None else one.process.pid,
+            "started_at": None if one.process is None else units.instant(one.process.started_at_s),
             "name": text.clean(one.name),
             "share": finite(one.share),
             "rate_bytes_per_s": finite(one.rate_bytes_per_s),
@@ -186,16 +187,17 @@ def holding_json(holding: Holding) -> dict[str, Any]:
     }
 
 
-def server_json(server: ServerReading) -> dict[str, Any]:
-    """Return what a serving engine says of itself."""
+def server_json(server: ServerReading, started: Mapping[int, str | None]) -> dict[str, Any]:
+    """Return what a serving engine says of itself; ``started`` is pid -> start of processes."""
     models = server.models
     return {
         "kind": text.clean(server.kind),
         "url": text.clean(server.url),
         "at": units.instant(server.at_s),
         "pid": server.pid,
+        "started_at": None if server.pid is None else started.get(server.pid),
         "ok": server.ok,
-        "why": text.clean(server.why),
+        "why": text.clean(server.why) or None,
         "models": None
         if models is None
         else [
@@ -216,9 +218,14 @@ def server_json(server: ServerReading) -> dict[str, Any]:
 
 def beside(view: View) -> dict[str, Any]:
     """Return what ``status`` answers beside its devices."""
+    started = {
+        one.info.key.pid: units.instant(one.info.key.started_at_s)
+        for item in view.devices
+        for one in item.processes or ()
+    }
     return {
         "holdings": [holding_json(holding) for holding in view.holdings],
-        "servers": [server_json(server) for server in view.servers],
+        "servers": [server_json(server, started) for server in view.servers],
         "channels": [channel_json(channel) for channel in view.channels],
         "untold": [text.clean(key) for key in view.untold],
         "lost": [lost_json(one) for one in view.lost],

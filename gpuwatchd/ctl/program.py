@@ -38,6 +38,7 @@ class Verbs(click.Group):
             raise GpuwatchdError(
                 f"the verb {cmd_name} cannot be loaded: {error}",
                 hint="reinstall gpuwatchd; the other verbs work",
+                page="errors#installation",
             ) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

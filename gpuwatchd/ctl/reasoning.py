@@ -134,7 +134,7 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
         "verdict": payload.verdict_json(case.finding),
         "blame": payload.blame_json(() if case.finding is None else case.finding.blame),
         "ledger": payload.ledger_json(case.item.ledger),
-        "looked_at": _looked(case),
+        "measured": _looked(case),
         "signals": [_signal(one) for one in _signals(case)],
         "levels": {
             "watch_confidence": min(WATCH_CONFIDENCE, section.confidence_threshold),
@@ -151,7 +151,7 @@ def as_json(case: Case, parts: list[Section], todo: list[Step]) -> dict[str, Any
             "confirmations": case.alert.confirmations,
             "alert_confirmations": case.alert.alert_confirmations,
             "notices": case.alert.notices,
-            "held_back": text.clean(case.alert.held_back),
+            "held_back": text.clean(case.alert.held_back) or None,
             "deliveries": [_delivery(one) for one in case.deliveries],
         },
         "hardware": {

@@ -67,13 +67,13 @@ def _command(flags: Globals, place: whose.Place, duration: float, *, wait: bool,
     request = requests.ask(directory, duration, now_s)
     heard = bell.ring(directory)
     until = units.clock(request.until_at_s, now_s=now_s, seconds=True)
-    data: dict[str, Any] = {"until": units.instant(request.until_at_s), "daemon": None}
+    data: dict[str, Any] = {"until_at": units.instant(request.until_at_s), "daemon": None}
     if state is None or not running:
         words = (
             f"no daemon runs: nothing of gpuwatchd holds a GPU; one that starts waits until {until}"
         )
         return _say(flags, {**data, "released": True, "open_files": None}, words)
-    data["daemon"] = state.pid
+    data["daemon"] = {"pid": state.pid, "started_at": units.instant(state.started_at_s)}
     if not wait:
         words, doubt = _asked(state, until, heard=heard)
         return _say(flags, {**data, "released": None, "open_files": None}, words, doubt)
@@ -92,7 +92,7 @@ def _end(flags: Globals, directory: Path, *, running: bool) -> int:
         words = "the daemon takes the GPUs back"
     else:
         words = "the request is taken back; no daemon runs"
-    return _say(flags, {"until": None, "released": False, "was_released": was}, words)
+    return _say(flags, {"until_at": None, "released": False, "was_released": was}, words)
 
 
 def _asked(state: LiveState, until: str, *, heard: bool) -> tuple[str, str]:

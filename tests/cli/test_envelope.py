@@ -27,7 +27,7 @@ DEVICE = {
     "unattributed_bytes", "util_pct", "temp_c", "power_w", "memory_api", "throttle", "ecc_errors",
     "retired_pages",
     "ledger", "events", "faults", "verdict", "blame", "processes", "processes_age_s",
-    "processes_reason",
+    "processes_reason", "others",
 }  # fmt: skip
 PROCESS = {
     "pid", "started_at", "name", "argv", "user", "uid", "state", "foreign", "parents",
@@ -82,13 +82,13 @@ def test_devices_have_the_shape_of_the_contract(
     assert set(answer) == HEAD | {"holdings", "servers", "channels", "untold", "lost", "silences"}
     assert (answer["verb"], answer["source"]) == (verb, "state-file")
     assert set(answer["daemon"]) == {
-        "running", "pid", "version", "started_at", "last_sample_at", "problems",
+        "running", "scope", "pid", "version", "started_at", "last_sample_at", "problems",
     }  # fmt: skip
     leaking, calm = answer["data"]
     assert set(leaking) == set(calm) == DEVICE
     assert leaking["device"] == {
         "uid": "GPU-1", "index": 0, "name": "NVIDIA A100", "memory_total_bytes": 80 * world.GIB,
-        "vendor": "nvidia", "source": "", "memory_kind": "dedicated", "parent_uid": None,
+        "vendor": "nvidia", "source": None, "memory_kind": "dedicated", "parent_uid": None,
         "pci_bus": None,
     }  # fmt: skip
     assert set(leaking["verdict"]) == VERDICT

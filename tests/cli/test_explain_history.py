@@ -65,9 +65,9 @@ def test_its_numbers_are_those_of_predict(capsys: pytest.CaptureFixture[str]) ->
     data = asked(capsys)["data"]
     for name in ("pattern", "confidence", "rate_bytes_per_s", "eta", "onset_at", "reason"):
         assert data["verdict"][name] == predicted[name]
-    assert data["looked_at"]["samples"] == POINTS
-    assert data["looked_at"]["confidence"] == pytest.approx(predicted["confidence"])
-    assert data["looked_at"]["growth_bytes"] == pytest.approx(4 * MIB * 3585, rel=0.05)
+    assert data["measured"]["samples"] == POINTS
+    assert data["measured"]["confidence"] == pytest.approx(predicted["confidence"])
+    assert data["measured"]["growth_bytes"] == pytest.approx(4 * MIB * 3585, rel=0.05)
     assert [one["detector"] for one in data["signals"]] == ["trend"]
     assert data["signals"][0]["facts"]["r_squared"] > 0.99
     assert data["levels"]["alert_confidence"] == 0.75
@@ -216,7 +216,7 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
     assert (data["on_host"], data["verdict"]["pattern"]) == (True, "gradual")
     assert data["verdict"]["rate_bytes_per_s"] == pytest.approx(MIB, rel=0.05)
     assert data["verdict"]["reason"].startswith("host memory grows")
-    assert data["looked_at"]["samples"] == POINTS
+    assert data["measured"]["samples"] == POINTS
     assert data["process"]["verdict"]["pattern"] == "stable"
     told = explained(capsys)
     assert "anonymous memory and swap of python train.py[4711] of alice on the host" in told

@@ -131,7 +131,7 @@ def test_json_says_until_when(run: Callable[..., tuple[int, str, str]]) -> None:
     assert code == 0
     assert data["released"] is True
     assert data["daemon"] is None
-    assert data["until"].endswith("Z")
+    assert data["until_at"].endswith("Z")
 
 
 def test_what_a_process_has_open_of_the_driver(tmp_path: Path) -> None:

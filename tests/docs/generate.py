@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -19,7 +20,7 @@ from gpuwatchd.detect import DETECTORS
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.sources import SOURCES
 from gpuwatchd.sources.formats import FORMATS
-from tests.docs import database, errors_page, facts, manpages
+from tests.docs import database, errors_page, facts, manpages, schemas_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,6 +167,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/tables.md": tables,
     "reference/errors.md": lambda: _marked(errors_page.page()),
     "reference/database.md": lambda: _marked(database.page()),
+    "reference/json.md": lambda: _marked(schemas_page.page()),
+    **{
+        f"../gpuwatchd/schemas/{name}.json": functools.partial(schemas_page.written, name)
+        for name in schemas_page.NAMES
+    },
     "reference/exit-codes.md": lambda: _marked(facts.exit_codes()),
     "reference/environment.md": lambda: _marked(facts.environment()),
     "reference/files.md": lambda: _marked(facts.files()),

@@ -1,0 +1,40 @@
+"""Whether an answer is of the shape that is written down for it: every key, and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpuwatchd.ctl import shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def strictly(content: bytes, kinds: Sequence[type[msgspec.Struct]]) -> list[str]:
+    """Return why a JSON text is of none of these shapes; nothing when it is of one."""
+    why = []
+    for kind in kinds:
+        try:
+            msgspec.json.decode(content, type=kind)
+        except msgspec.ValidationError as error:
+            why.append(f"{kind.__name__}: {error}")
+        else:
+            return []
+    return why
+
+
+def kinds_of(said: dict[str, Any]) -> Sequence[type[msgspec.Struct]]:
+    """Return the shapes that an emitted object may have."""
+    if "verb" not in said:
+        return shapes.OTHERS["history-ndjson"]
+    if "data" not in said:
+        return shapes.OTHERS["error"]
+    return shapes.ANSWERS[said["verb"]]
+
+
+def must_fit(said: dict[str, Any]) -> None:
+    """Fail where an emitted object is not of its shape."""
+    why = strictly(msgspec.json.encode(said), kinds_of(said))
+    assert not why, f"gpuwatchctl {said.get('verb')} --json: {'; '.join(why)}"

@@ -1,0 +1,297 @@
+"""What every verb answers, validated with the schema that is shipped and with its strict shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.ctl import COMMANDS, main, service, shapes
+from gpuwatchd.ctl.shapes import about, base, kept, own, seen, told
+from gpuwatchd.model import DeviceReading, Event, Message, ServiceState
+from gpuwatchd.notify import command as hook
+from gpuwatchd.store.live import LiveDevice
+from tests import making
+from tests.act.children import job
+from tests.cli import recorded, shaped, world
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIB = making.GIB
+CSV = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n" + "".join(
+    f"2026/03/01 10:{at // 60:02}:{at % 60:02}.000, 0, GPU-7, NVIDIA A100, {900 + 9 * at} MiB,"
+    " 81920 MiB\n"
+    for at in range(0, 3600, 10)
+)
+"""Line -> what it answers. In this order: some leave what the next ones list."""
+LINES: list[tuple[str, type[msgspec.Struct]]] = [
+    ("status", seen.Status),
+    ("status --user alice", seen.Status),
+    ("watch -n 1", seen.Watch),
+    ("predict", seen.Predict),
+    ("explain 4711", seen.Explain),
+    ("explain GPU-2", seen.Explain),
+    ("zombies", seen.Zombies),
+    ("history", kept.History),
+    ("history --events", kept.History),
+    ("history --since 2h --pid 4711", kept.HistoryOfProcesses),
+    ("history --sql", kept.HistoryQueries),
+    ("history --format ndjson --bucket 30m", kept.DeviceRow),
+    ("history --format ndjson --since 2h --bucket 30m --pid 4711", kept.ProcessRow),
+    ("history --format ndjson --events", kept.EventRow),
+    ("alerts", told.Alerts),
+    ("alerts show 4711", told.AlertShown),
+    ("snooze 4711 1h --why tests", told.Snooze),
+    ("snooze --user bob --gpu 0 8h", told.Snooze),
+    ("status", seen.Status),
+    ("alerts", told.Alerts),
+    ("snooze list", told.Snooze),
+    ("snooze clear --all", told.Snooze),
+    ("feedback 4711 leak", told.Feedback),
+    ("alerts show 4711", told.AlertShown),
+    ("feedback list", told.Feedback),
+    ("feedback undo 4711", told.Feedback),
+    ("cost", kept.Cost),
+    ("cost --by user", kept.Cost),
+    ("checkpointed {self}", own.Checkpointed),
+    ("ask-checkpoint {job}", own.AskCheckpoint),
+    ("ask-checkpoint {job} --yes", own.AskCheckpoint),
+    ("analyze {csv}", kept.Analyze),
+    ("analyze {empty}", kept.Analyze),
+    ("backtest --since 2h", kept.Backtest),
+    ("doctor config prices", own.Doctor),
+    ("config path", own.ConfigPath),
+    ("config print", own.ConfigPrint),
+    ("--config {new} config init", own.ConfigInit),
+    ("config validate {new}", own.ConfigValidate),
+    ("policy show", told.PolicyShown),
+    ("policy test", told.PolicyTested),
+    ("policy test --example", told.PolicyTested),
+    ("notify list", told.Notify),
+    ("notify test command --dry-run", told.Notify),
+    ("notify test command", told.Notify),
+    ("notify digest --dry-run", told.NotifyDigest),
+    ("check", own.Check),
+    ("check --mode used -w 50 -c 99", own.Check),
+    ("service print --system", own.ServicePrint),
+    ("service install --dry-run", own.ServiceDone),
+    ("service status", own.ServiceStatus),
+    ("completion zsh", about.Completion),
+    ("docs errors#no-gpu", about.PageShown),
+    ("docs --list", about.Pages),
+    ("docs --search leak", about.PagesFound),
+    ("schema", about.Schemas),
+    ("status --gpu 77", base.Failure),
+    ("status --frobnicate", base.Failure),
+    ("check --frobnicate", base.Failure),
+    ("nonsense", base.Failure),
+]
+ELSEWHERE = {own.Release, about.DemoBegins, about.DemoGoesOn, about.DemoEnds, shapes.CommandInput}
+
+
+def _rich() -> None:
+    """Write a history and a live state with everything in it that an answer can hold."""
+    recorded.record("gradual", host=lambda t: GIB + t * making.MIB)
+    first, second = world.odd().devices
+    piece = LiveDevice(
+        device=msgspec.structs.replace(
+            making.CARD, uid="MIG-1", index=0, parent_uid=making.CARD.uid, parent_index=0
+        ),
+        reading=world.reading("MIG-1", 4),
+        processes=(),
+    )
+    hung = msgspec.structs.replace(
+        second,
+        device=msgspec.structs.replace(world.SECOND, uid="GPU-3", index=2),
+        reading=DeviceReading(
+            device_uid="GPU-3", used_bytes=None, free_bytes=None, total_bytes=None, state="hung"
+        ),
+        events=(Event(at_s=time.time() - 9, kind="gpu-hung", text="no answer"),),
+    )
+    finding = making.finding(judged_at_s=time.time())
+    first = msgspec.structs.replace(first, finding=finding)
+    odd = world.odd()
+    world.write(
+        msgspec.structs.replace(odd, devices=(first, second, piece, hung), problems=("a problem",))
+    )
+
+
+def _schema(name: str) -> dict[str, Any]:
+    file = resources.files("gpuwatchd") / "schemas" / f"{name}.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _name_of(said: dict[str, Any]) -> str:
+    if "verb" not in said:
+        return "history-ndjson"
+    return said["verb"] if said["verb"] in shapes.ANSWERS else "error"
+
+
+def _wrong(said: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
+    """Return what is wrong with one answer."""
+    validator = jsonschema.Draft202012Validator(
+        _schema(_name_of(said)), format_checker=jsonschema.FormatChecker()
+    )
+    found = [error.message[:200] for error in validator.iter_errors(said)]
+    return found + shaped.strictly(json.dumps(said).encode(), [kind])
+
+
+def test_every_verb_answers_as_its_schema_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _rich()
+    monkeypatch.setenv("GPUWATCHD_ACT_CHECKPOINT", "signal")
+    monkeypatch.setenv("GPUWATCHD_NOTIFY_COMMAND_ARGV", '["/nonexistent/program"]')
+    monkeypatch.setattr(service, "_running_manager", lambda **_: _Manager())
+    log, empty = tmp_path / "log.csv", tmp_path / "empty.csv"
+    log.write_text(CSV)
+    empty.write_text("")
+    wrong, answered = [], set()
+    with job(tmp_path / "saved") as process:
+        places = {
+            "self": os.getpid(), "job": process.pid, "csv": log, "empty": empty,
+            "new": tmp_path / "new.toml",
+        }  # fmt: skip
+        for line, kind in LINES:
+            words = line.format(**places).split()
+            main(words if "ndjson" in words else [*words, "--json"])
+            shown = capsys.readouterr()
+            out = shown.out.splitlines()
+            assert out, f"{line}: {shown.err}"
+            answered.add(kind)
+            for one in out:
+                wrong += [f"{line}: {why}" for why in _wrong(json.loads(one), kind)]
+    assert not wrong, "\n".join(wrong)
+    every = {kind for kinds in (shapes.ANSWERS | shapes.OTHERS).values() for kind in kinds}
+    assert every == answered | ELSEWHERE
+
+
+class _Manager:
+    name = "systemd"
+
+    def status(self) -> ServiceState:
+        return ServiceState(state="running", text="running", pid=9, since_at_s=time.time())
+
+
+@pytest.mark.parametrize("words", [["--for", "1m"], ["--end"]])
+def test_release_answers_also_where_no_daemon_runs(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["release", *words, "--json"]) == 0
+    assert _wrong(json.loads(capsys.readouterr().out), own.Release) == []
+
+
+def test_the_demo_answers_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["demo", "--speed", "1e9", "--duration", "30m", "--no-notify", "--json"]
+    assert main(line) == 0
+    first, *events, last = map(json.loads, capsys.readouterr().out.splitlines())
+    wrong = _wrong(first, about.DemoBegins) + _wrong(last, about.DemoEnds)
+    assert not wrong + [why for one in events for why in _wrong(one, about.DemoGoesOn)]
+    assert events
+
+
+@pytest.mark.parametrize("finding", [None, making.finding()])
+def test_a_program_of_the_command_channel_reads_what_is_written_down(finding: Any) -> None:
+    message = Message(
+        id="x@gpuwatchd", notice="firing", severity="warning", subject="s", body="b",
+        facts={"GPU": "0"}, finding=finding, also=("k",),
+    )  # fmt: skip
+    content = hook.payload(message)
+    said = json.loads(content)
+    jsonschema.Draft202012Validator(_schema("command")).validate(said)
+    again = json.loads(msgspec.json.encode(msgspec.json.decode(content, type=shapes.CommandInput)))
+    assert again["message"].pop("finding") is None
+    assert again == said
+
+
+def test_a_key_too_many_and_a_key_too_few_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write()
+    main(["status", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert _wrong(said, seen.Status) == []
+    del said["data"][0]["used_bytes"]
+    assert len(_wrong(said, seen.Status)) == 2
+    said["data"][0]["used_bytes"] = 1
+    said["data"][0]["mood"] = "good"
+    # A reader must take it; a test must not.
+    (why,) = _wrong(said, seen.Status)
+    assert "mood" in why
+    said["data"][0].pop("mood")
+    said["data"][0]["used_bytes"] = -1
+    assert len(_wrong(said, seen.Status)) == 2
+
+
+@pytest.mark.parametrize("name", [*shapes.ANSWERS, *shapes.OTHERS])
+def test_a_schema_is_one(name: str) -> None:
+    schema = _schema(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == f"gpuwatchd:{name}:{shapes.VERSION}"
+    assert main(["schema", name]) == 0
+
+
+def test_every_verb_has_a_schema() -> None:
+    assert set(shapes.ANSWERS) == set(COMMANDS)
+    shipped = resources.files("gpuwatchd") / "schemas"
+    assert {one.name for one in shipped.iterdir()} == {
+        f"{name}.json" for name in (*shapes.ANSWERS, *shapes.OTHERS)
+    }
+
+
+NUMBERS_WITHOUT_UNIT = {
+    "r_squared", "p_value", "growth_events", "value", "min", "max", "facts", "cost", "electricity",
+    "whole", "ahead", "known_cost", "known_ahead", "engineer", "per_usd", "per_hour",
+    "whole_per_hour", "precision", "default",
+}  # fmt: skip
+"""Figures without a unit, and amounts in the currency that the answer names."""
+UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "confidence")
+
+
+def _structs() -> dict[str, type[base.Shape]]:
+    modules = (about, base, kept, own, seen, told)
+    return {
+        name: found
+        for module in modules
+        for name, found in vars(module).items()
+        if isinstance(found, type) and issubclass(found, base.Shape)
+    }
+
+
+def test_the_names_of_keys_keep_the_conventions() -> None:
+    odd = []
+    for name, kind in _structs().items():
+        fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+        if "pid" in fields and not {"started_at", "since_at"} & set(fields):
+            odd.append(f"{name}: a pid without its start")
+        for key, value in fields.items():
+            words = str(value)
+            if key.endswith("_at_s"):
+                odd.append(f"{name}.{key}: an epoch number")
+            if key.endswith("_at") and "T[0-9]" not in words:
+                odd.append(f"{name}.{key}: no instant")
+            if "float" in words and not key.endswith(UNITS) and key not in NUMBERS_WITHOUT_UNIT:
+                odd.append(f"{name}.{key}: a number without its unit")
+    assert not odd, "\n".join(odd)
+
+
+def test_status_does_not_load_what_describes_it() -> None:
+    world.write()
+    code = (
+        "import sys; from gpuwatchd.ctl import main; main(['status', '--json']);"
+        "print([name for name in sys.modules if 'shapes' in name or 'error_pages' in name])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "GPUWATCHD_STATE_DIR": str(config.state_dir())},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
