@@ -63,10 +63,10 @@ docs: $(VENV)/dev.stamp  ## Write the reference, the man pages and the pictures 
 	@$(RUN) -m tests.docs.screens
 
 site: $(VENV)/dev.stamp  ## Build the documentation as a site in build/site
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml
 	@echo "build/site/index.html"
 
-.PHONY: dist pins
+.PHONY: dist pins formula
 dist: $(VENV)/dev.stamp  ## Build the wheel and the source distribution, twice, and compare
 	@$(RUN) packaging/dist.py --check
 
@@ -81,6 +81,9 @@ deb: $(VENV)/dev.stamp  ## Build the Debian package of a suite: SUITE=bookworm o
 REPO ?= dist/apt
 apt-repo:  ## Make a signed repository of the packages in dist: KEY=... (URL=... where it will be)
 	@URL="$(URL)" packaging/debian/apt-repo $(REPO) "$(KEY)" dist/gpuwatchd_*.deb
+
+formula: $(VENV)/dev.stamp  ## Write the Homebrew formula (URL= of the release's files, HOMEPAGE=)
+	@$(RUN) packaging/formula.py --url "$(URL)" --homepage "$(HOMEPAGE)"
 
 clean:  ## Remove what the targets above have made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,182 @@
+"""The Homebrew formula: every dependency, from files whose hashes are pinned, as valid Ruby."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+import formula
+import pins
+import project
+from indexfiles import IndexFile, files_of
+from project import Failed
+from tests.conftest import ROOT, need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PINNED = pins.read(ROOT / project.PINS)
+HOME = "https://example.org/gpuwatchd"
+
+
+class Index(BaseHTTPRequestHandler):
+    """An index on this machine that has one source distribution of each pin."""
+
+    def do_GET(self) -> None:
+        name = self.path.strip("/").split("/")[-1]
+        if name == "page":
+            return self._say("text/html", b"<html>")
+        files = [
+            {
+                "filename": f"{name.replace('-', '_')}-{pin.version}.tar.gz",
+                "url": f"../../files/{name}-{pin.version}.tar.gz",
+                "hashes": {"sha256": min(pin.hashes)},
+                "yanked": False,
+            }
+            for pin in PINNED
+            if pin.name == name
+        ]
+        return self._say(
+            "application/vnd.pypi.simple.v1+json", json.dumps({"files": files}).encode()
+        )
+
+    def _say(self, kind: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/simple"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def text(index: str) -> str:
+    resources = formula.gather(formula.wanted(PINNED), index)
+    url = f"{HOME}/gpuwatchd-0.1.0.tar.gz"
+    return formula.render(resources, homepage=HOME, url=url, digest="0" * 64)
+
+
+def ruby_takes(path: Path) -> None:
+    need(shutil.which("ruby"), "ruby")
+    done = subprocess.run(["ruby", "-wc", path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "Syntax OK", "")
+
+
+def test_it_is_ruby_and_nothing_is_wrong_with_it(text: str, tmp_path: Path) -> None:
+    assert formula.problems(text, PINNED) == []
+    path = tmp_path / "gpuwatchd.rb"
+    path.write_text(text)
+    ruby_takes(path)
+
+
+def test_what_one_system_needs_is_for_that_one(text: str) -> None:
+    linux = text.partition("on_linux do")[2].partition("\n  end\n")[0]
+    assert re.findall(r'resource "(.*)"', linux) == ["dbus-fast"]
+    mac = text.partition("on_macos do")[2].partition("\n  end\n")[0]
+    assert re.findall(r'resource "(.*)"', mac) == ["rubicon-objc"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("class Gpuwatchd <", "class Other <", "class"),
+        ('desc "GPU', 'desc "A GPU', "article"),
+        ('desc "GPU', 'desc "' + "GPU " * 20, "longer"),
+        ('license "Apache-2.0"', 'license "MIT"', "license"),
+        ("keep_alive true", "keep_alive successful_exit: false", "keep_alive"),
+        ("  test do", "  nothing do", "test do"),
+        ('resource "rich" do', 'resource "ruch" do', "rich has no resource"),
+        ('resource "rich" do', 'resource "ruch" do', "ruch is not among the pins"),
+        ('resource "rich" do', 'resource "click" do', "click is there twice"),
+        ('sha256 "' + "0" * 64, 'sha256 "' + "0" * 63, "source has no address or no hash"),
+    ],
+)
+def test_each_fault_is_named(text: str, before: str, after: str, said: str) -> None:
+    assert before in text
+    assert any(said in line for line in formula.problems(text.replace(before, after), PINNED))
+
+
+def test_a_hash_that_is_not_pinned_is_named(text: str) -> None:
+    (pin,) = (p for p in PINNED if p.name == "rich")
+    wrong = text.replace(min(pin.hashes), "f" * 64)
+    assert formula.problems(wrong, PINNED) == ["resource rich has a hash that is not pinned"]
+
+
+RICH = next(pin for pin in PINNED if pin.name == "rich")
+FILE = IndexFile(
+    filename=f"rich-{RICH.version}.tar.gz", url=f"{HOME}/r", sha256=min(RICH.hashes), yanked=False
+)
+
+
+def test_the_source_is_taken_before_a_wheel() -> None:
+    wheel = replace(FILE, filename=f"rich-{RICH.version}-py3-none-any.whl", url=f"{HOME}/w")
+    assert formula.choose(RICH, [wheel, FILE]).url == f"{HOME}/r"
+    assert formula.choose(RICH, [wheel]).url == f"{HOME}/w"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sha256": "0" * 64}, "is not the file that is pinned"),
+        ({"sha256": None}, "is not the file that is pinned"),
+        ({"filename": "rich-1.0.tar.gz"}, "the index has no rich"),
+        ({"filename": f"rich-{RICH.version}-cp311-cp311-win32.whl"}, "neither a source"),
+        ({"yanked": True}, "withdrawn"),
+    ],
+)
+def test_a_file_that_is_not_the_pinned_one_is_refused(
+    changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(Failed, match=said):
+        formula.choose(RICH, [replace(FILE, **changes)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url", ['https://example.org/#{`id`}"', "https://example.org/a\nb", "nothing"]
+)
+def test_an_address_that_would_be_a_program_is_refused(url: str) -> None:
+    with pytest.raises(Failed, match="not an address that can stand"):
+        formula.render([], homepage=HOME, url=url, digest="0" * 64)
+
+
+def test_an_index_that_speaks_otherwise_is_said(index: str) -> None:
+    with pytest.raises(Failed, match="a form that is not known: text/html"):
+        files_of("page", index)
+    with pytest.raises(Failed, match="says nothing of"):
+        files_of("rich", "http://127.0.0.1:9/simple")
+    with pytest.raises(Failed, match="over https"):
+        files_of("rich", "file:///simple")
+
+
+@pytest.mark.real_packages
+def test_with_the_index_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / f"gpuwatchd-{project.version()}.tar.gz"
+    source.write_bytes(b"any")
+    out = tmp_path / "gpuwatchd.rb"
+    words = ["--url", HOME, "--homepage", HOME, "--source", str(source), "--out", str(out)]
+    code = formula.main(words)
+    if code:
+        need(False, capsys.readouterr().err)
+    ruby_takes(out)
+    assert formula.problems(out.read_text(), PINNED) == []
