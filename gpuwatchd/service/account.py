@@ -54,6 +54,7 @@ def need_root(verb: str, path: str | None = None) -> None:
             f"service {verb} --system",
             "only root may change the services of the machine",
             hint=f"sudo {ourselves(path)} service {verb} --system",
+            page="errors#root-needed",
         )
 
 

@@ -93,4 +93,5 @@ def _unreadable(done: Done, *, system: bool) -> ServiceError:
         "journalctl",
         "you may not read the journal here",
         hint=f"{whole}; for good: sudo usermod -aG systemd-journal {user_name()}",
+        page="errors#journal",
     )

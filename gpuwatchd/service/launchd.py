@@ -320,7 +320,10 @@ class Launchd:
     def _refuse_second(self, before: ServiceState, *, anyway: bool) -> None:
         rival = self._rival(before)
         if rival is not None and (rival.certain or not anyway):
-            raise ServiceError(self.name, "service install", rival.why, hint=rival.hint)
+            raise ServiceError(
+                self.name, "service install", rival.why, hint=rival.hint,
+                page="errors#second-service",
+            )  # fmt: skip
 
     def _rival(self, before: ServiceState) -> rivals.Rival | None:
         for domain, hint in ((self._domain, ""), ("system", "sudo ")):

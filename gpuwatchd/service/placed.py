@@ -13,14 +13,14 @@ from gpuwatchd.service.runner import write_atomically
 from gpuwatchd.service.unit import MARK, UNIT, escape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _NAME = "systemd"
 _USUAL = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
 # What the manager makes for the moment is no unit of a package.
 _FLEETING = "/run/"
-CREDENTIALS = "credentials.conf"
-"""Our file among a unit's drop-ins; those of "systemctl edit" are called otherwise."""
+CREDENTIALS, DIRECTORIES = "credentials.conf", "directories.conf"
+"""Our files among a unit's drop-ins; those of "systemctl edit" are called otherwise."""
 CREDENTIAL_NAMES = ("smtp-password", "chat-urls")
 
 
@@ -160,6 +160,28 @@ def credentials(wanted: Sequence[tuple[str, str]]) -> str:
         escape(str(file))
         lines.append(f"LoadCredential={name}:{str(file).replace('%', '%%')}")
     return "\n".join([*lines, ""])
+
+
+def directories(variables: Mapping[str, str]) -> str:
+    """Return the drop-in that gives a package's unit the directories of one user.
+
+    Parameters
+    ----------
+    variables
+        Values as systemd reads them.
+    """
+    lines = [f'Environment="{name}={value}"' for name, value in variables.items()]
+    return "\n".join([f'# {MARK}", since your shell sets these.', "[Service]", *lines, ""])
+
+
+def drop_in(unit: Path, name: str) -> Path:
+    """Return where a drop-in of a unit belongs."""
+    return Path(f"{unit}.d") / name
+
+
+def own_drop_ins(unit: Path) -> list[Path]:
+    """Return the drop-ins that we wrote."""
+    return [file for file in drop_ins(unit) if ours(file)]
 
 
 def drop_ins(unit: Path) -> list[Path]:

@@ -137,7 +137,12 @@ class Systemd:
         """Return what our files are to hold; None: the file is to go."""
         files: dict[Path, str | None] = {unit: None if brought else self.render()}
         if credentials:
-            files[self._own_drop_in(unit)] = placed.credentials(credentials)
+            file = placed.drop_in(unit, placed.CREDENTIALS)
+            files[file] = placed.credentials(credentials)
+        if not self._system:
+            odd = variables.unusual(self._environ) if brought else {}
+            file = placed.drop_in(unit, placed.DIRECTORIES)
+            files[file] = placed.directories(odd) if odd else None
         return files
 
     def _told_of_units(self, unit: Path, brought: Path | None, changed: list[Path]) -> list[str]:
@@ -161,8 +166,8 @@ class Systemd:
                 placed.write(file, content)
                 said.append(f"wrote {file}")
             else:
-                # Its link would go on pointing at the file that goes.
-                self._ctl.must("disable", UNIT)
+                if file.name == UNIT:  # its link would go on pointing at the file that goes
+                    self._ctl.must("disable", UNIT)
                 file.unlink(missing_ok=True)
                 said.append(f"removed {file}")
         if changed:
@@ -210,7 +215,7 @@ class Systemd:
             self._need_root("uninstall")
         unit, brought = self._units(needed=not dry_run)
         files = [unit] if unit.exists() and placed.ours(unit) else []
-        files += [one for one in [self._own_drop_in(unit)] if one.exists() and placed.ours(one)]
+        files += placed.own_drop_ins(unit)
         before = self.status()
         # A package's unit that neither runs nor is enabled is as good as none.
         idle = brought is not None and before.state == "stopped" and before.enabled is False
@@ -241,7 +246,7 @@ class Systemd:
         for file in files:
             file.unlink(missing_ok=True)
             said.append(f"removed {file}")
-            if file.name == placed.CREDENTIALS and not any(file.parent.iterdir()):
+            if file.name != UNIT and not any(file.parent.iterdir()):
                 file.parent.rmdir()
         self._ctl.must("daemon-reload")
         self._ctl.ask("reset-failed", UNIT)
@@ -331,7 +336,10 @@ class Systemd:
     def _refuse_second(self, before: ServiceState, *, anyway: bool) -> None:
         rival = self._rival(before)
         if rival is not None and (rival.certain or not anyway):
-            raise ServiceError(self.name, "service install", rival.why, hint=rival.hint)
+            raise ServiceError(
+                self.name, "service install", rival.why, hint=rival.hint,
+                page="errors#second-service",
+            )  # fmt: skip
 
     def _rival(self, before: ServiceState) -> rivals.Rival | None:
         done = self._ctl.ask("is-active", HOMEBREW_UNIT)
@@ -385,7 +393,3 @@ class Systemd:
         usual = placed.usual_path(system=self._system, root=self._root)
         folders = self._ctl.unit_path() or usual
         return unit, placed.packaged(folders, unit, daemon_argv(self._executable))
-
-    @staticmethod
-    def _own_drop_in(unit: Path) -> Path:
-        return Path(f"{unit}.d") / placed.CREDENTIALS

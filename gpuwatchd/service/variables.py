@@ -34,6 +34,17 @@ def of_a_user(environ: Mapping[str, str]) -> dict[str, str]:
     return paths
 
 
+def unusual(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables of a user's unit that a service does not have by itself."""
+    usual = {
+        "GPUWATCHD_STATE_DIR": escape(str(config.state_dir({}))),
+        "GPUWATCHD_RUNTIME_DIR": OWN_RUNTIME,
+        "XDG_CONFIG_HOME": escape(str(Path.home() / ".config")),
+    }
+    found = of_a_user(environ)
+    return {name: value for name, value in found.items() if usual.get(name) != value}
+
+
 def _absolute(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
 

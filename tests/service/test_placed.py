@@ -8,17 +8,23 @@ import pytest
 
 from gpuwatchd.errors import ServiceError
 from gpuwatchd.service.runner import daemon_argv
+from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import UNIT, for_package
-from tests.service.conftest import Tools, changes, unit_file
+from tests.service.conftest import NOT_FOUND, Tools, changes, unit_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.service.systemd import Systemd
+
+@pytest.fixture
+def plain(manager: Systemd, tools: Tools) -> Systemd:
+    """A manager for a shell that sets no directories."""
+    environ = {name: value for name, value in tools.environ.items() if name != "XDG_STATE_HOME"}
+    return Systemd(environ=environ, executable="/opt/venv/bin/python3")
 
 
 def test_a_package_s_unit_is_used_and_none_written(
-    manager: Systemd, tools: Tools, tmp_path: Path
+    plain: Systemd, tools: Tools, tmp_path: Path
 ) -> None:
     folder = tmp_path / "usr lib" / "user"
     folder.mkdir(parents=True)
@@ -27,7 +33,7 @@ def test_a_package_s_unit_is_used_and_none_written(
     # A folder with a blank would be two for systemd itself, which has none of them.
     (tmp_path / "lib").symlink_to(folder)
     tools.answer("systemctl --user show --property=UnitPath", f"/nowhere {tmp_path}/lib")
-    said = manager.install(dry_run=False)
+    said = plain.install(dry_run=False)
     assert said[0] == f"{tmp_path}/lib/{UNIT} is there already: nothing is written in its place"
     assert not unit_file(tools).exists()
     assert changes(tools) == [
@@ -35,17 +41,15 @@ def test_a_package_s_unit_is_used_and_none_written(
     ]  # fmt: skip
 
 
-def test_a_package_that_came_later_takes_over(
-    manager: Systemd, tools: Tools, tmp_path: Path
-) -> None:
-    manager.install(dry_run=False)
+def test_a_package_that_came_later_takes_over(plain: Systemd, tools: Tools, tmp_path: Path) -> None:
+    plain.install(dry_run=False)
     (tmp_path / "lib").mkdir()
     mine = daemon_argv("/opt/venv/bin/python3")[0]
     (tmp_path / "lib" / UNIT).write_text(for_package(mine, system=False))
     tools.answer("systemctl --user show --property=UnitPath", f"{tmp_path}/lib")
     tools.forget()
-    assert f"would remove {unit_file(tools)}" in manager.install(dry_run=True)
-    manager.install(dry_run=False)
+    assert f"would remove {unit_file(tools)}" in plain.install(dry_run=True)
+    plain.install(dry_run=False)
     assert not unit_file(tools).exists()
     # The link of the old unit goes before the new one is made.
     assert changes(tools) == [
@@ -115,4 +119,20 @@ def test_a_credential_is_a_drop_in_that_goes_with_the_service(
 def test_a_credential_that_is_not_there(manager: Systemd, tools: Tools) -> None:
     with pytest.raises(ServiceError, match="No such file"):
         manager.install(dry_run=False, credentials=[("smtp-password", "/nowhere/secret")])
+    assert not unit_file(tools).exists()
+
+
+def test_a_package_s_unit_gets_the_directories_of_the_shell(
+    plain: Systemd, tools: Tools, tmp_path: Path
+) -> None:
+    mine = daemon_argv("/opt/venv/bin/python3")[0]
+    (tmp_path / UNIT).write_text(for_package(mine, system=False))
+    tools.answer("systemctl --user show --property=UnitPath", str(tmp_path))
+    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
+    file = unit_file(tools).with_name(f"{UNIT}.d") / "directories.conf"
+    Systemd(environ=tools.environ, executable="/opt/venv/bin/python3").install(dry_run=False)
+    assert file.read_text().splitlines()[1:] == [
+        "[Service]", f'Environment="GPUWATCHD_STATE_DIR={tools.folder}/state home/gpuwatchd"'
+    ]  # fmt: skip
+    assert f"removed {file}" in plain.install(dry_run=False)
     assert not unit_file(tools).exists()
