@@ -145,7 +145,7 @@ def let_in() -> None:
         With the command that lets him.
     """
     if refused() is not None:
-        raise StoreError(_REFUSED, hint=_joining(), page="errors#not-allowed") from PermissionError(
+        raise StoreError(_REFUSED, hint=_joining(), page="errors#not-a-reader") from PermissionError(
             errno.EACCES, os.strerror(errno.EACCES)
         )
 

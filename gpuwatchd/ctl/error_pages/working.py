@@ -300,6 +300,45 @@ WORKING: Final = (
         ),
     ),
     ErrorPage(
+        "second-service",
+        "There is a service already",
+        "A second daemon would do the same work twice, so `service install` refuses it.",
+        (
+            "the service of the machine watches these GPUs, and you may read it",
+            "Homebrew, or a package, has brought a service of its own",
+            "a daemon that was started by hand runs",
+        ),
+        (
+            "the hint has the command that ends or uses the other one",
+            "`gpuwatchctl status` shows what the one that runs sees",
+            "to have one of your own all the same: `gpuwatchctl service install --anyway`",
+        ),
+    ),
+    ErrorPage(
+        "root-needed",
+        "Only root may do that",
+        "The service of a machine is changed by root alone; everybody may look at it.",
+        ("`--system` without sudo",),
+        ("the hint has the command", "for a service of yours leave `--system` out"),
+    ),
+    ErrorPage(
+        "journal",
+        "The journal may not be read",
+        "The log of the service is in the system's journal, and this user may not read it.",
+        ("you are not in the group `systemd-journal` (or `adm`)",),
+        ("the hint has the command for now, and the one for good",),
+    ),
+    ErrorPage(
+        "not-a-reader",
+        "You may not read what the machine's service knows",
+        "The daemon of this machine runs as its own user; members of its group may read it.",
+        ("you are not in the group `gpuwatchd`", "you are, but since your last login"),
+        (
+            "an administrator runs the command of the hint; then log in again",
+            "or run a daemon of your own: `gpuwatchctl service install --anyway`",
+        ),
+    ),
+    ErrorPage(
         "log-format",
         "A log that cannot be read",
         "`analyze` did not find GPU memory over time in the file.",
