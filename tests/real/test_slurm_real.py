@@ -85,7 +85,8 @@ def _configure(folder: Path, node: str) -> None:
     for name in ("prolog", "epilog"):
         script = folder / name
         script.write_text(
-            f"#!/bin/sh\nenv > {folder}/{name}.env\nexport GPUWATCHD_SLURM_SETTINGS={folder}/settings\n"
+            f"#!/bin/sh\nenv > {folder}/{name}.env\n"
+            f"export GPUWATCHD_SLURM_SETTINGS={folder}/settings\n"
             f'{ours}/{name} > "{folder}/{name}.said" 2>&1\ncode=$?\n'
             f"echo $code > {folder}/{name}.code\nexit $code\n"
         )
@@ -119,8 +120,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         made.start(
             shutil.which("munged") or "", "--foreground", "--force",
-            f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket", f"--pid-file={folder}/munge.pid",
-            f"--seed-file={folder}/munge.seed", f"--log-file={folder}/munged.log",
+            f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket",
+            f"--pid-file={folder}/munge.pid", f"--seed-file={folder}/munge.seed",
+            f"--log-file={folder}/munged.log",
         )  # fmt: skip
         until((folder / "munge.socket").exists, 10)
         conf = f"{folder}/slurm.conf"

@@ -1,0 +1,170 @@
+"""The Containerfile and what is in it: a parser of our own, real shells, and the daemon itself."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import ROOT, need
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER = ROOT / "contrib" / "container"
+FILE = FOLDER / "Containerfile"
+SCRIPTS = ("entrypoint", "healthy")
+KNOWN = {
+    "ARG", "FROM", "LABEL", "RUN", "COPY", "ENV", "VOLUME", "USER", "WORKDIR", "STOPSIGNAL",
+    "HEALTHCHECK", "ENTRYPOINT", "CMD",
+}  # fmt: skip
+BUILT = ("dist/*.whl",)
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return (instruction, words) of the Containerfile, continued lines joined."""
+    lines = [line for line in FILE.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    found = []
+    for line in filter(str.strip, joined.splitlines()):
+        name, _, rest = line.partition(" ")
+        assert name in KNOWN, f"no such instruction: {line}"
+        assert rest.strip(), line
+        found.append((name, rest.strip()))
+    return found
+
+
+def _of(name: str) -> list[str]:
+    return [rest for one, rest in instructions() if one == name]
+
+
+def _copies() -> list[tuple[list[str], str]]:
+    """Return (sources, target) of what comes from the source tree."""
+    found = []
+    for rest in _of("COPY"):
+        words = shlex.split(rest)
+        options = [word for word in words if word.startswith("--")]
+        paths = [word for word in words if not word.startswith("--")]
+        if not any(option.startswith("--from=") for option in options):
+            found.append(([one.replace("${PINS}", "constraints.txt") for one in paths[:-1]],
+                          paths[-1]))  # fmt: skip
+    return found
+
+
+def test_it_is_two_stages_from_an_image_without_a_registry() -> None:
+    arguments = dict(one.partition("=")[::2] for one in _of("ARG"))
+    assert _of("FROM") == ["${PYTHON} AS build", "${PYTHON}"]
+    image, _, tag = arguments["PYTHON"].partition(":")
+    assert "/" not in image
+    assert "." not in image
+    assert re.fullmatch(r"3\.1[123]-slim-\w+", tag)
+
+
+def test_what_it_copies_exists_and_is_not_ignored() -> None:
+    ignored = (FOLDER / "Containerfile.containerignore").read_text()
+    assert (FOLDER / ".containerignore").read_text() == ignored
+    let_in = [line[1:] for line in ignored.splitlines() if line.startswith("!")]
+    for sources, _ in _copies():
+        for source in sources:
+            assert source in BUILT or (ROOT / source).is_file(), source
+            assert any(fnmatch.fnmatch(source, one) for one in let_in), source
+
+
+def test_it_runs_as_nobody_else_and_is_looked_after() -> None:
+    names = [name for name, _ in instructions()]
+    assert _of("USER") == ["10001:10001"]
+    assert names.index("USER") > max(n for n, name in enumerate(names) if name == "COPY")
+    assert json.loads(_of("ENTRYPOINT")[0]) == ["entrypoint"]
+    assert json.loads(_of("CMD")[0]) == ["gpuwatchd"]
+    options, _, command = _of("HEALTHCHECK")[0].partition("CMD ")
+    assert "--timeout=" in options
+    assert json.loads(command) == ["healthy"]
+    environment = dict(word.split("=", 1) for rest in _of("ENV") for word in shlex.split(rest))
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert environment["GPUWATCHD_STATE_DIR"] in json.loads(_of("VOLUME")[0])
+
+
+def test_dependencies_come_by_their_hashes() -> None:
+    (installed,) = [rest for rest in _of("RUN") if "pip install" in rest]
+    first, second = re.findall(r"pip install ([^&]*)", installed)
+    assert "--require-hashes" in first
+    assert "--no-index" in second
+    pins = (ROOT / "packaging/constraints.txt").read_text()
+    assert pins.count("--hash=sha256:") >= pins.count("==")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_its_scripts_are_clean(name: str) -> None:
+    need(shutil.which("shellcheck"), "shellcheck is missing")
+    assert os.access(FOLDER / name, os.X_OK)
+    subprocess.run(["shellcheck", FOLDER / name], check=True)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_its_commands_are_shell(number: int) -> None:
+    need(shutil.which("shellcheck"), "shellcheck is missing")
+    script = f"#!/bin/sh\nset -e\n{_of('RUN')[number]}\n"
+    done = subprocess.run(
+        ["shellcheck", "-"], input=script, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def _environ(folder: Path) -> dict[str, str]:
+    programs = os.path.dirname(sys.executable)  # noqa: PTH120
+    return {
+        **os.environ, "PATH": f"{FOLDER}:{programs}:{os.environ['PATH']}",
+        "GPUWATCHD_STATE_DIR": f"{folder}/history/gpuwatchd",
+        "GPUWATCHD_RUNTIME_DIR": f"{folder}/live/gpuwatchd",
+        "GPUWATCHD_POLICY_CHANNELS": "",
+    }  # fmt: skip
+
+
+def test_the_entrypoint_runs_the_daemon_or_what_is_named(tmp_path: Path) -> None:
+    def say(*words: str) -> str:
+        return subprocess.run(
+            ["entrypoint", *words], env=_environ(tmp_path), capture_output=True, text=True,
+            check=True, timeout=60,
+        ).stdout  # fmt: skip
+
+    assert say("--version").startswith("gpuwatchd ")
+    assert say("gpuwatchctl", "--version").startswith("gpuwatchctl ")
+
+
+def test_it_is_healthy_once_it_watches_and_not_before_or_after(tmp_path: Path) -> None:
+    """As in a pod: the volumes are open to all, the directories in them are the daemon's own."""
+    environ = _environ(tmp_path)
+    for name in ("history", "live"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o2777)
+
+    def healthy() -> bool:
+        done = subprocess.run(["healthy", "5s"], env=environ, capture_output=True, check=False)
+        return done.returncode == 0
+
+    assert not healthy()
+    with subprocess.Popen(
+        ["entrypoint", "--source", "simulate:quiet", "--interval", "0.5"], env=environ,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as daemon:  # fmt: skip
+        try:
+            ends_s = time.monotonic() + 40
+            while not (up := healthy()) and time.monotonic() < ends_s:
+                time.sleep(0.2)
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            code = daemon.wait(30)
+    assert up
+    assert code == 0
+    assert not healthy()
+    assert (tmp_path / "live/gpuwatchd").stat().st_mode & 0o077 == 0
