@@ -67,9 +67,13 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
         )
     tallies = backtest.tally(reports, tried)
     if flags.json:
-        output.emit_json(envelope.answer("backtest", _data(reports, tallies), source="database"))
+        data = _data(reports, tallies)
+        answer = envelope.answer("backtest", data, source="database", warnings=whose.told())
+        output.emit_json(answer)
     else:
-        _show(output.Out(flags), reports, tallies, show_all=show_all or flags.verbose)
+        out = output.Out(flags)
+        whose.head(out)
+        _show(out, reports, tallies, show_all=show_all or flags.verbose)
     return 0
 
 

@@ -173,7 +173,8 @@ def list_(everything: bool) -> int:  # noqa: FBT001
         said = history.words(all_of_them=everything)[::-1]
     if flags.json:
         data = [_entry(word) for word in said]
-        output.emit_json(envelope.answer("feedback", data, source="database"))
+        told = whose.told()
+        output.emit_json(envelope.answer("feedback", data, source="database", warnings=told))
     else:
         _table(flags, said)
     return 0
@@ -181,6 +182,7 @@ def list_(everything: bool) -> int:  # noqa: FBT001
 
 def _table(flags: Globals, said: Sequence[Word]) -> None:
     out = output.Out(flags)
+    whose.head(out)
     if not said:
         out.line("nothing was said of any alert")
     now_s = time.time()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, history_tables, mine, options, output
+from gpuwatchd.ctl import envelope, history_tables, mine, options, output, whose
 from gpuwatchd.ctl.history_tables import Found, Record
 from gpuwatchd.errors import GpuwatchdError
 
@@ -114,13 +114,16 @@ def command(  # noqa: PLR0917 - one argument per flag
             }
             for one in found
         ]
-        output.emit_json(envelope.answer("history", data, source="database"))
+        output.emit_json(envelope.answer("history", data, source="database", warnings=whose.told()))
     elif form != "table":
         history_tables.stream(form, found, events=events, of_processes=bool(whom))
-    elif events:
-        history_tables.events(output.Out(flags), found)
     else:
-        history_tables.show(output.Out(flags), found, of_processes=bool(whom), wide=flags.wide)
+        out = output.Out(flags)
+        whose.head(out)
+        if events:
+            history_tables.events(out, found)
+        else:
+            history_tables.show(out, found, of_processes=bool(whom), wide=flags.wide)
     return 0
 
 

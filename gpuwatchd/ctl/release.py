@@ -51,6 +51,7 @@ def command(duration: float, wait: bool, end: bool) -> int:  # noqa: FBT001
     hangs.
     """
     flags = options.current()
+    whose.let_in()  # whatever is asked of a daemon of one's own, that one goes on holding them
     with whose.writing() as place:
         return _command(flags, place, duration, wait=wait, end=end)
 

@@ -282,9 +282,11 @@ def list_(everything: bool) -> int:  # noqa: FBT001
     shown = [one for one in known if everything or silenced.state_of(one, now_s) == "in-force"]
     if flags.json:
         data = [silenced.entry(one, silenced.fitting(one, alerts), now_s, alerts) for one in shown]
-        output.emit_json(envelope.answer("snooze", data, source="database"))
+        told = whose.told()
+        output.emit_json(envelope.answer("snooze", data, source="database", warnings=told))
         return 0
     out = output.Out(flags)
+    whose.head(out)
     if not shown:
         out.line("nothing is snoozed")
     for one in shown:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Protocol
 
+    from gpuwatchd.ctl.output import Out
+
     class Told(Protocol):
         """What a live state says of the daemon that wrote it."""
 
@@ -71,6 +73,17 @@ def chosen() -> Place:
     if _in_environment() or not _readable():
         return own
     return own if runs(own.runtime_dir) else _system()
+
+
+def told() -> list[tuple[str, str]]:
+    """Return code and sentence where what is shown is of the service of this machine."""
+    return [NOTE] if chosen().scope == "system" else []
+
+
+def head(out: Out) -> None:
+    """Write that sentence, where it is so, above a table."""
+    for _, sentence in told():
+        out.line((sentence, "dim"))
 
 
 def state_dir() -> Path:
@@ -145,9 +158,9 @@ def let_in() -> None:
         With the command that lets him.
     """
     if refused() is not None:
-        raise StoreError(_REFUSED, hint=_joining(), page="errors#not-a-reader") from PermissionError(
-            errno.EACCES, os.strerror(errno.EACCES)
-        )
+        raise StoreError(
+            _REFUSED, hint=_joining(), page="errors#not-a-reader"
+        ) from PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _joining() -> str:
@@ -218,8 +231,12 @@ def writing() -> Iterator[Place]:
     ------
     NotAllowed
         When it is the history of somebody else and we are not root.
+    StoreError
+        When it is that of a service of this machine which this user may not even read.
     """
     place = chosen()
+    if not (place.state_dir / _HISTORY).exists():
+        let_in()
     try:
         found = os.stat(place.state_dir)  # noqa: PTH116
     except OSError:

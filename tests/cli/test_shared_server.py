@@ -121,9 +121,11 @@ def test_a_member_of_the_group_reads_all_of_it(running: Others, line: str) -> No
     assert "cannot be used" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("line", ["status", "predict", "alerts", "cost", "zombies"])
+@pytest.mark.parametrize(
+    "line", ["status", "predict", "alerts", "cost", "zombies", "history --since 1h", "snooze list"]
+)
 def test_it_is_said_whose_it_is(running: Others, line: str) -> None:
-    assert running.ctl(READER, line).stdout.count(NOTE) == 1
+    assert running.ctl(READER, *line.split()).stdout.count(NOTE) == 1
 
 
 def test_scripts_are_told_whose_it_is(running: Others) -> None:
@@ -171,13 +173,29 @@ def test_the_history_is_read_while_the_daemon_is_in_the_middle_of_writing(runnin
     assert json.loads(done.stdout)["data"][0]["rows"]
 
 
-@pytest.mark.parametrize("line", ["alerts", "history", "cost", "predict", "check"])
+CLOSED = ["alerts", "history", "cost", "predict", "check", "release", "snooze latest 1h"]
+
+
+@pytest.mark.parametrize("line", CLOSED)
 def test_others_are_told_how_to_become_a_member(running: Others, line: str) -> None:
-    done = running.ctl(STRANGER, line)
+    done = running.ctl(STRANGER, *line.split())
     assert done.returncode == (3 if line == "check" else 1)
     said = done.stdout + done.stderr
     assert f"sudo usermod -aG gpuwatchd {STRANGER}" in said
     assert "alice" not in said
+
+
+def test_where_he_sees_the_gpus_himself_it_is_said_beside_them(running: Others) -> None:
+    seen = running.ctl(STRANGER, "status", GPUWATCHD_SOURCES_ENABLED="simulate:quiet")
+    assert seen.returncode == 0
+    assert seen.stdout.count(f"sudo usermod -aG gpuwatchd {STRANGER}, then log in again") == 1
+
+
+def test_one_user_of_many_is_shown_alone(running: Others) -> None:
+    assert "of alice" in running.ctl(READER, "status", "--user", "alice").stdout
+    mine = running.ctl(READER, "status", "--user", "me").stdout
+    assert "no process of me; others hold " in mine
+    assert "alice" not in mine
 
 
 WRITING = ["snooze latest 1h", "snooze clear --all", "feedback latest normal", "release --no-wait"]
