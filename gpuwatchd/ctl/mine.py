@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd import text, units
+from gpuwatchd.ctl import whose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,13 +30,11 @@ class People:
 
     def __init__(self, wishes: Sequence[str]) -> None:
         self._numbers = {int(wish) for wish in wishes if wish.isascii() and wish.isdecimal()}
-        names = [wish.lower() for wish in wishes if wish.lower() != ME]
-        if len(names) < len(wishes):
-            from gpuwatchd.ctl import asker  # noqa: PLC0415 - only for "me"
-
+        if any(wish.lower() == ME for wish in wishes):
             self._numbers.add(os.getuid())
-            names.append(asker.user().lower())
-        self._names = names
+        names = {wish.lower() for wish in wishes if wish.lower() != ME}
+        # The history knows names only.
+        self._names = names | {whose.name_of(number).lower() for number in self._numbers}
         self.named = ", ".join(text.clean(wish, limit=80) for wish in wishes)
 
     def has(self, user: str | None, uid: int | None = None) -> bool:

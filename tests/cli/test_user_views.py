@@ -165,6 +165,9 @@ def test_me_is_who_asks() -> None:
     assert mine.has(None, os.getuid())
     assert mine.has(asker.user())
     assert not mine.has("somebody-else", os.getuid() + 1)
+    by_number = People([str(os.getuid())])  # where only the name is known, as in the history
+    assert by_number.has(asker.user())
+    assert not People(["9" * 30]).has("somebody-else", 0)
     assert not mine.has(None)
 
 
