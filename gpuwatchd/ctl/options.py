@@ -35,7 +35,7 @@ PAGES = {
     "ask-checkpoint": "be-warned",
     "analyze": "analyse-a-log",
     "backtest": "backtest-your-settings",
-    "doctor": "run-the-service",
+    "doctor": "troubleshoot",
     "release": "run-the-service#letting-go-of-the-gpus",
     "config": "config",
     "policy": "rules",
@@ -44,6 +44,8 @@ PAGES = {
     "service": "run-the-service",
     "demo": "first-leak",
     "docs": "index",
+    "schema": "use-the-json",
+    "completion": "install#completion",
 }
 """The page that the help of a verb ends with; of one that is not here, the command line's."""
 _DOCS = "Documentation: gpuwatchctl docs "

@@ -32,8 +32,8 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("GPUWATCHD_STATE_DIR", "directory of the history"),
         ("GPUWATCHD_RUNTIME_DIR", "directory of the live state and the lock"),
         ("GPUWATCHD_SECTION_KEY", ("any key of the configuration: upper case, `.` and `-` become"
-         " `_`, as in `GPUWATCHD_DAEMON_INTERVAL=1s`; a list is written as TOML; an unknown name"
-         " is a warning")),
+         " `_`, as in `GPUWATCHD_DAEMON_INTERVAL=1s`; a list is written with commas; an unknown"
+         " name is a warning")),
     ],
     "Secrets": [
         ("GPUWATCHD_SMTP_PASSWORD", "password of the mail channel; better a file or a credential"),

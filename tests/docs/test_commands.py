@@ -25,7 +25,11 @@ PAGES = [
 ]
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCED = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-_CALL = re.compile(r"(?<![\w/.-])(?:\S*/)?(gpuwatchctl|gpuwatchd)(?= |$)([^#|&;><()\n]*)")
+_CALL = re.compile(
+    r"(?:^\s*|[|;&(]\s*|\$ |\bsudo (?:-\w \S+ )?)(?:[A-Z_]+=\S+ )*(?:[^\s=]*/)?"
+    r"(gpuwatchctl|gpuwatchd)(?= |$)([^#|&;><()\n]*)",
+    re.MULTILINE,
+)
 _OPEN = re.compile(r"[A-Z…]|\.\.\.|\[|latest|/")
 OWN = frozenset(name for one in options.global_options() for name in one.opts) | {"-h", "--help"}
 

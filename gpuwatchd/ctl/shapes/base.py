@@ -17,9 +17,9 @@ Instant = Annotated[
 """RFC 3339 in UTC, with milliseconds."""
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Percent = Annotated[float, Meta(ge=0.0, le=100.0)]
-Seconds = Annotated[float, Meta(ge=0.0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Seconds = Annotated[float, Meta(ge=0)]
 Pid = Annotated[int, Meta(ge=1)]
 Word = Literal["normal", "leak"]
 
