@@ -58,8 +58,8 @@ def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Com
 def command(name: str | None) -> int:
     """Print the JSON Schema of what a verb answers with --json; without one, list them.
 
-    Besides verbs: error (the failure of any), history-ndjson (its lines) and command (what the
-    program of that channel reads).
+    Besides verbs: error (the failure of any), history-ndjson (its lines), command and ask (what
+    the programs of [notify.command] and [act] read).
     """
     known = names()
     if not known:

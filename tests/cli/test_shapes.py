@@ -15,13 +15,14 @@ import msgspec
 import pytest
 
 from gpuwatchd import config
+from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.ctl import COMMANDS, main, service, shapes
 from gpuwatchd.ctl.shapes import about, base, kept, own, seen, told
-from gpuwatchd.model import DeviceReading, Event, Message, ServiceState
+from gpuwatchd.model import DeviceReading, Event, Message, ServiceState, Subject
 from gpuwatchd.notify import command as hook
 from gpuwatchd.store.live import LiveDevice
 from tests import making
-from tests.act.children import job
+from tests.act.children import job, key_of
 from tests.cli import recorded, shaped, world
 
 if TYPE_CHECKING:
@@ -96,7 +97,14 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("check --frobnicate", base.Failure),
     ("nonsense", base.Failure),
 ]
-ELSEWHERE = {own.Release, about.DemoBegins, about.DemoGoesOn, about.DemoEnds, shapes.CommandInput}
+ELSEWHERE = {
+    own.Release,
+    about.DemoBegins,
+    about.DemoGoesOn,
+    about.DemoEnds,
+    shapes.CommandInput,
+    shapes.AskInput,
+}
 
 
 def _rich() -> None:
@@ -215,6 +223,28 @@ def test_a_program_of_the_command_channel_reads_what_is_written_down(finding: An
     assert again == said
 
 
+@pytest.mark.parametrize("with_finding", [False, True])
+def test_a_program_that_asks_a_job_reads_what_is_written_down(
+    with_finding: bool, tmp_path: Path
+) -> None:
+    program, got = tmp_path / "ask", tmp_path / "got"
+    program.write_text(f"#!/bin/sh\ncat > {got}\n")
+    program.chmod(0o755)
+    ask = Checkpoint(checkpoint="command", argv=(str(program),))
+    with job() as process:
+        key = key_of(process.pid)
+        about = making.finding(subject=Subject(device_uid="GPU-1", process=key))
+        if with_finding:
+            ask.run(about, dry_run=False)
+        else:
+            ask.ask(key, dry_run=False)
+    said = json.loads(got.read_text())
+    jsonschema.Draft202012Validator(_schema("ask")).validate(said)
+    read = msgspec.json.decode(got.read_bytes(), type=shapes.AskInput)
+    assert json.loads(msgspec.json.encode(read)) == said
+    assert ("finding" in said) is with_finding
+
+
 def test_a_key_too_many_and_a_key_too_few_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     world.write()
     main(["status", "--json"])
@@ -246,6 +276,28 @@ def test_every_verb_has_a_schema() -> None:
     assert {one.name for one in shipped.iterdir()} == {
         f"{name}.json" for name in (*shapes.ANSWERS, *shapes.OTHERS)
     }
+
+
+def test_the_schemas_are_listed_and_an_unknown_one_names_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["schema"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == sorted([*shapes.ANSWERS, *shapes.OTHERS])
+    assert main(["schema", "moods"]) == 2
+    assert "known: alerts, analyze" in capsys.readouterr().err
+
+
+def test_schemas_that_were_not_installed_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpuwatchd.ctl.schema.FOLDER", "nowhere")
+    assert main(["schema"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "gpuwatchctl: the schemas were not installed with the program",
+        "hint: reinstall gpuwatchd",
+        "see: gpuwatchctl docs errors#installation",
+    ]
 
 
 NUMBERS_WITHOUT_UNIT = {

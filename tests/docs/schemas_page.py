@@ -42,6 +42,7 @@ _EPOCH = "_at_s"
 _TITLES = {
     "error": "the failure of any verb",
     "history-ndjson": "a line of gpuwatchctl history --format ndjson",
+    "ask": "what a program of [act] argv reads on its standard input",
     "command": "what a program of [notify.command] reads on its standard input",
 }
 
@@ -244,7 +245,7 @@ def page() -> list[str]:
         lines += _table(name, getattr(base, name), schema("error")["$defs"][name])
         seen_parts.pop(name, None)
     lines += ["## Lines and hooks", ""]
-    for name in ("history-ndjson", "command"):
+    for name in ("history-ndjson", "command", "ask"):
         refs = ", ".join(_type(one) for one in _tops(name))
         lines.append(f"* `{name}`, {_TITLES[name]}: {refs}")
     lines += ["", "## Parts", ""]

@@ -6,9 +6,10 @@ with no key too many. ``make docs`` writes the schemas (``gpuwatchd/schemas``) a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gpuwatchd.ctl.shapes import about, kept, own, seen, told
 from gpuwatchd.ctl.shapes.base import Failure, Shape
@@ -28,6 +29,27 @@ class CommandInput(msgspec.Struct, frozen=True, kw_only=True):
     """Without its finding, which stands beside it."""
     finding: Finding | None
     """The judgement that the message is about."""
+
+
+class AskedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that is asked to save its work."""
+
+    pid: int
+    started_at_s: float | None
+    name: str
+
+
+class AskInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program of ``[act] argv`` reads on its standard input: one object.
+
+    Names are those of the daemon: instants are epoch seconds (`_at_s`), unknown is null.
+    """
+
+    schema_version: int
+    ask: Literal["checkpoint"]
+    process: AskedProcess
+    finding: Finding | UnsetType = UNSET
+    """The judgement that is the reason; absent where a person asks without one."""
 
 
 ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
@@ -62,5 +84,6 @@ OTHERS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "error": (Failure,),
     "history-ndjson": (kept.DeviceRow, kept.ProcessRow, kept.EventRow),
     "command": (CommandInput,),
+    "ask": (AskInput,),
 }
-"""What is JSON and no answer: the failure of any verb, lines without a head, what a hook reads."""
+"""What is JSON and no answer: the failure of any verb, lines without a head, what hooks read."""

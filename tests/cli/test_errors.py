@@ -1,0 +1,106 @@
+"""Every error names the page of the documentation, to people, programs and monitoring systems."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpuwatchd import daemon
+from gpuwatchd.ctl import main
+from gpuwatchd.errors import ConfigError, GpuwatchdError, LogFormatError, NotifyError, StoreBusy
+from tests.cli import world
+
+
+def test_an_error_has_the_page_of_its_class_or_one_of_its_own() -> None:
+    assert GpuwatchdError("x").page == "errors#other"
+    assert StoreBusy("x").page == "errors#history-busy"
+    assert ConfigError("f", "k", "why").page == "errors#configuration"
+    assert ConfigError("f", "k", "why", page="errors#configuration-key").page.endswith("-key")
+    assert LogFormatError("f", 3, "why").page == "errors#log-format"
+    assert NotifyError("x", permanent=True, page="errors#mail").page == "errors#mail"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "page"),
+    [
+        ("status --gpu 7", 1, "errors#no-such-gpu"),
+        ("status --pid 77", 1, "errors#no-such-process"),
+        ("alerts show nobody", 1, "errors#no-such-alert"),
+        ("explain GPU-*", 1, "errors#ambiguous"),
+        ("history", 1, "errors#no-history"),
+        ("analyze /nonexistent/x.csv", 5, "errors#log-format"),
+        ("--config /nonexistent.toml predict", 5, "errors#configuration-file"),
+        ("demo --scenario nonsense", 5, "errors#configuration"),
+        ("checkpointed 4194303", 1, "errors#no-such-process"),
+        ("ask-checkpoint 4194303", 1, "errors#process-gone"),
+        ("status --frobnicate", 2, None),
+        ("nonsense", 2, None),
+    ],
+)
+def test_an_error_names_its_page(
+    line: str, code: int, page: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.write()
+    assert main(line.split()) == code
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == f"see: gpuwatchctl docs {page}" if page else last.startswith("hint: ")
+    assert main([*line.split(), "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["error"]["page"] == page
+
+
+def test_without_any_gpu_the_page_is_that_of_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "[]")
+    assert main(["status"]) == 1
+    assert capsys.readouterr().err.endswith("see: gpuwatchctl docs errors#no-gpu\n")
+
+
+def test_a_monitoring_system_gets_it_in_the_long_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world.write()
+    assert main(["check", "--gpu", "7"]) == 3
+    first, *more = capsys.readouterr().out.splitlines()
+    assert first.startswith("GPUWATCHD UNKNOWN - no GPU matches 7")
+    assert more == ["hint: gpuwatchctl status", "see: gpuwatchctl docs errors#no-such-gpu"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            ConfigError("f.toml", "[daemon] x", "unknown key", page="errors#configuration-key"),
+            78,
+            ["gpuwatchd: f.toml: [daemon] x: unknown key",
+             "see: gpuwatchctl docs errors#configuration-key"],
+        ),
+        (
+            GpuwatchdError("already running", hint="gpuwatchctl status"),
+            1,
+            ["gpuwatchd: already running", "hint: gpuwatchctl status",
+             "see: gpuwatchctl docs errors#other"],
+        ),
+        (
+            RuntimeError("wires crossed"),
+            1,
+            ["gpuwatchd: internal error: RuntimeError: wires crossed",
+             "hint: run again with --log-level debug", "see: gpuwatchctl docs errors#internal"],
+        ),
+    ],
+    ids=["configuration", "other", "internal"],
+)  # fmt: skip
+def test_the_daemon_says_it_too(
+    error: Exception,
+    code: int,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(daemon.command, "main", broken)
+    assert daemon.main(["--once"]) == code
+    assert capsys.readouterr().err.splitlines() == said
