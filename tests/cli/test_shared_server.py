@@ -213,9 +213,14 @@ def test_a_reader_is_told_who_may_write(running: Others, line: str) -> None:
 
 
 def test_root_writes_as_the_user_of_the_service(running: Others) -> None:
-    for line in ("snooze latest 2h --json", "release --no-wait", "release --end"):
-        done = running.ctl(0, *line.split())
-        assert done.returncode == 0, done.stderr
+    lines = ("snooze latest 2h", "feedback latest leak", "feedback undo latest",
+             f"checkpointed {os.getpid()}", "release --no-wait", "release --end")  # fmt: skip
+    for user in (0, SERVICE):
+        for line in lines:
+            if user != 0 and line.startswith("checkpointed"):
+                continue  # of somebody else's process only root may say that
+            done = running.ctl(user, *line.split())
+            assert done.returncode == 0, (user, line, done.stderr)
     owners = {
         path.lstat().st_uid
         for directory in (running.state, running.run_dir)
