@@ -106,8 +106,13 @@ def _show(page: pages.Page, anchor: str) -> int:
 def _rich(words: str, width: int) -> None:
     from rich.console import Console  # noqa: PLC0415 - for those who see colours
     from rich.markdown import Markdown  # noqa: PLC0415
+    from rich.theme import Theme  # noqa: PLC0415
 
-    console = Console(width=width, force_terminal=True, color_system="standard", emoji=False)
+    # Its own style of code has a black background, which light terminals show as bars.
+    theme = Theme({"markdown.code": "bold cyan", "markdown.h2": "bold cyan"})
+    console = Console(
+        width=width, force_terminal=True, color_system="standard", emoji=False, theme=theme
+    )
     console.print(Markdown(page_text.linked(words), code_theme="ansi_dark", hyperlinks=False))
 
 

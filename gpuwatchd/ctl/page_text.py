@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]*)\)")
-_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]*)\)")
+_LINK = re.compile(r"\[((?:`[^`]*`|\[[^\[\]]*\]|[^\[\]])+)\]\(([^)\s]*)\)")
 _STRONG = re.compile(r"\*\*([^*]+)\*\*")
 _ITEM = re.compile(r"^( *)([*+-]|\d+[.)]) +(.*)$")
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *#*$")
@@ -37,11 +37,15 @@ def local(target: str) -> str:
 
 
 def linked(words: str) -> str:
-    """Return text whose links are told in words: "the page (install#pip)"."""
+    """Return text whose links are told in words: "the page (install#pip)".
+
+    Those to a section of the same page are left out.
+    """
 
     def told(match: re.Match[str]) -> str:
         label, target = match[1], local(match[2])
-        return label if target in {label, label.strip("`")} else f"{label} ({target})"
+        known = target.startswith("#") or target == label.strip("`")
+        return label if known else f"{label} ({target})"
 
     return _LINK.sub(told, _IMAGE.sub(r"[picture: \1]", words))
 

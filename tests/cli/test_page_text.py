@@ -41,6 +41,8 @@ def test_a_narrow_table_stays_one_and_a_wide_one_becomes_a_list() -> None:
     ("words", "shown"),
     [
         ("see [quiet](quiet.md)", "see quiet"),
+        ("see [below](#end)", "see below"),
+        ("[`[[override]]`](rules.md#some)", "[[override]] (rules#some)"),
         ("![a leak](x.svg) here", "[picture: a leak] here"),
         ("[site](https://example.org/a)", "site (https://example.org/a)"),
     ],

@@ -146,7 +146,8 @@ def files() -> list[str]:
     """Return the page of files and directories."""
     lines = [
         "# Files and directories", "",
-        ("Directories are yours alone (0700, files 0600). On macOS state and configuration are in"
+        ("Directories are yours alone (0700, files 0600); those of a machine's service can be read"
+         " by its group (0750, files 0640). On macOS state and configuration are in"
         " `~/Library/Application Support/gpuwatchd`, the live state in"
         " `~/Library/Caches/TemporaryItems/gpuwatchd`. What they hold and how much:"
         " [storage](../explanation/storage.md)."), "",
