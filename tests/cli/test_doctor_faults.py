@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.ctl import checking, main
+from gpuwatchd.ctl import checking, look, main
 from gpuwatchd.ctl.checking import answer, clock, driver, managed, places, running, session
 from gpuwatchd.ctl.checking import program as program_check
 from gpuwatchd.errors import GpuwatchdError
@@ -443,3 +444,26 @@ def machine_flags() -> Any:
 def test_what_is_wrong_names_its_page(capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "daemon"])
     assert "see: gpuwatchctl docs troubleshoot#daemon-absent" in capsys.readouterr().out
+
+
+def test_the_live_state_is_decoded_before_there_are_threads(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that let msgspec learn the same type crash the program, once in a while."""
+    world.write()
+    readers: list[str] = []
+    read = look.read_state
+
+    def noted() -> Any:
+        readers.append(threading.current_thread().name)
+        return read()
+
+    monkeypatch.setattr(look, "read_state", noted)
+    machine.ask()
+    assert readers == [threading.main_thread().name]
+
+
+def test_a_source_with_a_clock_of_its_own_may_be_ahead(machine: Machine) -> None:
+    machine.settings = '[sources]\nenabled = ["simulate:quiet"]\n'
+    world.write(taken_at_s=time.time() + 7200)
+    assert machine.faults("clock") == {}

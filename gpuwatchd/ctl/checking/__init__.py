@@ -1,4 +1,4 @@
-"""What ``doctor`` looks at: one file a subject, asked side by side, none for longer than so."""
+"""What ``doctor`` looks at: one file a subject, the slow ones side by side, none without end."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ CHECKS = {
     "mail": "mail:check",
 }
 """Name -> module and function, in the order in which they are told."""
+_SLOW = {"gpus", "service", "channels", "mail"}
+"""Those that wait for somebody else; they wait together, the others take their turn."""
 _SLACK_S = 2.0
 """A check whose parts have their own deadline gets that much more for itself."""
 
@@ -79,9 +81,11 @@ def around(flags: Globals, *, offline: bool = False) -> Around:
 
 def ask(machine: Around, names: Sequence[str] = ()) -> Iterator[Check]:
     """Yield what the checks answer about a machine."""
+    machine.read()
     wanted = [name for name in CHECKS if not names or name in names]
-    asked = [(name, _asked(machine, name)) for name in wanted]
-    for name, one in asked:
+    early = {name: _asked(machine, name) for name in wanted if name in _SLOW}
+    for name in wanted:
+        one = early.get(name) or _asked(machine, name)
         yield from _named(name, one.answers(answer.DEADLINE_S + _SLACK_S))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gpuwatchd.config import Config, Loaded
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.service.runner import Runner
+    from gpuwatchd.store.live import LiveState
 
 DEADLINE_S = 8.0
 """A probe that has not answered by then hangs; doctor goes on without it."""
@@ -86,6 +88,36 @@ class Around:
         self.environ = dict(os.environ if environ is None else environ)
         self.offline = offline
         self._run = run
+
+    @cached_property
+    def state(self) -> tuple[LiveState | None, list[tuple[str, str]]]:
+        """The live state and what is wrong with it."""
+        from gpuwatchd.ctl import look  # noqa: PLC0415
+
+        return look.read_state()
+
+    @cached_property
+    def alive(self) -> bool:
+        """Whether the daemon that wrote the live state runs."""
+        from gpuwatchd.ctl import look  # noqa: PLC0415
+
+        state, _ = self.state
+        return state is not None and look.alive(state)
+
+    @cached_property
+    def released_until_s(self) -> float | None:
+        """Until when the GPUs are let go on request (epoch seconds); None where they are not."""
+        from gpuwatchd.ctl import look  # noqa: PLC0415
+
+        return look.released_until_s()
+
+    def read(self) -> None:
+        """Read the files of the daemon, before there are threads.
+
+        msgspec learns a type when it is first decoded, and two threads that make it learn one at
+        the same time crash the whole program.
+        """
+        _ = self.state, self.alive, self.released_until_s
 
     @property
     def settings(self) -> Config:

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
-from gpuwatchd.ctl import look
 from gpuwatchd.ctl.checking.answer import Check, ok, warning
 from gpuwatchd.errors import GpuwatchdError
 
@@ -21,6 +20,7 @@ _NAME = "clock"
 _SYNCHRONIZED = "run/systemd/timesync/synchronized"
 _UNSYNCHRONIZED_BIT = 0x40
 """STA_UNSYNC of adjtimex(2): nobody has disciplined the clock for a while."""
+_OWN_CLOCK = {"simulate", "replay"}
 _AHEAD_S = 60.0
 """A record as far ahead of the clock is no rounding any more."""
 
@@ -50,7 +50,7 @@ def disciplined() -> bool | None:
 
 def check(around: Around) -> Iterator[Check]:
     """Yield what is wrong with the clock."""
-    found = [*_synchronised(around), *_zone(around), *_ahead()]
+    found = [*_synchronised(around), *_zone(around), *_ahead(around)]
     yield from found
     if not found:
         offset = time.strftime("%Z")
@@ -82,11 +82,17 @@ def _zone(around: Around) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def _ahead() -> Iterator[Check]:
-    """Yield when what is recorded lies in the future: the clock was set back."""
+def _ahead(around: Around) -> Iterator[Check]:
+    """Yield when what is recorded lies in the future: the clock was set back.
+
+    A source with a clock of its own (a recording, a simulation) may be there already.
+    """
+    kinds = {word.partition(":")[0] for word in around.settings.sources.enabled}
+    if kinds & _OWN_CLOCK:
+        return
     now_s = time.time()
     latest_s = 0.0
-    state, _ = look.read_state()
+    state, _ = around.state
     if state is not None:
         latest_s = state.taken_at_s
     latest_s = max(latest_s, _recorded_s(now_s))

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
-from gpuwatchd.ctl import look
 from gpuwatchd.ctl.checking import driver
 from gpuwatchd.ctl.checking.answer import Asked, Check, failed, ok, warning
 from gpuwatchd.errors import GpuwatchdError
@@ -14,7 +13,6 @@ from gpuwatchd.errors import GpuwatchdError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.config import Config
     from gpuwatchd.ctl.checking.answer import Around
     from gpuwatchd.model import Device, Sample
 
@@ -28,14 +26,13 @@ def check(around: Around) -> Iterator[Check]:
 
     settings = around.settings
     choices = chosen.choices(settings.sources)
-    asked = [(word, optional, _ask(word, settings)) for word, optional in choices]
+    asked = [(word, optional, _ask(word, around)) for word, optional in choices]
     found = [(word, optional, one.answers()) for word, optional, one in asked]
     works = any(answers[0].level == "ok" for _, _, answers in found)
-    state, _ = look.read_state()
     for _, optional, (first, *others) in found:
         # What is merely tried needs no mending while another source works.
         yield ok(first.name, first.text) if works and optional else first
-        if state is None or not look.alive(state):  # else the daemon's own view follows
+        if not around.alive:  # else the daemon's own view follows
             yield from others
     for word, _, answers in found:
         if word.partition(":")[0] == "nvml":
@@ -52,24 +49,24 @@ def check(around: Around) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def _ask(word: str, settings: Config) -> Asked:
+def _ask(word: str, around: Around) -> Asked:
     hung = failed(
         "source-hangs", f"source {word}", "does not answer: the driver hangs",
         "check: nvidia-smi; dmesg",
     )  # fmt: skip
-    return Asked(lambda: _source(word, settings), hung)
+    return Asked(lambda: _source(word, around), hung)
 
 
-def _source(name: str, settings: Config) -> list[Check]:
+def _source(name: str, around: Around) -> list[Check]:
     from gpuwatchd.sources import chosen  # noqa: PLC0415
 
     word = f"source {name}"
-    if name == "nvml" and (until_s := look.released_until_s()) is not None:
+    if name == "nvml" and (until_s := around.released_until_s) is not None:
         # Asking the driver anything would hold the GPUs again, which somebody wants free.
         until = units.clock(until_s, now_s=time.time())
         return [ok(word, f"let go on request until {until}, and not asked")]
     try:
-        source = chosen.make(name, settings.sources)
+        source = chosen.make(name, around.settings.sources)
         found = source.probe()
         if not found.ok:
             return [warning("source-unusable", word, found.reason, found.hint)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.ctl import look, surroundings
+from gpuwatchd.ctl import surroundings
 from gpuwatchd.ctl.checking.answer import Check, ok, warning
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ _FAULTS = {"device files": "device-files", "processes": "processes-hidden"}
 
 def check(around: Around) -> Iterator[Check]:
     """Yield what is around us."""
-    state, _ = look.read_state()
-    alive = state is not None and look.alive(state)
-    for name, level, words, hint in surroundings.every(around.settings, state, alive=alive):
+    state, _ = around.state
+    found = surroundings.every(around.settings, state, alive=around.alive)
+    for name, level, words, hint in found:
         if level == "ok":
             yield ok(name, words)
             continue

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import text
-from gpuwatchd.ctl import look
 from gpuwatchd.ctl.checking.answer import Check, ok, warning
 from gpuwatchd.errors import GpuwatchdError
 
@@ -44,7 +43,7 @@ def check(around: Around) -> Iterator[Check]:
     if name == "systemd" and around.with_systemd:
         yield from _unit(_shown(around, system=True), None, system=True)
     if not found.ok:
-        yield _unmanaged(found)
+        yield _unmanaged(found, alive=around.alive)
         return
     yield ok("service", found.reason)
     if name == "systemd":
@@ -53,9 +52,8 @@ def check(around: Around) -> Iterator[Check]:
         yield from _linger(around, shown)
 
 
-def _unmanaged(found: Availability) -> Check:
-    state, _ = look.read_state()
-    if state is not None and look.alive(state):
+def _unmanaged(found: Availability, *, alive: bool) -> Check:
+    if alive:
         # Run by hand, by a container or by the machine: it runs, and that is what counts.
         return ok("service", f"{found.reason}; the daemon runs without it")
     hint = found.hint or "run the daemon yourself: gpuwatchd"

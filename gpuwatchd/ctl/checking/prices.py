@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.ctl import look
 from gpuwatchd.ctl.checking.answer import Check, ok, warning
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ def check(around: Around) -> Iterator[Check]:
     """Yield which price is used, and what is doubtful about it."""
     from gpuwatchd.ctl import money  # noqa: PLC0415
 
-    state, _ = look.read_state()
+    state, _ = around.state
     devices = [] if state is None else [item.device for item in state.devices]
     for well, words, hint in money.Book(around.settings, devices, now_s=time.time()).checks():
         yield ok("price", words) if well else warning("price-doubtful", "price", words, hint)

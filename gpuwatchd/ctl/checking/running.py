@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__, config, text, units
 from gpuwatchd.config import places
-from gpuwatchd.ctl import look
 from gpuwatchd.ctl.checking.answer import Check, ok, warning
 
 if TYPE_CHECKING:
@@ -23,9 +22,9 @@ _LATE_S = 60.0
 _PROGRAMS = ("gpuwatchctl", "gpuwatchd")
 
 
-def check(_: Around) -> Iterator[Check]:
+def check(around: Around) -> Iterator[Check]:
     """Yield whether the daemon runs and how it does."""
-    state, told = look.read_state()
+    state, told = around.state
     for code, words in told:
         if code in _BROKEN:
             yield warning(_BROKEN[code], "daemon", words, "gpuwatchctl service restart")
@@ -34,7 +33,7 @@ def check(_: Around) -> Iterator[Check]:
             yield warning("daemon-denied", "daemon", refused, hint)
         else:
             yield ok("daemon", words)
-    if state is None or not look.alive(state):
+    if state is None or not around.alive:
         yield warning("daemon-absent", "daemon", "is not running", "gpuwatchctl service install")
         return
     memory = f", {units.size(state.rss_bytes)} of memory" if state.rss_bytes else ""
