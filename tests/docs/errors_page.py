@@ -84,15 +84,20 @@ def _of_call(node: ast.Call, out: dict[str, set[str]]) -> None:
 
 def unnamed() -> list[str]:
     """Return where the root of the tree is raised without a section of its own."""
-    return [
-        f"{file.relative_to(PACKAGE)}:{node.lineno}"
-        for file in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "GpuwatchdError"
-        and not any(keyword.arg == "page" for keyword in node.keywords)
-    ]
+    out = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        words = file.read_text(encoding="utf-8")
+        if "GpuwatchdError(" not in words:
+            continue
+        out += [
+            f"{file.relative_to(PACKAGE)}:{node.lineno}"
+            for node in ast.walk(ast.parse(words))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "GpuwatchdError"
+            and not any(keyword.arg == "page" for keyword in node.keywords)
+        ]
+    return out
 
 
 def _codes(kinds: frozenset[str]) -> str:
