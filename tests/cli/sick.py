@@ -9,6 +9,7 @@ from gpuwatchd import config
 from gpuwatchd.ctl import checking
 from gpuwatchd.ctl.checking.answer import Around
 from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.model import Availability
 from gpuwatchd.service.runner import Done
 
 if TYPE_CHECKING:
@@ -73,6 +74,18 @@ class Machine:
     def faults(self, *names: str) -> dict[str, Check]:
         """Return what is wrong, by its id."""
         return {check.id: check for check in self.ask(*names) if check.level != "ok"}
+
+
+class Well:
+    """A service manager that answers, and would write what is written."""
+
+    unit = "# Written by gpuwatchctl service install\n[Service]\nExecStart=/usr/bin/gpuwatchd\n"
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, reason="the user manager answers")
+
+    def render(self) -> str:
+        return self.unit
 
 
 def nvidia(machine: Machine, *, module: str = "", library: str = "", node: bool = False) -> None:

@@ -10,22 +10,22 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpuwatchd import config
 from gpuwatchd.ctl import checking, look, main
-from gpuwatchd.ctl.checking import answer, clock, driver, managed, places, running, session
+from gpuwatchd.ctl.checking import answer, clock, driver, places, running, session
 from gpuwatchd.ctl.checking import program as program_check
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Availability
 from tests.cli import sick, world
-from tests.cli.sick import Machine
+from tests.cli.sick import Machine, Well
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Iterator
 
 MAIL_ONLY = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
@@ -75,24 +75,11 @@ def test_a_machine_that_is_well_is_warned_of_nothing(
     import pwd
 
     machine.put(f"var/lib/systemd/linger/{pwd.getpwuid(os.geteuid()).pw_name}")
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[Well.__module__])
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
     world.write()
     config.state_dir().mkdir(mode=0o700)
     quiet = [name for name in checking.CHECKS if name not in {"gpus", "host"}]
     assert machine.faults(*quiet) == {}
-
-
-class Well:
-    """A service manager that answers, and would write what is written."""
-
-    unit = "# Written by gpuwatchctl service install\n[Service]\nExecStart=/usr/bin/gpuwatchd\n"
-
-    def probe(self) -> Availability:
-        return Availability(ok=True, reason="the user manager answers")
-
-    def render(self) -> str:
-        return self.unit
 
 
 def test_a_machine_without_systemd_is_not_told_of_it_while_the_daemon_runs(
@@ -100,7 +87,7 @@ def test_a_machine_without_systemd_is_not_told_of_it_while_the_daemon_runs(
 ) -> None:
     machine.settings = MAIL_ONLY
     monkeypatch.setattr(Well, "probe", lambda _: Availability(ok=False, reason="no systemctl"))
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
     assert "service-none" in machine.faults("service", "session", "clock")
     world.write()
     assert machine.faults("service", "session", "clock") == {}
@@ -184,116 +171,6 @@ def test_a_bus_that_listens_is_enough(machine: Machine, tmp_path: Path) -> None:
         assert machine.faults("session") == {}
     assert "session-dead" in machine.faults("session")
     assert session.answers("unix:path=" + "x" * 500) is False
-
-
-@pytest.mark.parametrize(
-    ("shown", "fault"),
-    [
-        ({"ActiveState": "failed", "Result": "exit-code"}, "service-failed"),
-        ({"ActiveState": "failed", "Result": "oom-kill"}, "service-memory"),
-        ({"MemoryCurrent": "530000000"}, "service-memory"),
-        ({"NRestarts": "7"}, "service-restarts"),
-        ({"NeedDaemonReload": "yes"}, "service-reload"),
-        ({"UnitFileState": "disabled"}, "service-disabled"),
-        ({}, "linger-missing"),
-    ],
-)
-def test_what_systemd_knows_of_the_service(
-    shown: dict[str, str], fault: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
-    machine.systemd(**shown)
-    found = machine.faults("service")
-    assert set(found) == {fault, "linger-missing"}
-    assert found[fault].hint
-    machine.environ["WAYLAND_DISPLAY"] = "wayland-0"  # a desktop: logging out is meant
-    assert set(machine.faults("service")) == {fault} - {"linger-missing"}
-
-
-def test_the_machines_own_service_is_looked_at_too(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": f"{__name__}:Well"})
-    machine.systemd(LoadState="not-found")
-    machine.shown["system"] = {**sick.UNIT_SHOWN, "ActiveState": "failed"}
-    found = machine.faults("service")
-    assert list(found) == ["service-failed"]
-    assert "sudo" in found["service-failed"].hint
-
-
-@pytest.mark.parametrize(
-    ("written", "fault"),
-    [
-        (Well.unit, None),
-        (Well.unit + "Environment=GPUWATCHD_STATE_DIR=/x\n", None),
-        (Well.unit + "MemoryMax=1G\n", "service-old"),
-        (Well.unit.replace("/usr/bin", "/opt"), "service-other"),
-        ("[Service]\nExecStart=/mine\n", None),
-    ],
-)
-def test_a_unit_of_another_version_is_written_anew(
-    written: str, fault: str | None, machine: Machine
-) -> None:
-    unit = machine.put("home/unit", written)
-    found = [check.id for check in managed._stale(str(unit), Well())]  # type: ignore[arg-type]
-    assert found == ([fault] if fault else [])
-
-
-def test_two_daemons_are_seen_by_their_locks(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = [config.runtime_dir(), tmp_path / "xdg/gpuwatchd"]
-    monkeypatch.setattr(running, "_runtime_dirs", lambda _: folders)
-    lines, found = "", {}
-    for number, folder in enumerate(folders):
-        folder.mkdir(parents=True)
-        lock = folder / "gpuwatchd.lock"
-        lock.write_text(f"{100 + number}\n")
-        machine.put("proc/locks", lines := lines + sick.lock_line(lock))
-        found = machine.faults("instances")
-        assert set(found) == ({"instance-second"} if number else set())
-    assert "pid 100" in found["instance-second"].text
-    assert "pid 101" in found["instance-second"].text
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks is of Linux")
-def test_a_real_lock_is_seen_and_its_end_too(tmp_path: Path) -> None:
-    from gpuwatchd.store import place
-
-    handle = place.hold_lock(tmp_path)
-    lock = tmp_path / place.LOCK_NAME
-    held = running.is_held(lock, Path("/"))
-    os.close(handle)
-    assert held
-    assert not running.is_held(lock, Path("/"))
-
-
-def test_services_that_are_there_twice(machine: Machine) -> None:
-    home = Path(machine.environ["HOME"])
-    wants = home / ".config/systemd/user/default.target.wants"
-    wants.mkdir(parents=True)
-    (wants / "gpuwatchd.service").symlink_to("../gpuwatchd.service")
-    assert machine.faults("instances") == {}
-    (home / ".config/systemd/user/homebrew.gpuwatchd.service").touch()
-    system = machine.root / "etc/systemd/system/multi-user.target.wants"
-    system.mkdir(parents=True)
-    (system / "gpuwatchd.service").symlink_to("/usr/lib/systemd/system/gpuwatchd.service")
-    assert set(machine.faults("instances")) == {"instance-homebrew", "instance-system"}
-
-
-def test_programs_that_hide_others(machine: Machine, tmp_path: Path) -> None:
-    for folder, names in (("a", ("gpuwatchctl", "gpuwatchd")), ("b", ("gpuwatchd",))):
-        (tmp_path / folder).mkdir()
-        for name in names:
-            (tmp_path / folder / name).write_text("#!/bin/sh\n")
-            (tmp_path / folder / name).chmod(0o755)
-    (tmp_path / "linked").symlink_to(tmp_path / "a")
-    machine.environ["PATH"] = f"{tmp_path}/a:{tmp_path}/linked:/nowhere"
-    assert machine.faults("instances") == {}
-    machine.environ["PATH"] += f":{tmp_path}/b"
-    assert "hides" in machine.faults("instances")["path-several"].text
-    (tmp_path / "a/gpuwatchd").unlink()
-    assert set(machine.faults("instances")) == {"path-differs"}
 
 
 @pytest.mark.parametrize(
