@@ -66,7 +66,7 @@ site: $(VENV)/dev.stamp  ## Build the documentation as a site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml
 	@echo "build/site/index.html"
 
-.PHONY: dist pins formula
+.PHONY: dist pins formula release-check
 dist: $(VENV)/dev.stamp  ## Build the wheel and the source distribution, twice, and compare
 	@$(RUN) packaging/dist.py --check
 
@@ -84,6 +84,9 @@ apt-repo:  ## Make a signed repository of the packages in dist: KEY=... (URL=...
 
 formula: $(VENV)/dev.stamp  ## Write the Homebrew formula (URL= of the release's files, HOMEPAGE=)
 	@$(RUN) packaging/formula.py --url "$(URL)" --homepage "$(HOMEPAGE)"
+
+release-check: $(VENV)/dev.stamp  ## Say whether this tree can be released, and what mends it
+	@$(RUN) packaging/release_check.py $(if $(KEY),--sign "$(KEY)")
 
 clean:  ## Remove what the targets above have made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -55,7 +55,8 @@ def sections(root: Path = ROOT) -> Iterator[tuple[str, dt.date | None, str]]:
     """Yield the name, the date and the text of each version in the changelog, newest first."""
     text = (root / "CHANGELOG.md").read_text("utf-8")
     heads = list(_SECTION.finditer(text))
-    for head, after in zip(heads, [*heads[1:], None], strict=True):
+    for index, head in enumerate(heads):
+        after = heads[index + 1] if index + 1 < len(heads) else None
         date = dt.date.fromisoformat(head["date"]) if head["date"] else None
         yield head["name"], date, text[head.end() : after.start() if after else None].strip()
 

@@ -14,9 +14,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _PICTURE = re.compile(r"^[ \t]*!\[[^\]]*\]\((?!https?:)[^)]*\)[ \t]*\n?", re.MULTILINE)
-_PICTURE_TAG = re.compile(
-    r"^[ \t]*<(?:p|img|picture|source|/p|/picture)\b[^>]*>[ \t]*\n?", re.MULTILINE
-)
+_PICTURE_TAG = re.compile(r"^[ \t]*(?:</?(?:p|img|picture|source)\b[^>]*>[ \t]*)+\n?", re.MULTILINE)
 _PAGE = re.compile(r"\[([^\]]+)\]\(docs/([^)#\s]+)\.md(#[^)\s]*)?\)")
 _ELSEWHERE = re.compile(r"\[([^\]]+)\]\((?!https?:|mailto:|#)[^)]*\)")
 

@@ -52,25 +52,42 @@ def test_every_file_has_the_instant_of_the_release(files: tuple[Path, Path]) -> 
         assert {(member.uid, member.gid, member.uname) for member in sdist} == {(0, 0, "")}
 
 
-def test_all_of_the_package_and_nothing_else(names: set[str]) -> None:
-    package = ROOT / "gpuwatchd"
-    here = {
-        str(path.relative_to(ROOT))
-        for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+@pytest.fixture(scope="module")
+def source(files: tuple[Path, Path]) -> set[str]:
+    with tarfile.open(files[0]) as sdist:
+        return {member.name.partition("/")[2] for member in sdist}
+
+
+def test_all_of_the_package_and_nothing_else(names: set[str], source: set[str]) -> None:
+    def of_package(these: set[str]) -> set[str]:
+        own = (name for name in these if name.startswith("gpuwatchd/"))
+        return {name for name in own if not name.startswith("gpuwatchd/docs/")}
+
     assert "gpuwatchd/py.typed" in names
-    assert {
-        n for n in names if n.startswith("gpuwatchd/") and not n.startswith("gpuwatchd/docs/")
-    } == {n for n in here if not n.startswith("gpuwatchd/docs/")}
-    tops = {name.split("/")[0] for name in names}
+    assert of_package(names) == of_package(source)
     version = project.version()
-    assert tops <= {
+    assert {name.split("/")[0] for name in names} == {
         "gpuwatchd",
         f"gpuwatchd-{version}.dist-info",
         f"gpuwatchd-{version}.data",
     }
-    assert not [n for n in names if "test" in n.split("/") or "tests" in n or n.endswith(".pyc")]
+    assert not [name for name in names if {"test", "tests"} & set(name.split("/"))]
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "man/man1/gpuwatchctl.1",
+        "man/man5/gpuwatchd.toml.5",
+        "man/man8/gpuwatchd.8",
+        "bash-completion/completions/gpuwatchctl",
+        "zsh/site-functions/_gpuwatchctl",
+        "fish/vendor_completions.d/gpuwatchctl.fish",
+    ],
+)
+def test_man_pages_and_completions_go_where_shells_look(names: set[str], name: str) -> None:
+    assert f"gpuwatchd-{project.version()}.data/data/share/{name}" in names
 
 
 @pytest.mark.parametrize("name", ["config/prices.toml", "service/gpuwatchd.service.in", "py.typed"])
@@ -78,13 +95,11 @@ def test_what_is_no_program_is_there(names: set[str], name: str) -> None:
     assert f"gpuwatchd/{name}" in names
 
 
-def test_the_pages_travel_along(names: set[str]) -> None:
-    pages = {str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")}
-    assert pages
+def test_the_pages_travel_along(names: set[str], source: set[str]) -> None:
+    pages = {name for name in source if name.startswith("docs/") and name.endswith(".md")}
+    assert "docs/how-to/chat.md" in pages
     assert {n for n in names if n.startswith("gpuwatchd/docs/")} == {
-        f"gpuwatchd/{page}"
-        for page in pages
-        if not page.startswith(("docs/man/", "docs/pictures/"))
+        f"gpuwatchd/{p}" for p in pages
     }
 
 
@@ -122,19 +137,9 @@ def test_links_of_the_readme_become_names_of_pages() -> None:
     )
 
 
-def test_the_source_has_all_that_a_packager_needs(files: tuple[Path, Path]) -> None:
-    with tarfile.open(files[0]) as sdist:
-        inside = {member.name.partition("/")[2] for member in sdist}
-    assert {
-        "pyproject.toml",
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-        "Makefile",
-        "PKG-INFO",
-    } <= inside
-    assert {project.PINS, project.PINS_FULL, project.PINS_BUILD} <= inside
-    assert {"tests/conftest.py", "tests/packaging/test_wheel.py", "docs/index.md"} <= inside
-    assert not [
-        name for name in inside if "__pycache__" in name or name.startswith(("build/", ".venv"))
-    ]
+def test_the_source_has_all_that_a_packager_needs(source: set[str]) -> None:
+    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "Makefile"} <= source
+    assert {project.PINS, project.PINS_FULL, project.PINS_BUILD, "PKG-INFO"} <= source
+    assert {"tests/conftest.py", "tests/packaging/test_wheel.py", "docs/index.md"} <= source
+    assert not [name for name in source if "__pycache__" in name]
+    assert not [name for name in source if name.startswith(("build/", "dist/", ".venv"))]
