@@ -25,8 +25,8 @@ from tests.cli.sick import Machine, Well
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Iterator
+    from pathlib import Path
 
 MAIL_ONLY = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
 PAGE = ROOT / "docs/how-to/troubleshoot.md"
