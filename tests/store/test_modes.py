@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.config import Config, DaemonSection
+from gpuwatchd.service.process import takes_restart
 from gpuwatchd.store import live, modes, release
 from gpuwatchd.store.place import hold_lock, private_directory
 from tests.cli.world import state
 from tests.store.world import CARDS, KNOWN, T0, opened, sample
+from tests.test_daemon import SIMULATED, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,3 +117,22 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_file_in_no_directory_is_private(tmp_path: Path) -> None:
     assert modes.file_mode(tmp_path / "absent") == 0o600
+
+
+def test_a_change_of_readers_takes_a_restart() -> None:
+    begun, fresh = Config(), Config(daemon=DaemonSection(readers="group"))
+    assert takes_restart(begun, begun) == []
+    assert takes_restart(begun, fresh) == [
+        "[daemon] readers has changed: restart gpuwatchd to use it"
+    ]
+
+
+def test_what_a_daemon_leaves_for_its_group_and_then_for_itself(tmp_path: Path) -> None:
+    for readers, folder, file in (("group", 0o750, 0o640), ("user", 0o700, 0o600)):
+        done = once(tmp_path, *SIMULATED, "--once", GPUWATCHD_DAEMON_READERS=readers)
+        assert done.returncode == 0, done.stderr
+        for name in ("state", "run"):
+            assert mode_of(tmp_path / name) == folder
+        for path in (tmp_path / "state" / "history.db", tmp_path / "run" / "state.json"):
+            assert mode_of(path) == file
+        assert mode_of(tmp_path / "run" / "gpuwatchd.lock") == 0o600
