@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +20,11 @@ from tests.conftest import ROOT
 from tests.packaging import built
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator
 
 DEBIAN = ROOT / "packaging" / "debian"
 KEPT_S = 3600.0
+QUICK = {"DEB_COMPRESSION": "-Zgzip -z1"}
 SIGNER = "packages@gpuwatchd.invalid"
 
 
@@ -33,9 +35,9 @@ def surroundings(**more: str) -> dict[str, str]:
 
 
 @cache
-def key(suite: str, wheel: Path) -> str:
+def key(suite: str, ours: Path) -> str:
     """Return a name for the content of all that goes into the package of a suite."""
-    found = hashlib.sha256(f"{suite} {wheel.name}\0".encode() + wheel.read_bytes())
+    found = hashlib.sha256(f"{suite} {ours.name}\0".encode() + ours.read_bytes())
     folders = (DEBIAN, ROOT / "packaging" / "completions", ROOT / "docs" / "man")
     paths = [p for folder in folders for p in folder.rglob("*") if p.suffix != ".pyc"]
     paths += [ROOT / project.PINS_FULL, ROOT / "CHANGELOG.md", ROOT / "LICENSE"]
@@ -45,20 +47,20 @@ def key(suite: str, wheel: Path) -> str:
 
 
 @cache
-def _wheel() -> Path:
-    # One tree in one run of the tests, also where somebody is editing it.
+def wheel() -> Path:
+    """Return our wheel: of one tree in one run of the tests, also where somebody is editing it."""
     return built.wheel()
 
 
 def deb(suite: str) -> Path:
     """Return the package of the present tree for a suite."""
-    wheel = _wheel()
+    ours = wheel()
     with built.alone(f"deb-{suite}"):
-        out = built.SCRATCH / f"deb-{suite}-{key(suite, wheel)}"
+        out = built.SCRATCH / f"deb-{suite}-{key(suite, ours)}"
         if not out.exists():
             scratch = built.SCRATCH / f"deb-{suite}.new"
             shutil.rmtree(scratch, ignore_errors=True)
-            build(suite, scratch, WHEEL=str(wheel), DEB_COMPRESSION="-Zgzip -z1")
+            build(suite, scratch, WHEEL=str(ours), **QUICK)
             for old in built.SCRATCH.glob(f"deb-{suite}-*"):
                 if time.time() - old.stat().st_mtime > KEPT_S:
                     shutil.rmtree(old, ignore_errors=True)
@@ -96,10 +98,9 @@ def build(suite: str, out: Path, **more: str) -> Path:
     return Path(said.strip())
 
 
-def repository(
-    out: Path, *packages: Path, url: str = "file:/srv/repo", more: Mapping[str, str] | None = None
-) -> Path:
-    """Make a repository at ``out``, signed by a key of its own; return ``out``.
+@contextmanager
+def signer(url: str = "file:/srv/repo") -> Iterator[Callable[..., Path]]:
+    """Offer ``sign(out, *packages)``, which makes or enlarges a repository with one new key.
 
     Parameters
     ----------
@@ -108,11 +109,21 @@ def repository(
     """
     # The agent's socket lies in there, and a socket's path may have no more than 107 characters.
     with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
-        env = surroundings(GNUPGHOME=home, URL=url, **(more or {}))
+        env = surroundings(GNUPGHOME=home, URL=url)
         words = ["--batch", "--quiet", "--passphrase", "", "--quick-generate-key"]
+
+        def sign(out: Path, *packages: Path) -> Path:
+            project.run([DEBIAN / "apt-repo", out, SIGNER, *packages], env=env)
+            return out
+
         try:
             project.run(["gpg", *words, f"Tests <{SIGNER}>", "ed25519", "sign", "never"], env=env)
-            project.run([DEBIAN / "apt-repo", out, SIGNER, *packages], env=env)
+            yield sign
         finally:
             subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=env, check=False)
-    return out
+
+
+def repository(out: Path, *packages: Path, url: str = "file:/srv/repo") -> Path:
+    """Make a repository at ``out``, signed by a key of its own; return ``out``."""
+    with signer(url) as sign:
+        return sign(out, *packages)

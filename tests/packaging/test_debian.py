@@ -1,0 +1,213 @@
+"""The Debian package as far as it can be told without building it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+import gpuwatchd
+import project
+from debian import legal, tree
+from gpuwatchd.ctl import settings
+from tests.conftest import ROOT, need
+from tests.packaging import debs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEBIAN = ROOT / "packaging" / "debian"
+MAINTAINER_SCRIPTS = ("postinst", "prerm", "postrm")
+SUITES = sorted(tree.suites())
+
+
+@pytest.fixture(autouse=True)
+def _dated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    for name in ("DEB_REVISION", "DEBFULLNAME", "DEBEMAIL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def script(kind: str) -> str:
+    return (DEBIAN / f"gpuwatchd.{kind}").read_text("utf-8")
+
+
+def refused(argv: list[object], **more: str) -> list[str]:
+    words = [str(word) for word in argv]
+    env = debs.surroundings(**more)
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False, timeout=60)
+    assert done.returncode == 1
+    return done.stderr.splitlines()
+
+
+def test_both_releases_of_debian_can_be_built_for() -> None:
+    assert {"bookworm", "trixie"} <= set(SUITES)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_package_is_tied_to_the_python_of_its_suite(suite: str) -> None:
+    row = tree.suites()[suite]
+    text = tree.control(row)
+    assert f"python3 (>= {row.python}), python3 (<< {row.next_python}~)" in text
+    assert "@" not in text.replace(tree.MAINTAINER, "")
+    (depends,) = re.findall(r"^Depends: (.*)$", text, re.MULTILINE)
+    assert "${shlibs:Depends}" in depends
+    assert "${misc:Depends}" in depends
+
+
+def test_every_suite_has_a_python_that_the_program_supports() -> None:
+    floor = project.pyproject()["project"]["requires-python"].removeprefix(">=")
+    for suite in tree.suites().values():
+        assert tuple(map(int, suite.python.split("."))) >= tuple(map(int, floor.split(".")))
+
+
+@pytest.mark.parametrize(
+    ("ours", "debians"),
+    [
+        ("0.1.0", "0.1.0-1~deb12"),
+        ("1.0.0rc2", "1.0.0~rc2-1~deb12"),
+        ("1.0.0.dev3", "1.0.0~dev3-1~deb12"),
+    ],
+)
+def test_the_version_is_written_as_debian_orders_it(ours: str, debians: str) -> None:
+    assert tree.debian_version(ours, tree.suites()["bookworm"]) == debians
+
+
+def test_versions_rise_with_builds_releases_and_suites() -> None:
+    need(shutil.which("dpkg"), "dpkg is not here")
+    old, new = tree.suites()["bookworm"], tree.suites()["trixie"]
+    rising = [
+        tree.debian_version("1.0.0rc1", new, "1"),
+        tree.debian_version("1.0.0", old, "1"),
+        tree.debian_version("1.0.0", new, "1"),
+        tree.debian_version("1.0.0", old, "2"),
+        tree.debian_version("1.0.1", old, "1"),
+    ]
+    for lower, higher in pairwise(rising):
+        argv = ["dpkg", "--compare-versions", lower, "lt", higher]
+        assert subprocess.run(argv, check=False).returncode == 0, f"{lower} {higher}"
+
+
+def test_the_changelog_has_the_version_of_the_program() -> None:
+    text = tree.changelog(ROOT, tree.suites()["trixie"])
+    head, *_, foot = text.strip().splitlines()
+    assert head == f"gpuwatchd ({gpuwatchd.__version__}-1~deb13) trixie; urgency=medium"
+    assert foot == f" -- {tree.MAINTAINER}  Tue, 14 Nov 2023 22:13:20 +0000"
+
+
+def test_the_builder_answers_for_his_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBFULLNAME", "M. Leng")
+    monkeypatch.setenv("DEBEMAIL", "mleng@example.org")
+    monkeypatch.setenv("DEB_REVISION", "3")
+    suite = tree.suites()["bookworm"]
+    assert "Maintainer: M. Leng <mleng@example.org>\n" in tree.control(suite)
+    assert "-3~deb12)" in tree.changelog(ROOT, suite)
+
+
+@pytest.mark.parametrize("kind", MAINTAINER_SCRIPTS)
+def test_a_maintainer_script_is_sound_and_asks_nobody(kind: str) -> None:
+    text = script(kind)
+    assert text.startswith("#!/bin/sh\nset -e\n")
+    assert text.count("\n#DEBHELPER#\n") == 1
+    code = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
+    assert not re.search(r"\b(curl|wget|pip3?|apt|apt-get|read|systemctl .*enable)\b", code)
+    told = re.findall(r"^\s*((?:systemctl|deb-systemd-invoke) .*)$", code, re.MULTILINE)
+    assert told, "nothing is said to the service manager"
+    for command in told:
+        assert command.endswith("|| true"), f"a manager that refuses must not break dpkg: {command}"
+    subprocess.run(["sh", "-n", DEBIAN / f"gpuwatchd.{kind}"], check=True)
+
+
+def test_shell_is_clean() -> None:
+    need(shutil.which("shellcheck"), "shellcheck is not here")
+    files = [DEBIAN / f"gpuwatchd.{kind}" for kind in MAINTAINER_SCRIPTS]
+    argv = ["shellcheck", *map(str, files), str(DEBIAN / "build"), str(DEBIAN / "apt-repo")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+def test_a_removal_touches_nothing_of_users() -> None:
+    removed = re.findall(r"\brm -r?f (.*)$", script("postrm"), re.MULTILINE)
+    assert removed == ['"$1"', "/etc/gpuwatchd /var/lib/gpuwatchd /run/gpuwatchd"]
+
+
+def test_every_exception_from_lintian_has_its_reason() -> None:
+    lines = script("lintian-overrides").splitlines()
+    for before, line in pairwise(lines):
+        if line.startswith("gpuwatchd:"):
+            assert before.startswith("# "), f"no reason for {line}"
+    assert any(line.startswith("gpuwatchd:") for line in lines)
+
+
+def test_no_address_of_an_archive_is_written_down() -> None:
+    for file in DEBIAN.rglob("*"):
+        if file.is_file() and file.suffix != ".pyc":
+            found = re.findall(r"https?://\S+", file.read_text("utf-8"))
+            assert all("copyright-format" in address for address in found), f"{file.name}: {found}"
+
+
+def test_the_file_of_settings_sets_nothing() -> None:
+    for line in settings.default_file().splitlines():
+        assert not line or line[0] in "#[", line
+
+
+def test_builders_are_told_what_is_wrong(tmp_path: Path) -> None:
+    said = refused([DEBIAN / "build", "sarge", tmp_path])
+    assert said[0] == "build: no suite sarge"
+    assert said[1].split() == ["hint:", "one", "of:", "bookworm", "trixie"]
+    assert refused([DEBIAN / "build"]) == ["build: usage: packaging/debian/build SUITE OUT_DIR"]
+
+
+def test_a_builder_without_the_suites_python_is_told_how_to_get_it(tmp_path: Path) -> None:
+    need(shutil.which("dpkg-buildpackage") and shutil.which("dh"), "debhelper is not here")
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python").chmod(0o755)
+    table = tmp_path / "debian"
+    shutil.copytree(DEBIAN, table, ignore=shutil.ignore_patterns("__pycache__"))
+    (table / "suites").write_text("sid 3.99 2.50 sid\n")
+    constraints = str(ROOT / project.PINS_FULL)
+    said = refused([table / "build", "sid", tmp_path / "out"], CONSTRAINTS=constraints)
+    assert said[0] == "build: sid has Python 3.99, which is not here"
+    assert "DEB_PYTHON" in said[1]
+
+
+def test_a_repository_needs_a_key_and_packages_of_ours(tmp_path: Path) -> None:
+    need(shutil.which("apt-ftparchive") and shutil.which("gpg"), "apt-utils, gnupg")
+    home = tmp_path / "gnupg"
+    home.mkdir(mode=0o700)
+    (tmp_path / "other.deb").write_bytes(b"!<arch>\n")
+    argv = [DEBIAN / "apt-repo", tmp_path / "repo", "nobody@example.org", tmp_path / "other.deb"]
+    said = refused(argv, GNUPGHOME=str(home))
+    assert said[0] == "apt-repo: gpg has no secret key nobody@example.org"
+    assert said[1].startswith("hint: gpg --quick-generate-key")
+
+
+def test_the_terms_of_a_library_are_told(tmp_path: Path) -> None:
+    info = tmp_path / "thing-1.2.dist-info"
+    (info / "licenses").mkdir(parents=True)
+    (info / "METADATA").write_text("Name: thing\nVersion: 1.2\nLicense-Expression: MIT AND Zlib\n")
+    (info / "RECORD").write_text("thing/__init__.py,,\nthing-1.2.dist-info/METADATA,,\n../x,,\n")
+    (info / "licenses/LICENSE").write_text(
+        "Copyright (c) 2020 A. Body\nCopyright notice of others\n\nDo what you like.\n"
+    )
+    ours = tmp_path / "gpuwatchd-0.dist-info"
+    ours.mkdir()
+    (ours / "METADATA").write_text("Name: gpuwatchd\nVersion: 0\nLicense-Expression: Apache-2.0\n")
+    shutil.copy(ROOT / "LICENSE", ours / "LICENSE")
+    (tmp_path / "thing").mkdir()
+    text = legal.copyright_file(tmp_path, "gpuwatchd", tree.LIB)
+    first, own, thing = text.split("\n\n")
+    assert first.startswith("Format: ")
+    assert "/usr/share/common-licenses/Apache-2.0" in own
+    assert "TERMS AND CONDITIONS FOR USE" not in own
+    assert thing.splitlines()[:4] == [
+        "Files: usr/lib/gpuwatchd/lib/python*/site-packages/thing/*",
+        " usr/lib/gpuwatchd/lib/python*/site-packages/thing-1.2.dist-info/*",
+        "Copyright: 2020 A. Body",
+        "License: MIT and Zlib",
+    ]
+    assert " ." in thing.splitlines()
