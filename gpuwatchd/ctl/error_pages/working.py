@@ -229,8 +229,16 @@ WORKING: Final = (
         "not-allowed",
         "It is not allowed",
         "A rule or the system forbids it. Nothing was done.",
-        ("a process of the system, or gpuwatchd itself", "an alert about no single process"),
-        ("the message says which rule",),
+        (
+            "a process of the system, or gpuwatchd itself",
+            "an alert about no single process",
+            "the service of the whole machine, which its group reads and only its user writes to",
+        ),
+        (
+            "the message says which rule",
+            "to read that service: `sudo usermod -aG gpuwatchd $USER`, then log in again",
+            "to change something there: `sudo -u gpuwatchd gpuwatchctl ...`, by an administrator",
+        ),
     ),
     ErrorPage(
         "not-yours",
