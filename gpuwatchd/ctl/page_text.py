@@ -17,6 +17,7 @@ _STRONG = re.compile(r"\*\*([^*]+)\*\*")
 _ITEM = re.compile(r"^( *)([*+-]|\d+[.)]) +(.*)$")
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *#*$")
 _CELL = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(r"[\s|:-]*-[\s|:-]*")
 _UNDER = {1: "=", 2: "-"}
 _GAP = 2
 
@@ -75,14 +76,15 @@ def _cells(line: str) -> list[str]:
 
 
 def _table(lines: list[str], width: int) -> list[str]:
-    rows = [_cells(line) for line in lines if not re.fullmatch(r"[\s|:-]+", line)]
+    rows = [_cells(line) for line in lines if not _RULE.fullmatch(line)]
     count = max(len(row) for row in rows)
     rows = [row + [""] * (count - len(row)) for row in rows]
     widths = [max(width_of(row[n]) for row in rows) for n in range(count)]
     if sum(widths) + _GAP * (count - 1) <= width:
         out = ["  ".join(_padded(cell, w) for cell, w in zip(row, widths, strict=True)).rstrip()
                for row in rows]  # fmt: skip
-        return [out[0], "-" * min(width, sum(widths) + _GAP * (count - 1)), *out[1:]]
+        rule = "-" * min(width, sum(widths) + _GAP * (count - 1))
+        return [*([out[0], rule] if out[0] else []), *out[1:]]
     return _as_list(rows, widths, width)
 
 
@@ -90,12 +92,14 @@ def _as_list(rows: list[list[str]], widths: list[int], width: int) -> list[str]:
     """Return rows that are too wide: two columns side by side, or each with its heading."""
     if len(rows[0]) == 2 and widths[0] <= width // 3:
         rule = "-" * width
-        out = [f"{_padded(rows[0][0], widths[0] + _GAP)}{rows[0][1]}".rstrip(), rule]
+        head = f"{_padded(rows[0][0], widths[0] + _GAP)}{rows[0][1]}".rstrip()
+        out = [head, rule] if head else []
         for left, right in rows[1:]:
             first = _padded(left, widths[0] + _GAP)
             out += _wrapped(right, width, first, " " * (widths[0] + _GAP))
         return out
-    out = [*_wrapped(" / ".join(head for head in rows[0] if head), width), "-" * width]
+    heads = " / ".join(head for head in rows[0] if head)
+    out = [*_wrapped(heads, width), "-" * width] if heads else []
     for row in rows[1:]:
         out += _wrapped(row[0], width)
         for head, cell in zip(rows[0][1:], row[1:], strict=True):

@@ -37,6 +37,14 @@ def test_a_narrow_table_stays_one_and_a_wide_one_becomes_a_list() -> None:
     )
 
 
+def test_a_table_without_a_head_has_none() -> None:
+    rows = "| | |\n|---|---|\n| a | b |\n"
+    assert page_text.render(rows, 40) == "a  b\n"
+    shown = page_text.render(rows.replace(" b ", " word" * 30 + " "), 40)
+    assert shown.startswith("a  word word")
+    assert all(len(line) <= 40 for line in shown.splitlines())
+
+
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

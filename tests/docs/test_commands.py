@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import subprocess
 from typing import TYPE_CHECKING
 
 import click
@@ -89,7 +90,7 @@ def test_every_call_is_of_a_verb_and_its_flags(page: Path) -> None:
 def test_every_target_module_and_script_is_there(page: Path) -> None:
     text = told(page)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for named in re.findall(r"(?:^|\s)make ([a-z-]+)", text):
+    for named in re.findall(r"(?:^|&& |; )make ([a-z-]+)", text, re.MULTILINE):
         assert named in targets, named
     for named in re.findall(r"python3? -m ((?:tests|gpuwatchd)[\w.]*)", text):
         assert importlib.util.find_spec(named) is not None, named
@@ -121,3 +122,13 @@ def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(block, encoding="utf-8")
     assert config.load(file, environ={}).config.notify.email.to == ("me@example.org",)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_blocks_for_a_shell_are_such(page: Path) -> None:
+    found = _FENCED.findall(page.read_text(encoding="utf-8"))
+    for body in (body for kind, body in found if kind == "sh"):
+        done = subprocess.run(
+            ["bash", "-n"], check=False, input=body, capture_output=True, text=True, timeout=20
+        )
+        assert done.returncode == 0, f"{body}\n{done.stderr}"
