@@ -37,6 +37,7 @@ def test_after_an_upgrade_it_starts_anew_once(tmp_path: Path) -> None:
         version.write_text("2.0.0\n")
         wait_for(lambda: log.read_text().count("start version=") == 2)
         wait_for(lambda: (state := live.read(tmp_path / "run")) and state.ticks > 2)
+        assert log.read_text().count("another version of gpuwatchd has been installed") == 1
         assert process.poll() is None, "the same process, so that its manager keeps it"
         assert (tmp_path / "run/gpuwatchd.lock").read_text() == f"{process.pid}\n"
         # Another one so soon would be a loop.

@@ -6,6 +6,7 @@ daemon still imports parts of itself when they are first needed, and would then 
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ import gpuwatchd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+log = logging.getLogger("gpuwatchd")
 
 SETTLED_S: Final = 60.0
 """An installation that has not changed for this long is complete."""
@@ -33,6 +36,7 @@ class Installed:
     def __init__(self, files: Sequence[Path] | None = None) -> None:
         usual = (Path(gpuwatchd.__file__), Path(sys.prefix) / "pyvenv.cfg")
         self._files = tuple(usual if files is None else files)
+        self._told = False
         self._marks = self._seen()
         self._begun = self._content()
 
@@ -59,7 +63,11 @@ class Installed:
         if content == self._begun:
             # Written again as it was: looked into once, not every tick from now on.
             self._marks = marks
-        return content not in {None, self._begun}
+        fresh = content not in {None, self._begun}
+        if fresh and not self._told:
+            log.info("another version of gpuwatchd has been installed")
+            self._told = True
+        return fresh
 
     def _seen(self) -> tuple[tuple[int, int] | None, ...]:
         """Return which file is there now, and since when (in ns), for each of them."""
