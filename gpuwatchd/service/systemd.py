@@ -299,7 +299,7 @@ class Systemd:
         own = [line for line in found.log if line.startswith("gpuwatchd: ")]
         jobs = [line for line in done.output.splitlines() if line.startswith("Job for")]
         why = text.clean([done.last_line, *jobs[:1], *own][-1])
-        hint = found.hints[0] if found.state == "failed" and found.hints else self._ctl.own("logs")
+        hint = found.hints[0] if found.result and found.hints else self._ctl.own("logs")
         command = f"{self._ctl.shown.removeprefix('sudo ')} {verb} {UNIT}"
         raise ServiceError(self.name, command, why, hint=hint)
 

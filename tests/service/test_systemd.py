@@ -186,3 +186,23 @@ def test_a_service_of_an_older_program_is_started_anew(
     tools.forget()
     assert "started" in manager.install(dry_run=False)
     assert f"systemctl --user restart {UNIT}" in tools.calls
+
+
+def test_why_it_does_not_come_up_is_said_in_the_daemon_s_words(
+    manager: Systemd, tools: Tools
+) -> None:
+    tools.answer(
+        f"systemctl --user show {UNIT}",
+        "LoadState=loaded\nActiveState=failed\nMainPID=0\nResult=exit-code\nExecMainStatus=78",
+    )
+    tools.answer(
+        "systemctl --user start",
+        "Job for gpuwatchd.service failed because the control process exited.\nSee systemctl\n",
+        code=1,
+    )
+    with pytest.raises(ServiceError, match=r"Job for gpuwatchd.service failed") as caught:
+        manager.start()
+    assert caught.value.hint == "its configuration is wrong: gpuwatchctl config validate"
+    tools.answer("journalctl", "Starting\ngpuwatchd: config.toml: [nokey]: unknown key\nhint: x\n")
+    with pytest.raises(ServiceError, match=r"failed: gpuwatchd: config.toml: \[nokey\]"):
+        manager.start()
