@@ -348,8 +348,8 @@ class Systemd:
         holder = rivals.lock_holder(self._runtime_dir)
         if holder is not None and before.state in {"stopped", "failed", "not-installed"}:
             return rivals.by_hand(holder, self._ctl.own("install"))
-        if before.state != "not-installed":
-            return None  # what is installed already is no second instance
+        if before.running or before.enabled:
+            return None  # what is in use already is no second instance; a package's unit is not yet
         if not self._system and self._machine_is_watched():
             return rivals.of_the_machine(user_name(), account.GROUP)
         return rivals.KEG if rivals.in_a_keg(daemon_argv(self._executable)[0]) else None

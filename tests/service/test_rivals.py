@@ -25,6 +25,26 @@ def test_the_machine_s_service_is_enough(manager: Systemd, tools: Tools) -> None
     assert unit_file(tools).exists()
 
 
+@pytest.mark.parametrize(
+    ("seen", "refused"),
+    [
+        (f"{STOPPED}\nUnitFileState=disabled", True),
+        (f"{STOPPED}\nUnitFileState=enabled", False),
+        (f"{RUNNING}\nUnitFileState=disabled", False),
+    ],
+)
+def test_the_unit_of_a_package_is_no_instance_before_it_is_used(
+    manager: Systemd, tools: Tools, seen: str, *, refused: bool
+) -> None:
+    tools.answer(f"systemctl --system is-active {UNIT}", "active")
+    tools.answer(f"systemctl --user show {UNIT}", seen)
+    if not refused:
+        assert manager.install(dry_run=False)
+        return
+    with pytest.raises(ServiceError, match="watches every GPU already"):
+        manager.install(dry_run=False)
+
+
 def test_a_daemon_of_ones_own_that_runs_already(manager: Systemd, tools: Tools) -> None:
     runtime = Path(tools.environ["XDG_RUNTIME_DIR"]) / "gpuwatchd"
     runtime.mkdir(parents=True)
