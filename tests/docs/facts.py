@@ -115,6 +115,52 @@ SIGNALS: list[Row] = [
     ("SIGHUP", "read the configuration again; a bad one is refused and the old one kept"),
     ("SIGKILL", "nothing is lost but the raw samples of the last minute; alerts are kept"),
 ]
+CONFIGURATIONS: dict[str, str] = {
+    "A workstation: pop-ups by day, mail when it is serious": """
+[policy]
+channels = ["desktop", "email"]
+severity = { email = "critical" }
+quiet-hours = { desktop = ["22:00-07:00"] }
+
+[notify.email]
+host = "smtp.example.org"
+username = "me"
+password-file = "~/.config/gpuwatchd/smtp-password"
+sender = "gpuwatchd@example.org"
+to = ["me@example.org"]
+""",
+    "A shared server: administrators by mail, one summary a day": """
+[policy]
+preset = "shared"
+channels = ["email"]
+digest = "daily"
+
+[notify.email]
+host = "localhost"
+security = "none"
+sender = "gpu@example.org"
+to = ["admins@example.org"]
+
+[[override]]
+user = "svc-*"
+channels = []
+""",
+    "A small disk, slow samples": """
+[daemon]
+interval = "15s"
+
+[store]
+max-db-mib = 64
+""",
+}
+
+
+def examples() -> list[str]:
+    """Return whole configurations, for the page of the keys."""
+    lines = ["## Examples", ""]
+    for title, words in CONFIGURATIONS.items():
+        lines += [f"{title}:", "", "```toml", *words.strip().splitlines(), "```", ""]
+    return lines
 
 
 def _table(head: str, rows: list[Row], *, code: bool = True) -> list[str]:

@@ -20,7 +20,7 @@ from gpuwatchd.detect import DETECTORS
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.sources import SOURCES
 from gpuwatchd.sources.formats import FORMATS
-from tests.docs import database, errors_page, facts, manpages, schemas_page
+from tests.docs import database, errors_page, facts, manpages, schemas_page, units_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +135,7 @@ def configuration() -> str:
         "",
         LAYERS,
         "",
+        *facts.examples(),
         *_section(config.Config, "", field_notes()),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -176,6 +177,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/environment.md": lambda: _marked(facts.environment()),
     "reference/files.md": lambda: _marked(facts.files()),
     "reference/signals.md": lambda: _marked(facts.signals()),
+    "reference/units.md": lambda: _marked(units_page.page()),
     **{f"man/{name}": page for name, page in manpages.PAGES.items()},
     **{f"../packaging/completions/{FILES[shell]}": SCRIPTS[shell].__str__ for shell in FILES},
 }
