@@ -17,7 +17,8 @@ For every shell of yours (packages bring the files themselves):
   bash  gpuwatchctl completion bash >
           ~/.local/share/bash-completion/completions/gpuwatchctl
   zsh   gpuwatchctl completion zsh > a folder of $fpath, as _gpuwatchctl
-  fish  gpuwatchctl completion fish > ~/.config/fish/completions/gpuwatchctl.fish"""
+  fish  gpuwatchctl completion fish >
+          ~/.config/fish/completions/gpuwatchctl.fish"""
 
 
 @click.command(
