@@ -78,7 +78,7 @@ SUITE ?= bookworm
 deb: $(VENV)/dev.stamp  ## Build the Debian package of a suite: SUITE=bookworm or trixie
 	@PYTHON=$(RUN) packaging/debian/build $(SUITE) dist
 
-REPO ?= dist/apt
+REPO ?= build/apt
 apt-repo:  ## Make a signed repository of the packages in dist: KEY=... (URL=... where it will be)
 	@URL="$(URL)" packaging/debian/apt-repo $(REPO) "$(KEY)" dist/gpuwatchd_*.deb
 
