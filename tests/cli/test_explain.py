@@ -44,7 +44,7 @@ def test_without_a_history_the_live_state_says_what_it_knows(
     assert "1 notice so far, to email, chat" in explained(capsys)
     answer = asked(capsys)
     assert answer["source"] == "state-file"
-    assert answer["data"]["looked_at"] is None
+    assert answer["data"]["measured"] is None
     assert "no-series" in [one["code"] for one in answer["warnings"]]
 
 
