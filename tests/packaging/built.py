@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -17,7 +18,7 @@ import dist
 import indexfiles
 import pins
 import project
-from tests.conftest import ROOT
+from tests.conftest import ROOT, need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,14 +82,31 @@ def interpreter(version: str) -> Path | None:
     return None
 
 
+@functools.cache
+def _index_answers() -> bool:
+    try:
+        return bool(indexfiles.files_of("pip", indexfiles.configured_index()))
+    except project.Failed:
+        return False
+
+
+def needed(version: str) -> Path:
+    """Return a Python for a fresh environment; skip (in CI: fail) without it or an index."""
+    found = interpreter(version)
+    need(found, f"Python {version}")
+    need(_index_answers(), "a package index that answers")
+    assert found
+    return found
+
+
 def _starts(name: str) -> bool:
     # A shim of pyenv is there for every version, also for those that it will not start.
     asked = [name, "-c", "import venv"]
     return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
-def uv(*words: str | Path, timeout_s: float = 300) -> str:
-    """Run uv with the index and the certificates that pip uses here."""
+def uv(*words: str | Path, **more: str) -> str:
+    """Run uv with the index and the certificates that pip uses here; ``more`` are variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
     kept["UV_DEFAULT_INDEX"] = indexfiles.configured_index()
     kept["UV_PYTHON_DOWNLOADS"] = "never"
@@ -96,17 +114,18 @@ def uv(*words: str | Path, timeout_s: float = 300) -> str:
     kept["UV_CACHE_DIR"] = str(ROOT / "build" / "tools" / "uv-cache")
     if "PIP_CERT" in os.environ:
         kept.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
+    kept.update(more)
     with alone("uv"):
         program = pins.uv()
-    return project.run([program, *words], env=kept, timeout_s=timeout_s)
+    return project.run([program, *words], env=kept, timeout_s=300)
 
 
 def environment(python: Path, home: Path, *needs: str | Path) -> Path:
     """Return the interpreter of a new environment at ``home``; each of ``needs`` is one install."""
     uv("venv", "--quiet", "--python", python, home)
     inside = home / "bin" / "python"
-    for need in needs:
-        words: Sequence[str | Path] = need.split() if isinstance(need, str) else [need]
+    for one in needs:
+        words: Sequence[str | Path] = one.split() if isinstance(one, str) else [one]
         uv("pip", "install", "--quiet", "--python", inside, *words)
     return inside
 

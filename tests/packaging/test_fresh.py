@@ -10,7 +10,7 @@ import pytest
 
 import pins
 import project
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT
 from tests.packaging import built
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.real_packages, pytest.mark.timeout(300)]
 
 EVERY_MODULE = """
 import importlib, pkgutil, sys, gpuwatchd
-missing = []
+done = 0
 for found in pkgutil.walk_packages(gpuwatchd.__path__, "gpuwatchd."):
     if found.name in set(sys.argv[1:]) or found.name.endswith("__main__"):
         continue
     importlib.import_module(found.name)
-    missing.append(found.name)
-print(len(missing))
+    done += 1
+print(done)
 """
 CHILDREN_WITH_EXTRAS = ("gpuwatchd.notify.chart", "gpuwatchd.notify.keyring_ask")
 """Started as programs of their own where the extra is there, never imported."""
@@ -42,7 +42,7 @@ class Installed:
         self.bin = python.parent
 
     def run(self, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        argv = [self.python, "-W", "error", self.bin / words[0], *words[1:]]
+        argv: list[object] = [self.python, "-W", "error", self.bin / words[0], *words[1:]]
         return built.call(argv, env=built.bare(self.home), cwd=self.home, timeout=timeout_s)
 
 
@@ -50,10 +50,7 @@ class Installed:
 def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Installed:
-    version = request.param
-    found = built.interpreter(version)
-    need(found, f"Python {version}")
-    assert found
+    found = built.needed(request.param)
     home = tmp_path_factory.mktemp("fresh")
     requirements = f"--require-hashes -r {ROOT / project.PINS}"
     python = built.environment(found, home / "venv", requirements, f"--no-deps {built.wheel()}")
@@ -67,7 +64,14 @@ def test_says_its_version(installed: Installed) -> None:
 
 
 def test_every_module_can_be_imported(installed: Installed) -> None:
-    argv = [installed.python, "-W", "error", "-c", EVERY_MODULE, *CHILDREN_WITH_EXTRAS]
+    argv: list[object] = [
+        installed.python,
+        "-W",
+        "error",
+        "-c",
+        EVERY_MODULE,
+        *CHILDREN_WITH_EXTRAS,
+    ]
     done = built.call(argv, env=built.bare(installed.home), cwd=installed.home)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 200
@@ -113,3 +117,24 @@ def test_shows_a_page_of_the_manual(installed: Installed) -> None:
     done = installed.run("gpuwatchctl", "docs", "how-to/chat")
     assert done.returncode == 0, done.stderr
     assert "ntfy" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Install it as ``uv tool install`` (and ``pipx install``) do: one program, an own home."""
+    home = tmp_path_factory.mktemp("tool")
+    found = built.needed(pins.PYTHONS[0])
+    places = {"UV_TOOL_DIR": str(home / "tools"), "UV_TOOL_BIN_DIR": str(home / "bin")}
+    words = ("tool", "install", "--quiet", "--python", found, "--constraints", ROOT / project.PINS)
+    return home, built.uv(*words, built.wheel(), **places)
+
+
+def test_as_a_tool_of_uv_it_runs_and_brings_its_manual(tool: tuple[Path, str]) -> None:
+    home, _ = tool
+    done = built.call([home / "bin" / "gpuwatchctl", "--version"], env=built.bare(home))
+    assert (done.returncode, done.stdout.strip()) == (0, f"gpuwatchctl {project.version()}")
+    share = home / "tools" / "gpuwatchd" / "share"
+    assert (share / "man" / "man1" / "gpuwatchctl.1").read_text().startswith(".")
+    assert "gpuwatchctl" in (share / "bash-completion/completions/gpuwatchctl").read_text()
+    assert (share / "zsh/site-functions/_gpuwatchctl").read_text().startswith("#compdef")
+    assert (share / "fish/vendor_completions.d/gpuwatchctl.fish").is_file()
