@@ -66,15 +66,15 @@ def test_every_suite_has_a_python_that_the_program_supports() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "debians"),
+    ("ours", "expected"),
     [
         ("0.1.0", "0.1.0-1~deb12"),
         ("1.0.0rc2", "1.0.0~rc2-1~deb12"),
         ("1.0.0.dev3", "1.0.0~dev3-1~deb12"),
     ],
 )
-def test_the_version_is_written_as_debian_orders_it(ours: str, debians: str) -> None:
-    assert tree.debian_version(ours, tree.suites()["bookworm"]) == debians
+def test_the_version_is_written_as_debian_orders_it(ours: str, expected: str) -> None:
+    assert tree.debian_version(ours, tree.suites()["bookworm"]) == expected
 
 
 def test_versions_rise_with_builds_releases_and_suites() -> None:
