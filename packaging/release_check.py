@@ -246,6 +246,8 @@ def main(argv: list[str] | None = None) -> int:
     names = options.only.split(",")
     if unknown := sorted(set(names) - CHECKS.keys()):
         parser.error(f"no such check: {', '.join(unknown)} (there are {', '.join(CHECKS)})")
+    if options.sign and set(names) != CHECKS.keys():
+        parser.error("only what has passed every check is signed: --sign without --only")
     root = options.root.resolve()
     tree = Tree(root=root, out=(options.out or root / "dist").resolve())
     wrong = 0
@@ -258,6 +260,9 @@ def main(argv: list[str] | None = None) -> int:
     if wrong:
         print(f"\n{wrong} of {len(names)} checks failed: this is not ready for a release")
         return 1
+    if set(names) != CHECKS.keys():
+        print(f"\nnothing to mend in {len(names)} of {len(CHECKS)} checks; the others were not run")
+        return 0
     print(f"\n{NAME} {tree.version} can be released; its files are in {tree.out}")
     if options.sign:
         try:

@@ -100,7 +100,7 @@ def test_a_version_that_is_tagged_is_not_released_again(tree: Tree) -> None:
 def test_what_it_prints_and_how_it_ends(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--root", str(tree.root), "--only", "changelog,pins"]
     assert release_check.main(words) == 0
-    assert "1.2.0 can be released" in capsys.readouterr().out
+    assert "nothing to mend in 2 of 11 checks" in capsys.readouterr().out
     (tree.root / "CHANGELOG.md").write_text("# Changelog\n")
     assert release_check.main(words) == 1
     shown = capsys.readouterr().out
@@ -110,6 +110,9 @@ def test_what_it_prints_and_how_it_ends(tree: Tree, capsys: pytest.CaptureFixtur
     assert "ok     pins\n" in shown
     with pytest.raises(SystemExit):
         release_check.main(["--only", "nothing"])
+    with pytest.raises(SystemExit):
+        release_check.main([*words, "--sign", "me"])
+    assert "every check" in capsys.readouterr().err
 
 
 def test_bytes_that_change_between_two_builds_are_a_fault(
