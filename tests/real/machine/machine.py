@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 TOOLS: Final = ("systemd-nspawn", "debootstrap", "nsenter", "unshare", "setpriv", "gpg")
 GROUPS: Final = Path("/sys/fs/cgroup")
+GROUP: Final = "gpuwatchd-tests"
+INTO_GROUP: Final = f"""
+    for place in {GROUPS}/systemd {GROUPS}/unified; do
+        [ ! -d $place ] || {{ mkdir -p $place/{GROUP}; echo $$ >$place/{GROUP}/cgroup.procs; }}
+    done
+    exec "$@"
+"""
+"""A cgroup of its own, so that no other machine that somebody runs here shares one with ours."""
 ASKED: Final = bool(os.environ.get("CI") or os.environ.get("GPUWATCHD_TEST_MACHINE"))
 Done = subprocess.CompletedProcess[str]
 T = TypeVar("T")
@@ -129,7 +137,7 @@ class Machine:
         fresh.write_bytes(raw)
         fresh.chmod(mode)
         fresh.replace(target)
-        for one in missing if owner else ():
+        for one in (target, *missing) if owner else ():
             os.chown(one, self.uid(owner), self.uid(owner))
 
     def read(self, path: str) -> str:
@@ -163,7 +171,8 @@ def booted(root: Root) -> Iterator[Machine]:
         began = time.monotonic()
         nspawn = subprocess.Popen(
             [
-                *root.enter(*dying("TERM"), "systemd-nspawn", "-D", str(root.place), "--boot"),
+                *root.enter(*dying("TERM"), "sh", "-c", INTO_GROUP, "sh", "systemd-nspawn"),
+                "-D", str(root.place), "--boot",
                 "--register=no", "--keep-unit", "--machine=gpuwatchd", "--console=pipe",
                 "--quiet", *binds,
             ],
@@ -183,7 +192,7 @@ def booted(root: Root) -> Iterator[Machine]:
             raise
         finally:
             _end(nspawn)
-            until(lambda: _remove_groups(before[1]), "no cgroup is left", 10)
+            until(_remove_groups, "no cgroup is left", 10)
             assert _outside() == before, "the machine outside is as it was"
             assert not mounted()
 
@@ -211,20 +220,22 @@ def _end_left_over() -> None:
                 os.kill(int(status.parent.name), signal.SIGKILL)
         except OSError:
             continue
-    until(lambda: _remove_groups([]), "no other machine runs here", 10)
+    until(_remove_groups, "no other machine runs here", 10)
 
 
 def _outside() -> tuple[str, list[str]]:
     """Return what must stay: where this machine's first process is, and its cgroups."""
     own = [place for name in ("systemd", "unified") if (place := GROUPS / name).is_dir()]
-    found = sorted(folder for place in own or [GROUPS] for folder, _, _ in os.walk(place))
-    return Path("/proc/1/cgroup").read_text(encoding="utf-8"), found
+    found = (folder for place in own or [GROUPS] for folder, _, _ in os.walk(place))
+    # Another machine that somebody runs here at the same time has these two.
+    others = re.compile(r"/sys/fs/cgroup/\w+/(payload|supervisor)(/|$)")
+    groups = sorted(folder for folder in found if not others.match(folder))
+    return Path("/proc/1/cgroup").read_text(encoding="utf-8"), groups
 
 
-def _remove_groups(before: list[str]) -> bool:
+def _remove_groups() -> bool:
     """Remove the empty cgroups that a machine leaves; say whether all of them are gone."""
-    found = [folder for folder in _outside()[1] if folder not in before]
-    ours = [folder for folder in found if {"payload", "supervisor"} & set(Path(folder).parts)]
+    ours = [folder for folder in _outside()[1] if GROUP in Path(folder).parts]
     for folder in reversed(ours):
         with suppress(OSError):
             Path(folder).rmdir()

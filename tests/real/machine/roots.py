@@ -42,7 +42,7 @@ class Root:
     def __init__(self, tree: Path, scratch: Path) -> None:
         for name in ("upper", "work", "root"):
             (scratch / name).mkdir()
-        self.place = scratch / "root"
+        self.scratch, self.place = scratch, scratch / "root"
         script = (
             "mount -t overlay overlay"
             f" -o lowerdir={tree},upperdir={scratch}/upper,workdir={scratch}/work {self.place}"

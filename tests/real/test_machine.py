@@ -1,0 +1,400 @@
+"""From ``apt install`` to a purge that leaves nothing, on a Debian 12 that was really booted.
+
+The tests tell one story in the order of this file: each goes on with the machine of the one before.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import need
+from tests.real.machine import why_not
+from tests.real.machine.machine import until
+from tests.real.machine.world import CONF, MANY_S, QUICK, SOURCES, UNIT, World, publish, world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(900)]
+
+CONFIG = "/home/mleng/.config/gpuwatchd/config.toml"
+DROP_IN = "/home/mleng/.config/systemd/user/gpuwatchd.service.d/test.conf"
+LEFT = ("/var/cache/apt", "/var/lib/apt", "/var/log", "/var/cache/debconf", "/home", "/root")
+"""What apt and dpkg write of every package, and what belongs to users."""
+
+
+@pytest.fixture(scope="module")
+def debian() -> Iterator[World]:
+    need(not why_not(), why_not())
+    yield from world("bookworm")
+
+
+# ---- the repository ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["unsigned", "altered list", "another key"])
+def test_apt_refuses_a_repository_that_is_not_ours(debian: World, how: str) -> None:
+    machine = debian.machine
+    lists = machine.files / "srv/repo/dists/bookworm"
+    sources = machine.read(SOURCES)
+    machine.run("cp", "-a", "/srv/repo", "/srv/kept", ok=True)
+    try:
+        if how == "unsigned":
+            (lists / "InRelease").unlink()
+            (lists / "Release.gpg").unlink()
+        elif how == "altered list":
+            for file in (lists / "main").rglob("Packages*"):
+                file.write_bytes(file.read_bytes() + b"\n")
+        else:
+            other = "/usr/share/keyrings/debian-archive-keyring.gpg"
+            machine.write(SOURCES, f"{sources.partition('Signed-By:')[0]}Signed-By: {other}\n")
+        update = debian.apt("update")
+        assert update.returncode == 100, update.stdout + update.stderr
+        why = {"unsigned": "is not signed", "altered list": "Hash Sum", "another key": "NO_PUBKEY"}
+        assert why[how] in update.stderr.replace("unexpected size", "Hash Sum")
+        install = debian.apt("install", "-y", UNIT)
+        assert (install.returncode, debian.version()) == (100, "")
+    finally:
+        machine.run("rm", "-r", "/srv/repo", ok=True)
+        machine.run("mv", "/srv/kept", "/srv/repo", ok=True)
+        machine.write(SOURCES, sources)
+
+
+def test_apt_refuses_an_altered_package(debian: World) -> None:
+    machine = debian.machine
+    (package,) = (machine.files / "srv/repo/pool").rglob("*.deb")
+    whole = package.read_bytes()
+    assert debian.apt("update").returncode == 0
+    package.write_bytes(whole[:-64] + bytes(64))
+    try:
+        install = debian.apt("install", "-y", UNIT)
+        assert (install.returncode, debian.version()) == (100, "")
+        assert "Hash Sum mismatch" in install.stderr
+    finally:
+        package.write_bytes(whole)
+
+
+# ---- installed, and nothing more --------------------------------------------------------------
+
+
+def test_two_commands_install_it(debian: World) -> None:
+    began = time.monotonic()
+    update = debian.apt("update")
+    assert (update.returncode, update.stderr) == (0, "")
+    install = debian.apt("install", "-y", UNIT)
+    assert install.returncode == 0, install.stderr
+    print(f"apt update and install: {time.monotonic() - began:.1f} s")
+    assert "-0~deb12" in debian.version()
+    assert "1 newly installed" in install.stdout, "and no other package is needed"
+
+
+def test_nothing_was_switched_on(debian: World) -> None:
+    added = debian.machine.root.files() - debian.before
+    wants = [path for path in added if ".wants/" in path or ".requires/" in path]
+    assert wants == []
+    assert not [path for path in added if path.startswith("/etc/systemd/")]
+    for scope in (["--system"], ["--global"]):
+        seen = debian.machine.run("systemctl", *scope, "is-enabled", UNIT)
+        assert seen.stdout == "disabled\n"
+    assert debian.state(user=None) == "inactive"
+    assert not (debian.machine.files / "var/lib/gpuwatchd/history.db").exists()
+
+
+def test_manual_and_completions_are_there(debian: World) -> None:
+    files = debian.machine.files
+    for page in ("man1/gpuwatchctl.1", "man8/gpuwatchd.8", "man5/gpuwatchd.toml.5"):
+        assert list((files / "usr/share/man").glob(f"{page}*")), page
+    for script in (
+        "bash-completion/completions/gpuwatchctl",
+        "zsh/vendor-completions/_gpuwatchctl",
+        "fish/vendor_completions.d/gpuwatchctl.fish",
+    ):
+        assert (files / "usr/share" / script).stat().st_size > 100, script
+    listed = debian.machine.run("dpkg-query", "-W", "-f", "${Conffiles}", UNIT).stdout
+    assert listed.split()[0] == "/etc/gpuwatchd/config.toml"
+    settings = debian.machine.read("/etc/gpuwatchd/config.toml").splitlines()
+    set_here = [line for line in settings if line and line[0] not in "#["]
+    assert set_here == [], "the built-in defaults stay in force"
+
+
+def test_the_doctor_says_what_comes_next(debian: World) -> None:
+    debian.linger("mleng")
+    found = debian.ctl("doctor")
+    assert "gpuwatchctl service install" in found.stdout
+    assert "nvml" in found.stdout
+
+
+# ---- a service of one user --------------------------------------------------------------------
+
+
+def test_an_ordinary_user_switches_it_on(debian: World) -> None:
+    debian.machine.write(CONFIG, QUICK, mode=0o600, owner="mleng")
+    debian.serve_notifications()
+    debian.leak("mleng")
+    done = debian.systemctl("enable", "--now", UNIT)
+    assert done.returncode == 0, done.stderr + debian.machine.journal()
+    # Type=notify: the command has returned, so it watches.
+    assert (debian.state(), debian.pid() > 0) == ("active", True)
+    status = debian.ctl("service", "status")
+    assert status.returncode == 0
+    assert "running" in status.stdout
+    assert "A100" in debian.ctl("status").stdout
+
+
+def test_the_manager_applies_the_hardening(debian: World) -> None:
+    shown = debian.machine.show(
+        UNIT, "Type", "NoNewPrivileges", "SystemCallFilter", "RestrictNamespaces",
+        "RestrictSUIDSGID", "LockPersonality", "UMask", "MemoryMax", "TasksMax", "WatchdogUSec",
+        "PrivateDevices", "Restart", "RestartPreventExitStatus", user="mleng",
+    )  # fmt: skip
+    calls = shown.pop("SystemCallFilter").split()
+    assert "read" in calls
+    assert "mount" not in calls
+    assert shown == {
+        "Type": "notify", "NoNewPrivileges": "yes", "RestrictNamespaces": "yes",
+        "RestrictSUIDSGID": "yes", "LockPersonality": "yes", "UMask": "0077",
+        "MemoryMax": str(256 << 20), "TasksMax": "64", "WatchdogUSec": "1min",
+        "PrivateDevices": "no", "Restart": "on-failure", "RestartPreventExitStatus": "78",
+    }  # fmt: skip
+    status = (debian.machine.files / f"proc/{debian.pid()}/status").read_text()
+    in_force = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert (in_force["NoNewPrivs"], in_force["Seccomp"]) == ("1", "2")
+    judged = debian.machine.run(
+        "systemd-analyze", "--user", "security", UNIT, "--no-pager", user="mleng", ok=True
+    )
+    print(judged.stdout.splitlines()[-1])
+    assert "Overall exposure level" in judged.stdout
+
+
+def test_the_leak_is_found_and_told(debian: World) -> None:
+    began = time.monotonic()
+
+    def firing() -> list[Any]:
+        return [one for one in debian.data("alerts") if one["state"] == "firing"]
+
+    (alert,) = until(firing, "an alert", MANY_S, 1.0)
+    print(f"alert after {time.monotonic() - began:.0f} s")
+    assert alert["kind"] == "leak"
+    told = until(debian.notes, f"a notification\n{debian.machine.journal()}", 20)
+    assert len(told) == 1
+    assert told[0]["program"] == "gpuwatchd"
+    assert "GPU 0" in told[0]["summary"] + told[0]["body"]
+    assert "leak" in (told[0]["summary"] + told[0]["body"]).lower()
+    assert told[0]["hints"]["urgency"] in {"1", "2"}
+
+
+def test_after_a_kill_it_is_back_and_knows_everything(debian: World) -> None:
+    # Who is killed between telling and noting it tells again: better twice than never.
+    until(lambda: debian.counts()["sent"], "noted as told")
+    before, pid = debian.counts(), debian.pid()
+    alerts = {one["id"] for one in debian.data("alerts")}
+    debian.send(pid, signal.SIGKILL)
+    debian.running(other_than=pid)
+    shown = debian.machine.show(UNIT, "NRestarts", "Result", user="mleng")
+    assert shown == {"NRestarts": "1", "Result": "success"}
+    after = debian.counts()
+    assert {table: n for table, n in after.items() if n < before[table]} == {}
+    assert {one["id"] for one in debian.data("alerts")} >= alerts
+    assert len(debian.notes()) == 1, "nobody is told twice"
+
+
+def test_a_hang_is_noticed(debian: World) -> None:
+    debian.machine.write(DROP_IN, "[Service]\nWatchdogSec=3\n", owner="mleng")
+    debian.systemctl("daemon-reload")
+    debian.systemctl("restart", UNIT)
+    pid = debian.running()
+    time.sleep(4)
+    assert debian.pid() == pid, "who ticks is left alone"
+    debian.send(pid, signal.SIGSTOP)
+    debian.running(other_than=pid)
+    seen = debian.machine.journal("--identifier=systemd", "_UID=1000")
+    assert "Watchdog timeout" in seen
+    assert "Failed with result 'watchdog'" in seen
+    assert debian.machine.show(UNIT, "NRestarts", user="mleng")["NRestarts"] == "1"
+    (debian.machine.files / DROP_IN[1:]).unlink()
+    debian.systemctl("daemon-reload")
+
+
+def test_a_reload_takes_new_settings_and_refuses_bad_ones(debian: World) -> None:
+    pid = debian.running()
+    debian.machine.write(CONFIG, QUICK.replace("1s", "0.5s", 1), mode=0o600, owner="mleng")
+    assert debian.systemctl("reload", UNIT).returncode == 0
+
+    journal = ("_UID=1000", "--identifier=gpuwatchd")
+    until(lambda: "configuration reloaded" in debian.machine.journal(*journal), "a reload")
+    debian.machine.write(CONFIG, "[daemon]\nintervall = 1\n", mode=0o600, owner="mleng")
+    debian.systemctl("reload", UNIT)
+
+    def complaint() -> bool:
+        return "intervall" in debian.machine.show(UNIT, "StatusText", user="mleng")["StatusText"]
+
+    until(complaint, "the manager shows that the file is refused")
+    assert (debian.pid(), debian.state()) == (pid, "active")
+
+
+def test_wrong_settings_at_the_start_are_not_tried_again(debian: World) -> None:
+    debian.systemctl("restart", UNIT)
+    until(lambda: debian.state() == "failed", "it gives up")
+    shown = debian.machine.show(UNIT, "Result", "ExecMainStatus", "NRestarts", user="mleng")
+    assert shown == {"Result": "exit-code", "ExecMainStatus": "78", "NRestarts": "0"}
+    status = debian.ctl("service", "status")
+    assert status.returncode == 3
+    assert "configuration" in status.stdout
+    debian.machine.write(CONFIG, QUICK, mode=0o600, owner="mleng")
+    assert debian.ctl("service", "start").returncode == 0
+    debian.running()
+
+
+# ---- another version --------------------------------------------------------------------------
+
+
+def test_an_upgrade_keeps_everything(debian: World) -> None:
+    machine = debian.machine
+    before, pid, alerts = debian.counts(), debian.pid(), debian.data("alerts")
+    assert alerts
+    settings = "[policy]\nmax-per-hour = 19\n"
+    machine.write("/etc/gpuwatchd/config.toml", settings)
+    publish(machine.root, *debian.builds)
+    assert "NO_PUBKEY" in debian.apt("update").stderr, "a new key is not taken by itself"
+    machine.write(SOURCES, machine.read("/srv/repo/bookworm.sources"))
+    assert debian.apt("update").returncode == 0
+    done = debian.apt("upgrade", "-y")
+    assert done.returncode == 0, done.stderr
+    assert "-1~deb12" in debian.version()
+    assert machine.read("/etc/gpuwatchd/config.toml") == settings
+    assert machine.read(CONFIG) == QUICK
+    # What runs goes on, or has started anew by itself; it is never left broken.
+    assert debian.running() > 0
+    assert debian.ctl("service", "status").returncode == 0
+    assert debian.systemctl("restart", UNIT).returncode == 0
+    debian.running(other_than=pid)
+    after = debian.counts()
+    assert {table: n for table, n in after.items() if n < before[table]} == {}
+    kept = {one["id"] for one in debian.data("alerts")}
+    assert {one["id"] for one in alerts} <= kept
+
+
+def test_a_step_back_is_asked_for(debian: World) -> None:
+    newest = debian.version()
+    older = newest.replace("-1~", "-0~")
+    refused = debian.apt("install", "-y", f"{UNIT}={older}")
+    assert refused.returncode == 100
+    assert "downgrade" in refused.stderr.lower()
+    assert debian.version() == newest
+    done = debian.apt("install", "-y", "--allow-downgrades", f"{UNIT}={older}")
+    assert done.returncode == 0, done.stderr
+    debian.systemctl("restart", UNIT)
+    debian.running()
+    assert debian.data("alerts")
+    assert debian.machine.read("/etc/gpuwatchd/config.toml") == "[policy]\nmax-per-hour = 19\n"
+
+
+# ---- service install, logout, uninstall -------------------------------------------------------
+
+
+def test_uninstall_keeps_what_is_the_users(debian: World) -> None:
+    done = debian.ctl("service", "uninstall")
+    assert done.returncode == 0, done.stderr
+    assert debian.state() == "inactive"
+    assert debian.systemctl("is-enabled", UNIT).stdout == "disabled\n"
+    assert debian.counts()["alert"] >= 1
+    assert debian.machine.read(CONFIG) == QUICK
+    assert debian.ctl("service", "uninstall").returncode == 0
+
+
+def test_install_uses_the_unit_of_the_package(debian: World) -> None:
+    for _ in range(2):
+        done = debian.ctl("service", "install")
+        assert done.returncode == 0, done.stderr + debian.machine.journal()
+    own = debian.machine.files / "home/mleng/.config/systemd/user/gpuwatchd.service"
+    assert not own.exists(), "the package's is used, no copy of it"
+    assert debian.systemctl("is-enabled", UNIT).stdout == "enabled\n"
+    debian.running()
+
+
+def test_without_linger_it_ends_with_the_last_session(debian: World) -> None:
+    machine = debian.machine
+    script = "gpuwatchctl service install && touch ~/on && sleep 2"
+    done = machine.run("su", "-", "reader", "-c", script, timeout=60)
+    assert done.returncode == 0, done.stderr + machine.journal()
+    assert "loginctl enable-linger reader" in done.stdout
+    manager = f"user@{machine.uid('reader')}.service"
+    until(lambda: machine.show(manager, "ActiveState")["ActiveState"] == "inactive", "logged out")
+    before = debian.counts("/home/reader/.local/state/gpuwatchd")
+    debian.linger("reader")
+    pid = debian.running(user="reader")
+    assert machine.run("su", "-", "reader", "-c", "gpuwatchctl service status").returncode == 0
+    time.sleep(2)
+    assert debian.pid("reader") == pid, "the end of a session is nothing to it now"
+    assert debian.counts("/home/reader/.local/state/gpuwatchd")["segment"] > before["segment"]
+    assert debian.ctl("service", "uninstall", user="reader").returncode == 0
+
+
+# ---- the machine's own service ----------------------------------------------------------------
+
+
+def test_an_administrator_switches_on_the_machines_own(debian: World) -> None:
+    assert debian.ctl("service", "uninstall").returncode == 0
+    machine = debian.machine
+    machine.write("/etc/gpuwatchd/config.toml", QUICK)
+    machine.write(
+        "/etc/systemd/system/gpuwatchd.service.d/gpus.conf",
+        f"[Service]\nEnvironment=FAKE_NVML_CONF={CONF}\n",
+    )
+    machine.run("systemctl", "daemon-reload", ok=True)
+    done = machine.run("systemctl", "enable", "--now", UNIT)
+    assert done.returncode == 0, done.stderr + machine.journal("--unit=gpuwatchd")
+    debian.running(user=None)
+    assert machine.show(UNIT, "User", "Group") == {"User": UNIT, "Group": UNIT}
+    for place in ("var/lib/gpuwatchd", "run/gpuwatchd"):
+        assert oct((machine.files / place).stat().st_mode & 0o777) == "0o750"
+
+
+def test_its_group_reads_it_and_nobody_else(debian: World) -> None:
+    machine = debian.machine
+    machine.run("usermod", "-aG", UNIT, "reader", ok=True)
+    seen = debian.ctl("status", user="reader")
+    assert seen.returncode == 0, seen.stdout + seen.stderr
+    assert "A100" in seen.stdout
+    assert debian.ctl("alerts", user="reader").returncode == 0
+    refused = debian.ctl("status", user="stranger")
+    assert "Traceback" not in refused.stderr
+    assert "only members of its group may read" in refused.stdout + refused.stderr
+    assert "usermod -aG gpuwatchd" in refused.stdout + refused.stderr
+
+
+def test_beside_it_nobody_starts_one_of_his_own(debian: World) -> None:
+    refused = debian.ctl("service", "install")
+    assert refused.returncode != 0
+    assert "--anyway" in refused.stderr
+    assert debian.ctl("service", "install", "--anyway").returncode == 0
+    debian.running()
+
+
+# ---- the end ----------------------------------------------------------------------------------
+
+
+def test_a_purge_leaves_nothing(debian: World) -> None:
+    machine = debian.machine
+    assert debian.state(user=None) == "active"
+    done = debian.apt("purge", "-y", UNIT)
+    assert done.returncode == 0, done.stderr
+    until(lambda: not machine.run("pidof", "-x", UNIT).stdout, "no daemon runs on")
+    own = (f"/etc/systemd/system/{UNIT}.service.d", "/srv", "/usr/local", "/var/lib/systemd/linger")
+    left = [
+        path
+        for path in sorted(machine.root.files() - debian.before)
+        if not path.startswith((*LEFT, *own)) and not path.endswith("-old")
+    ]
+    assert left == []
+    for place in ("run/gpuwatchd", "var/lib/gpuwatchd", "etc/gpuwatchd"):
+        assert not (machine.files / place).exists()
+    assert debian.accounts_now() == debian.accounts
+    assert machine.show(UNIT, "LoadState")["LoadState"] in {"not-found", "bad-setting"}
+    assert machine.run("systemctl", "--failed", "--no-legend", "--plain").stdout == ""
+    history = machine.files / "home/mleng/.local/state/gpuwatchd/history.db"
+    assert history.exists(), "users' own files are not the package's"
