@@ -23,6 +23,9 @@ SYSTEM_VARIABLES = {
 # No state directory: %S of a user manager is ~/.config in systemd 252 and ~/.local/state in 257,
 # whereas the daemon's own choice is the same everywhere.
 PACKAGED_VARIABLES = {"GPUWATCHD_RUNTIME_DIR": OWN_RUNTIME}
+_NOT_A_PROGRAM = set("$'\"\\")
+"""Not even quoted: systemd refuses some of these in the path of a program and keeps "$$" as it is."""
+_THROUGH_A_SHELL = ("/bin/sh", "-c", 'exec "$0" "$@"')
 _PAGES = "Documentation=man:gpuwatchd(8) man:gpuwatchctl(1)\n"
 _RUNTIME = (
     "\n# The live state outlives a restart: gpuwatchctl reads it also while nothing runs.\n"
@@ -62,7 +65,8 @@ def render(
     template = resources.files("gpuwatchd.service").joinpath(name).read_text("utf-8")
     made = variables.get("GPUWATCHD_RUNTIME_DIR", OWN_RUNTIME) == OWN_RUNTIME
     environment = "\n".join(f'Environment="{name}={value}"' for name, value in variables.items())
-    command = " ".join(f'"{escape(word).replace("$", "$$")}"' for word in argv)
+    words = (*_THROUGH_A_SHELL, *argv) if set(argv[0]) & _NOT_A_PROGRAM else argv
+    command = " ".join(f'"{escape(word).replace("$", "$$")}"' for word in words)
     return (
         template.replace("@DOCUMENTATION@", _PAGES if packaged else "")
         .replace("@EXEC_START@", command)

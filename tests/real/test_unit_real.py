@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.service.systemd import Systemd
-from gpuwatchd.service.unit import UNIT
+from gpuwatchd.service.unit import UNIT, escape, render
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -60,6 +60,21 @@ def _verify(unit: Path, scope: str = "user") -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize("scope", ["user", "system"])
 def test_every_printed_unit_is_valid(scope: str, packaged: str, tmp_path: Path) -> None:
     done = _verify(_write(tmp_path, scope, packaged), scope)
+    ours = [line for line in done.stderr.splitlines() if UNIT in line]
+    assert (done.returncode, ours) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "o'brien", 'q"uote', "back\\slash", "100%n", "$HOME", "a;b&c=@{d}", "größe"]
+)
+def test_a_program_may_lie_anywhere(name: str, tmp_path: Path) -> None:
+    need(shutil.which("systemd-analyze"), "systemd-analyze is missing")
+    program = tmp_path / name / "gpuwatchd"
+    program.parent.mkdir()
+    program.symlink_to("/bin/true")
+    unit = tmp_path / UNIT
+    unit.write_text(render([str(program)], {"GPUWATCHD_STATE_DIR": escape(str(program.parent))}))
+    done = _verify(unit)
     ours = [line for line in done.stderr.splitlines() if UNIT in line]
     assert (done.returncode, ours) == (0, [])
 

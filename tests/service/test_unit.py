@@ -174,4 +174,19 @@ def test_a_line_break_cannot_add_a_directive(tools: Tools) -> None:
 
 
 def test_a_dollar_sign_in_the_command_is_no_variable() -> None:
-    assert 'ExecStart="/opt/$$HOME/gpuwatchd"' in render(["/opt/$HOME/gpuwatchd"], {})
+    unit = render(["/opt/gpuwatchd/bin/python", "-m", "$HOME"], {})
+    assert 'ExecStart="/opt/gpuwatchd/bin/python" "-m" "$$HOME"\n' in unit
+
+
+@pytest.mark.parametrize(
+    ("path", "written"),
+    [
+        ("/home/o'brien/gpuwatchd", "/home/o'brien/gpuwatchd"),
+        ("/opt/$HOME/gpuwatchd", "/opt/$$HOME/gpuwatchd"),
+        ('/opt/"x"/gpuwatchd', '/opt/\\"x\\"/gpuwatchd'),
+        ("/opt/a\\b/gpuwatchd", "/opt/a\\\\b/gpuwatchd"),
+    ],
+)
+def test_a_program_that_systemd_cannot_name_is_started_by_a_shell(path: str, written: str) -> None:
+    shell = r'ExecStart="/bin/sh" "-c" "exec \"$$0\" \"$$@\"" '
+    assert f'{shell}"{written}"\n' in render([path], {})
