@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import shutil
 import subprocess
+import sys
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 SLURM = ROOT / "contrib" / "slurm"
 SCRIPTS = ("prolog", "epilog", "common")
+NEXT_S = 60.0
 
 
 class Node:
@@ -67,10 +71,11 @@ def _process(**changes: Any) -> LiveProcess:
     return msgspec.structs.replace(process, info=msgspec.structs.replace(process.info, **changes))
 
 
-def _on_the_node(*processes: LiveProcess) -> None:
+def _on_the_node(*processes: LiveProcess, age_s: float = -NEXT_S) -> None:
+    """Let a daemon that goes on looking see these, also after the job."""
     card, _ = world.state().devices
     device = msgspec.structs.replace(card, processes=processes, finding=None)
-    world.write(devices=(device,), alerts=(), taken_at_s=time.time())
+    world.write(devices=(device,), alerts=(), taken_at_s=time.time() - age_s)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -141,6 +146,65 @@ def test_the_epilog_waits_for_what_is_about_to_end(node: Node) -> None:
         _on_the_node()
         assert epilog.communicate(timeout=30)[0] == ""
     assert epilog.returncode == 0
+
+
+def test_a_look_from_before_the_end_of_the_job_blames_nobody(node: Node) -> None:
+    """The daemon looks every few seconds: what it saw last may have ended since."""
+    _on_the_node(_process(job="slurm 42 batch"), age_s=5)
+    done = node.run("epilog", GPUWATCHD_SLURM_DRAIN="1")
+    assert done.stdout == (
+        "gpuwatchd: job 42: not looked at (the daemon has not looked since the job ended)\n"
+    )
+    assert node.said("scontrol") == ""
+
+
+def test_it_finds_the_program_although_slurm_sets_no_path(node: Node) -> None:
+    (node.folder / "bin" / "gpuwatchctl").symlink_to(world.PROGRAM)
+    _on_the_node(_process(job=None, name="pythön"))
+    bare = {
+        key: value
+        for key, value in node.environ.items()
+        if key.startswith(("SLURM_", "GPUWATCHD_")) or key == "COVERAGE_PROCESS_START"
+    }
+    done = subprocess.run(
+        [SLURM / "prolog"], env=bare, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "held before it began: GPU 0: pythön[4711]" in done.stdout
+
+
+@pytest.mark.parametrize("said", ["[]", "{}", '{"source": "daemon", "stale_s": 0}', "no JSON", ""])
+def test_an_answer_of_another_version_is_one_line(said: str, node: Node, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text(f"#!/bin/sh\ncat <<'E'\n{said}\nE\n")
+    other.chmod(0o755)
+    for name in ("prolog", "epilog"):
+        done = node.run(name, GPUWATCHCTL=str(other), GPUWATCHD_SLURM_REFUSE="1")
+        assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
+        assert "not looked at (cannot be told: " in done.stdout
+
+
+def test_a_gpu_is_the_one_of_its_device_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm counts by /dev/nvidiaN; on some boards nvidia-smi has them in another order."""
+    loader = importlib.machinery.SourceFileLoader("held", str(SLURM / "held"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    held = types.ModuleType("held")
+    loader.exec_module(held)
+    for minor, uid in (("1", "GPU-a"), ("0", "GPU-b"), ("2", "GPU-????-not-read-yet")):
+        (tmp_path / minor).mkdir()
+        (tmp_path / minor / "information").write_text(
+            f"Model: \t\t NVIDIA A100\nGPU UUID: \t {uid}\nDevice Minor: \t {minor}\n"
+        )
+    monkeypatch.setattr(held, "CARDS", str(tmp_path / "*/information"))
+    assert [held.named(number) for number in "0123"] == ["GPU-b", "GPU-a", "2", "3"]
+
+
+def test_what_cannot_be_noted_is_one_line(node: Node) -> None:
+    _on_the_node()
+    done = node.run("prolog", GPUWATCHD_SLURM_MARKS="/dev/null/marks")
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+    assert "not looked at (cannot be told: " in done.stdout
 
 
 @pytest.mark.parametrize("name", ["prolog", "epilog"])
