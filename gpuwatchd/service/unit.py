@@ -24,7 +24,7 @@ SYSTEM_VARIABLES = {
 # whereas the daemon's own choice is the same everywhere.
 PACKAGED_VARIABLES = {"GPUWATCHD_RUNTIME_DIR": OWN_RUNTIME}
 _NOT_A_PROGRAM = set("$'\"\\")
-"""Not even quoted: systemd refuses some of these in the path of a program and keeps "$$" as it is."""
+"""What systemd refuses in the path of a program, or keeps doubled, even where it is quoted."""
 _THROUGH_A_SHELL = ("/bin/sh", "-c", 'exec "$0" "$@"')
 _PAGES = "Documentation=man:gpuwatchd(8) man:gpuwatchctl(1)\n"
 _RUNTIME = (

@@ -65,7 +65,8 @@ def test_every_printed_unit_is_valid(scope: str, packaged: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "name", ["with space", "o'brien", 'q"uote', "back\\slash", "100%n", "$HOME", "a;b&c=@{d}", "größe"]
+    "name",
+    ["with space", "o'brien", 'q"uote', "back\\slash", "100%n", "$HOME", "a;b&c=@{d}", "größe"],
 )
 def test_a_program_may_lie_anywhere(name: str, tmp_path: Path) -> None:
     need(shutil.which("systemd-analyze"), "systemd-analyze is missing")
