@@ -99,12 +99,11 @@ class Segment(Value, frozen=True, kw_only=True):
 class Reader:
     """An open history. Use :meth:`open`, as a context manager or with :meth:`close`."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
+    def __init__(self, path: Path) -> None:
         self._path = path
         self.last_query = ""
         """The last question as SQL, with its values."""
-        connection.set_trace_callback(self._trace)
+        self._file = unwritable.Opened(path, self._trace)
 
     @classmethod
     def open(cls, directory: Path) -> Reader:
@@ -123,16 +122,13 @@ class Reader:
         """
         path = entry.find(directory)
         try:
-            return cls(entry.connect(path, "mode=ro"), path)
-        except sqlite3.OperationalError as error:
-            if not unwritable.is_it(error):
-                raise entry.translated(path, error) from error
+            return cls(path)
         except sqlite3.Error as error:
             raise entry.translated(path, error) from error
-        try:
-            return cls(unwritable.connect(path), path)
-        except sqlite3.Error as error:
-            raise entry.translated(path, error) from error
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._file.connection
 
     def __enter__(self) -> Self:
         return self
@@ -316,7 +312,7 @@ class Reader:
 
     def _guarded(self, work: Callable[[], _T]) -> _T:
         try:
-            return work()
+            return self._file.answer(work)
         except sqlite3.Error as error:
             raise entry.translated(self._path, error) from error
 
