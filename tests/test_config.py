@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.config import presets
+from gpuwatchd.config import presets, reading
 from gpuwatchd.errors import ConfigError, NotifyError
 from gpuwatchd.notify import addresses, secret
 from gpuwatchd.notify.command import CommandNotifier
@@ -334,3 +335,23 @@ def test_a_home_that_nobody_has_is_a_file_that_is_not_there(
     for read in (lambda: addresses.load(nobody), lambda: secret.read(credential="x", file=nobody)):
         with pytest.raises(NotifyError, match="No such file or directory"):
             read()
+
+
+def test_what_the_system_does_not_let_us_read_is_told_once_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config" / "gpuwatchd" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[daemon]\ninterval = '1s'\n")
+
+    def denied(path: str, flags: int) -> int:
+        if path == str(file):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return os.open(path, flags)
+
+    monkeypatch.setattr(reading, "_opener", denied)
+    loaded = config.load()
+    assert loaded.warnings == [f"{file}: not readable by this user, so what it says is left out"]
+    assert loaded.files == []
+    with pytest.raises(ConfigError, match="Permission denied"):
+        config.load(file)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import msgspec
 
 from gpuwatchd import units
+from gpuwatchd.config import reading
 from gpuwatchd.config.places import SYSTEM_FILE, user_file
 from gpuwatchd.config.sections import Config, Seconds, Section, Size
 from gpuwatchd.errors import ConfigError
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 ENV_PREFIX = "GPUWATCHD_"
-_FILE_PAGE, _KEY_PAGE = "errors#configuration-file", "errors#configuration-key"
-MAX_BYTES = 1 << 20
-"""No configuration is larger."""
+_KEY_PAGE = "errors#configuration-key"
 LONGEST_S = 1e9
 """Thirty years: what waits for longer waits for ever, and clocks overflow on it."""
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
@@ -213,9 +210,9 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(file, "", f"not valid TOML: {error}", page=_FILE_PAGE) from None
+        raise ConfigError(file, "", f"not valid TOML: {error}", page=reading.PAGE) from None
     except RecursionError:
-        raise ConfigError(file, "", "nested too deeply", page=_FILE_PAGE) from None
+        raise ConfigError(file, "", "nested too deeply", page=reading.PAGE) from None
     table = _normalise(raw, Config, "", file)
     _convert(table, file)
     return table
@@ -331,8 +328,10 @@ def load(
     candidates = [chosen] if chosen is not None else [SYSTEM_FILE, user_file(environ)]
     layers: list[tuple[dict[str, Any], str]] = []
     read: list[Path] = []
+    unread: list[str] = []
     for path in candidates:
-        text = _read(path, must_exist=chosen is not None)
+        text, trouble = reading.read(path, must_exist=chosen is not None)
+        unread += [trouble] if trouble else []
         if text is None:
             continue
         layers.append((parse(text, file=str(path)), str(path)))
@@ -357,7 +356,7 @@ def load(
         config=_convert(merged, str(read[-1]) if read else "configuration"),
         origin=origin,
         files=read,
-        warnings=warnings,
+        warnings=[*unread, *warnings],
     )
 
 
@@ -371,31 +370,3 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"
-
-
-def _opener(path: str, flags: int) -> int:
-    # A FIFO that nobody writes to would hold us up for ever; a shell's <(...) has its writer.
-    if stat.S_ISFIFO(os.stat(path).st_mode) and not path.startswith(("/dev/fd/", "/proc/self/fd/")):  # noqa: PTH116 - the opener's path is text
-        raise OSError(errno.EINVAL, "is a FIFO, not a file")
-    return os.open(path, flags | os.O_NOCTTY)
-
-
-def _read(path: Path, *, must_exist: bool) -> str | None:
-    try:
-        with open(path, "rb", opener=_opener) as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            why = f"larger than {units.size(MAX_BYTES)}"
-            raise ConfigError(str(path), "", why, page=_FILE_PAGE)
-        return content.decode("utf-8")
-    except FileNotFoundError:
-        if must_exist:
-            raise ConfigError(str(path), "", "no such file", page=_FILE_PAGE) from None
-        return None
-    except UnicodeDecodeError:
-        raise ConfigError(str(path), "", "not UTF-8 text", page=_FILE_PAGE) from None
-    except OSError as error:
-        if not must_exist and isinstance(error, (NotADirectoryError, PermissionError)):
-            return None
-        why = error.strerror or "cannot be read"
-        raise ConfigError(str(path), "", why, page=_FILE_PAGE) from None
