@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.store import modes
 
 LOCK_NAME = "gpuwatchd.lock"
+_LOOKING_S = 0.2
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -80,19 +82,31 @@ def hold_lock(runtime_dir: Path) -> int:
             hint="remove it",
             page="errors#directory",
         ) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _lock(handle):
         holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(handle)
         raise GpuwatchdError(
             f"already running with pid {holder}",
             hint="gpuwatchctl status shows what it sees",
             page="errors#already-running",
-        ) from None
+        )
     os.ftruncate(handle, 0)
     os.write(handle, f"{os.getpid()}\n".encode())
     return handle
+
+
+def _lock(handle: int) -> bool:
+    """Say whether we got the lock; one who only looks whether it is free has it for an instant."""
+    until_s = time.monotonic() + _LOOKING_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(_LOOKING_S / 20)
+        else:
+            return True
 
 
 def still_locked(runtime_dir: Path, handle: int) -> bool:
