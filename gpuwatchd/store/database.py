@@ -7,6 +7,7 @@ is left, since a daemon without a history still warns.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sqlite3
 from contextlib import closing, suppress
@@ -111,13 +112,18 @@ def _frozen(directory: Path) -> sqlite3.Connection | None:
     return None
 
 
+def who_has(file: Path) -> str:
+    """Return the command that names the programs which have a file open."""
+    return f"sudo fuser -v {shlex.quote(str(file))}"
+
+
 def cannot_write(directory: Path, error: BaseException) -> str:
     """Return the sentence that says why nothing is written, and that the daemon goes on."""
     file = directory / schema.FILE_NAME
     why = {
         "damaged": "it is damaged",
         "full": "the disk (or its size limit) is full",
-        "busy": "another program holds it locked",
+        "busy": f"another program holds it locked ({who_has(file)} names it)",
         "read-only": "it is read-only",
     }.get(trouble(error), getattr(error, "strerror", None) or str(error))
     return f"{file} cannot be written: {why}; samples and alerts are kept in memory"

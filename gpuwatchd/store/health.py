@@ -105,8 +105,9 @@ class Health:
 
     def guard_wal(self, connection: sqlite3.Connection) -> None:
         """Shrink a write-ahead log that a slow reader let grow; say so where it cannot be."""
+        file = self._directory / schema.FILE_NAME
         try:
-            size = (self._directory / f"{schema.FILE_NAME}-wal").stat().st_size
+            size = file.with_name(f"{file.name}-wal").stat().st_size
         except OSError:
             size = 0
         if size > _WAL_GUARD_BYTES:
@@ -116,7 +117,7 @@ class Health:
         self.say(
             "wal",
             f"a program reads the history without end, so its log grew to {units.size(size)}; "
-            "find it with: fuser history.db"
+            f"find it with: {database.who_has(file)}"
             if size > _WAL_GUARD_BYTES
             else None,
         )

@@ -173,7 +173,9 @@ def test_a_reader_that_stays_is_told_when_the_log_grows(
             history.record(taken, CARDS, KNOWN)
             if tick % 500 == 499:
                 assert history.flush(T0)
-        assert any("reads the history without end" in said for said in history.problems)
+        (said,) = history.problems
+        assert "reads the history without end" in said
+        assert said.endswith(f"find it with: sudo fuser -v {tmp_path}/history.db")
         reader.execute("COMMIT")
     history.record(sample(T0 - 5), CARDS, {})
     assert history.flush(T0)
