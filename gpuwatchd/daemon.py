@@ -192,7 +192,7 @@ class Daemon:
             return 0
         log.info("starting anew")
         again = {"NOTIFY_SOCKET": self._socket} if self._socket else {}
-        return process.start_anew({**secret.environment(), **again})
+        return process.start_anew({**secret.environment(), **again}, self._code.moved_to())
 
     def _loop(self) -> None:
         following_s = time.monotonic() + self.config.daemon.interval

@@ -50,3 +50,14 @@ def test_after_an_upgrade_it_starts_anew_once(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait(10)
+
+
+def test_it_goes_on_as_the_program_that_its_path_leads_to_now(tmp_path: Path) -> None:
+    fresh = tmp_path / "gpuwatchd"
+    fresh.write_text('#!/bin/sh\necho "pid $$ as $0: $* ($WORD)"\n')
+    fresh.chmod(0o755)
+    code = "import sys; from gpuwatchd.service import process; process.start_anew({'WORD': 'kept'}, sys.argv.pop(1))"
+    argv = [sys.executable, "-c", code, str(fresh), "--interval", "2"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        said, _ = process.communicate(timeout=30)
+    assert said == f"pid {process.pid} as {fresh}: --interval 2 (kept)\n"

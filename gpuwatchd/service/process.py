@@ -107,16 +107,18 @@ def may_start_anew(directory: Path, now_s: float | None = None) -> bool:
     return True
 
 
-def start_anew(environment: dict[str, str]) -> int:
+def start_anew(environment: dict[str, str], program: str | None = None) -> int:
     """Become a new process of the same program, arguments and pid; return only when that fails.
+
+    ``program`` is one that another interpreter runs: its own first line says which.
 
     What we hold open is closed on the way, the lock too; a thread that is stuck in a driver is
     ended with us.
     """
-    words = [sys.executable, *sys.orig_argv[1:]]
+    words = [program, *sys.argv[1:]] if program else [sys.executable, *sys.orig_argv[1:]]
     logging.shutdown()
     try:
-        os.execve(sys.executable, words, environment)  # noqa: S606 - our own words
+        os.execve(words[0], words, environment)  # noqa: S606 - our own words
     except OSError:
         return EXIT_AGAIN
 

@@ -58,6 +58,41 @@ def test_what_is_removed_is_not_replaced(files: list[Path]) -> None:
     assert not installed.replaced(later())
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_removal_that_is_half_done_is_no_new_version(files: list[Path], which: int) -> None:
+    installed = Installed(files)
+    files[which].unlink()
+    assert not installed.replaced(later())
+
+
+def brewed(tmp_path: Path, version: str) -> Path:
+    """Install as Homebrew does: a folder for each version, and a link to the newest."""
+    program = tmp_path / "Cellar" / version / "bin" / "gpuwatchd"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (program.parent / "__init__.py").write_text(version)
+    link = tmp_path / "opt"
+    link.unlink(missing_ok=True)
+    link.symlink_to(program.parent.parent)
+    return link / "bin" / "gpuwatchd"
+
+
+def test_a_new_version_in_another_folder_is_seen_and_started(tmp_path: Path) -> None:
+    program = brewed(tmp_path, "1.0.0")
+    old = program.resolve().parent
+    installed = Installed([old / "__init__.py"], program)
+    assert not installed.replaced(later())
+    assert installed.moved_to() is None
+    for file in old.iterdir():
+        file.unlink()
+    assert not installed.replaced(later()), "nothing to go on as"
+    brewed(tmp_path, "2.0.0")
+    assert not installed.replaced(time.time())
+    assert installed.replaced(later())
+    assert installed.moved_to() == str(program), "by its link, not by a folder that will vanish"
+
+
 def test_an_installation_without_environment_is_watched_too(files: list[Path]) -> None:
     files[1].unlink()
     installed = Installed(files)
