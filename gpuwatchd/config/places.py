@@ -17,6 +17,8 @@ SYSTEM_STATE_DIR = Path("/var/lib/gpuwatchd")
 """Where the service of a whole machine keeps its history."""
 SYSTEM_RUNTIME_DIR = Path("/run/gpuwatchd")
 """Where it keeps its live state."""
+HOMELESS = Path("/nonexistent")
+"""The home of who has none, as systems themselves call it."""
 SYSTEM_GROUP = "gpuwatchd"
 """Whose members read both; its user has the same name."""
 
@@ -26,7 +28,7 @@ def user_file(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     if _on_macos():
         return Path(_macos().user_config_dir) / "config.toml"
-    base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    base = environ.get("XDG_CONFIG_HOME") or str(_home() / ".config")
     return Path(base) / "gpuwatchd" / "config.toml"
 
 
@@ -48,7 +50,7 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
         return Path(environ["GPUWATCHD_STATE_DIR"])
     if _on_macos():
         return Path(_macos().user_state_dir)
-    base = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    base = environ.get("XDG_STATE_HOME") or str(_home() / ".local" / "state")
     return Path(base) / "gpuwatchd"
 
 
@@ -69,6 +71,14 @@ def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     # From su or cron the variable is missing, but the service that we ask has the directory.
     usual = Path(f"/run/user/{os.getuid()}")
     return usual / "gpuwatchd" if usual.is_dir() else state_dir(environ) / "run"
+
+
+def _home() -> Path:
+    """Return the user's home; where there is none (a bare uid in a container) one nobody has."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return HOMELESS
 
 
 def _on_macos() -> bool:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 FRESH_INTERVALS = 3
 """A state older than this many sampling intervals is not live any more."""
-HISTORY = "history.db"
-"""As in store.schema, whose import costs more than this look."""
 BOOT = "boot.json"
 """The daemon's file of when this boot began, as in ``gpuwatchd.daemon``."""
 TAKE_BACK = "gpuwatchctl release --end"
@@ -236,7 +234,7 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
         return _from_state(state, daemon)
     strange: list[tuple[str, str]] = []
     view = None
-    if (whose.state_dir() / HISTORY).exists():
+    if whose.recorded(whose.state_dir()):
         from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite and numpy come with it
 
         view = past.judged(flags, strange, max_age_s=LAST_WORDS_S)

@@ -46,7 +46,7 @@ def reader() -> Reader:
         When there is none or it cannot be read.
     """
     place = whose.chosen()
-    if place.scope == "user" and not (place.state_dir / FILE_NAME).exists():
+    if place.scope == "user" and not whose.recorded(place.state_dir):
         whose.let_in()
     return store.Reader.open(place.state_dir)
 
@@ -65,7 +65,7 @@ def judged(
     max_age_s
         How old the newest sample may be; None for any age.
     """
-    if not (whose.state_dir() / FILE_NAME).exists():
+    if not whose.recorded(whose.state_dir()):
         return None
     settings = flags.load_config().config.detection
     now_s = time.time()

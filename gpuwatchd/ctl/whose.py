@@ -45,6 +45,7 @@ _REFUSED: Final = (
 )
 _STATE: Final = "state.json"
 _HISTORY: Final = "history.db"
+"""As in store.schema, whose import costs more than a look."""
 _MAX_BYTES: Final = 64 * 2**20
 
 
@@ -94,6 +95,11 @@ def state_dir() -> Path:
 def runtime_dir() -> Path:
     """Return the directory of the live state that this call is about."""
     return chosen().runtime_dir
+
+
+def recorded(directory: Path) -> bool:
+    """Say whether there is a history to be opened; False also where one may not look."""
+    return os.path.exists(directory / _HISTORY)  # noqa: PTH110 - Path.exists may raise
 
 
 def _system() -> Place:
@@ -235,7 +241,7 @@ def writing() -> Iterator[Place]:
         When it is that of a service of this machine which this user may not even read.
     """
     place = chosen()
-    if not (place.state_dir / _HISTORY).exists():
+    if not recorded(place.state_dir):
         let_in()
     try:
         found = os.stat(place.state_dir)  # noqa: PTH116

@@ -109,7 +109,7 @@ def _recorded_s(now_s: float) -> float:
     """Return the latest instant of the history that lies ahead; 0 where none does."""
     from gpuwatchd.ctl import past, whose  # noqa: PLC0415
 
-    if not (whose.state_dir() / past.FILE_NAME).exists():
+    if not whose.recorded(whose.state_dir()):
         return 0.0
     try:
         with past.reader() as history:

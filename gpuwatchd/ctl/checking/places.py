@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,13 +40,14 @@ def check(around: Around) -> Iterator[Check]:
         return
     readers = around.settings.daemon.readers
     for name, directory in directories:
-        found = _directory(f"{name} directory", directory, readers)
+        variable = f"GPUWATCHD_{'STATE' if name == 'history' else 'RUNTIME'}_DIR"
+        found = _directory(f"{name} directory", directory, readers, variable)
         kind = file_system(directory)
         if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
             found = warning(
                 "directory-network", f"{name} directory",
                 f"{directory} is on a network file system ({kind})",
-                f"export GPUWATCHD_{'STATE' if name == 'history' else 'RUNTIME'}_DIR=/a/local/dir",
+                f"export {variable}=/a/local/dir",
             )  # fmt: skip
         yield found
         if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
@@ -59,37 +62,64 @@ def _of_system(name: str, directory: Path) -> Check:
     except OSError:
         return ok(name, f"{directory} is not there: the service of this machine does not run")
     if mode & stat.S_IRWXO:
-        hint = f"sudo chmod 750 {directory}"
+        hint = f"sudo chmod 750 {shlex.quote(str(directory))}"
         return warning("directory-open", name, f"everybody can look into {directory}", hint)
     return ok(name, f"{directory}, of the service of this machine; its group reads it")
 
 
 def _existing(directory: Path) -> Path:
-    while not directory.exists() and directory != directory.parent:
+    """Return the directory, or how much of the way to it is there and may be looked at."""
+    while not os.path.lexists(directory) and directory != directory.parent:
         directory = directory.parent
     return directory
 
 
-def _directory(name: str, directory: Path, readers: modes.Readers = "user") -> Check:
+def _directory(
+    name: str, directory: Path, readers: modes.Readers = "user", variable: str = ""
+) -> Check:
     existing = _existing(directory)
-    if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
-        if existing.is_dir() and os.statvfs(existing).f_flag & os.ST_RDONLY:
-            hint = f"sudo mount -o remount,rw {existing}, or another GPUWATCHD_STATE_DIR"
-            return failed("disk-read-only", name, f"{existing} is mounted read-only", hint)
-        hint = f"sudo chown $USER {existing}"
+    quoted = shlex.quote(str(existing))
+    if not existing.is_dir():
+        hint = f"mv {quoted} {shlex.quote(f'{existing}.old')}"
+        return failed("directory-none", name, f"{existing} is not a directory", hint)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        if os.statvfs(existing).f_flag & os.ST_RDONLY:
+            return failed(
+                "disk-read-only", name, f"{existing} is mounted read-only", _writable(existing)
+            )
+        hint = _opened(directory, existing, variable)
         return failed("directory-closed", name, f"{existing} cannot be written by you", hint)
     if existing != directory:
         return ok(name, f"{directory} does not exist yet and can be made")
     about = directory.stat()
     if about.st_uid != os.geteuid():
-        hint = f"sudo chown $USER {directory}"
+        hint = _opened(directory, existing, variable)
         return warning("directory-foreign", name, f"{directory} belongs to somebody else", hint)
     if readers == "group" and modes.is_shared(about.st_mode):
         return ok(name, f"{directory}, read by its group")
     if stat.S_IMODE(about.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         words = f"others can look into {directory}"
-        return warning("directory-open", name, words, f"chmod 700 {directory}")
+        return warning("directory-open", name, words, f"chmod 700 {quoted}")
     return ok(name, str(directory))
+
+
+def _opened(directory: Path, existing: Path, variable: str) -> str:
+    """Return what makes a directory ours; a directory of the system is left to the system."""
+    uid, quoted = os.geteuid(), shlex.quote(str(directory))
+    elsewhere = f'export {variable}="$HOME/gpuwatchd", and install the service again'
+    if "gpuwatchd" not in directory.name:
+        return elsewhere
+    if existing != directory:
+        made = f"sudo install -d -m 700 -o {uid} {quoted}"
+        return f"{made}, or {elsewhere}" if os.access(existing, os.X_OK) else elsewhere
+    own = directory.stat().st_uid == uid
+    return f"chmod 700 {quoted}" if own else f"sudo chown -R {uid} {quoted}"
+
+
+def _writable(directory: Path) -> str:
+    point, _ = _mount(directory)
+    where = shlex.quote(point or str(directory))
+    return f"sudo mount -o remount,rw {where}, or another GPUWATCHD_STATE_DIR"
 
 
 def _refused(directory: Path) -> tuple[str, str, str] | None:
@@ -113,10 +143,9 @@ def _told(error: OSError, directory: Path) -> tuple[str, str, str] | None:
     if error.errno == errno.EDQUOT:
         return "quota", f"your quota is used up: nothing can be written to {directory}", "quota -s"
     if error.errno == errno.ENOSPC:
-        return "full", f"the disk of {directory} is full", f"df -h {directory}"
+        return "full", f"the disk of {directory} is full", f"df -h {shlex.quote(str(directory))}"
     if error.errno == errno.EROFS:
-        hint = "sudo mount -o remount,rw, or another GPUWATCHD_STATE_DIR"
-        return "read-only", f"{directory} is mounted read-only", hint
+        return "read-only", f"{directory} is mounted read-only", _writable(directory)
     return None  # a file system without nameless files: its directory was looked at before
 
 
@@ -128,7 +157,7 @@ def _room(settings: Config, directory: Path) -> Check:
         about = os.statvfs(existing)
     except OSError as error:
         words = f"{existing}: {error.strerror or 'cannot be asked'}"
-        return warning("disk-unknown", name, words, f"df {existing}")
+        return warning("disk-unknown", name, words, f"df {shlex.quote(str(existing))}")
     free = about.f_bavail * about.f_frsize
     held = _size(directory)
     bound, spare = settings.store.max_db_mib * _MIB, settings.store.min_free_mib * _MIB
@@ -137,7 +166,7 @@ def _room(settings: Config, directory: Path) -> Check:
         return warning(
             "disk-low", name,
             f"{words}: below {units.size(spare)} (store.min-free-mib) no samples are recorded",
-            f"du -xsh {existing}/* | sort -h, or a lower [store] min-free-mib",
+            f"du -xsh {shlex.quote(str(existing))}/* | sort -h, or a lower [store] min-free-mib",
         )  # fmt: skip
     missing = max(0, bound - held) + spare - free
     if missing > 0:
@@ -153,23 +182,28 @@ def _room(settings: Config, directory: Path) -> Check:
 def _size(directory: Path) -> int:
     """Return the bytes of the history and its log."""
     total = 0
-    for file in directory.glob("history.db*"):
-        try:
-            total += file.stat().st_size
-        except OSError:
-            continue
+    with contextlib.suppress(OSError), os.scandir(directory) as files:
+        for file in files:
+            if file.name.startswith("history.db"):
+                with contextlib.suppress(OSError):
+                    total += file.stat().st_size
     return total
 
 
 def file_system(directory: Path) -> str | None:
-    """Return the type of the file system below a path, None where that cannot be told.
+    """Return the type of the file system below a path, None where that cannot be told."""
+    return _mount(directory)[1]
+
+
+def _mount(directory: Path) -> tuple[str, str | None]:
+    """Return mount point and type of the file system below a path.
 
     From /proc/self/mountinfo: the longest mount point above the path wins.
     """
     try:
         lines = Path(MOUNTINFO).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return None
+        return "", None
     target = os.path.realpath(directory)
     best, kind = "", None
     for line in lines:
@@ -181,7 +215,7 @@ def file_system(directory: Path) -> str | None:
         inside = target == point or target.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]
-    return kind
+    return best, kind
 
 
 def history(_: Around) -> Iterator[Check]:
@@ -190,15 +224,19 @@ def history(_: Around) -> Iterator[Check]:
 
     directory = whose.state_dir()
     file = directory / past.FILE_NAME
-    if not file.exists():
-        yield ok("history", "nothing is recorded yet")
-        return
     try:
+        if not file.exists():
+            yield ok("history", "nothing is recorded yet")
+            return
         with past.reader() as found:
             count = len(found.devices())
     except GpuwatchdError as error:
-        hint = error.hint or f"sqlite3 {file} .recover"
+        hint = error.hint or f"sqlite3 {shlex.quote(str(file))} .recover"
         yield failed("history-unreadable", "history", error.message, hint)
+        return
+    except PermissionError:
+        hint = "gpuwatchctl doctor disk"
+        yield failed("history-unreadable", "history", f"you may not look into {directory}", hint)
         return
     amount = units.size(file.stat().st_size)
     yield ok("history", f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
@@ -206,5 +244,6 @@ def history(_: Around) -> Iterator[Check]:
     if aside:
         yield warning(
             "history-damaged", "history",
-            f"a damaged history was moved aside: {aside[-1].name}", f"sqlite3 {aside[-1]} .recover",
+            f"a damaged history was moved aside: {aside[-1].name}",
+            f"sqlite3 {shlex.quote(str(aside[-1]))} .recover",
         )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import stat
 from typing import TYPE_CHECKING
 
@@ -43,19 +45,20 @@ def _found(around: Around) -> Iterator[Check]:
         yield warning("config-consequence", "config", words, _ORIGIN)
     for file in around.loaded.files:
         try:
-            mode = file.stat().st_mode
+            about = file.stat()
             content = file.read_text(encoding="utf-8", errors="replace").lower()
         except OSError:
             continue
+        mode, mine, quoted = about.st_mode, about.st_uid == os.geteuid(), shlex.quote(str(file))
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
-            yield warning(
-                "config-writable", "config", f"others can change {file}", f"chmod go-w {file}"
-            )
+            hint = f"{'' if mine else 'sudo '}chmod go-w {quoted}"
+            yield warning("config-writable", "config", f"others can change {file}", hint)
         elif mode & stat.S_IROTH and _tells(content):
+            hidden = f"chmod 600 {quoted}" if mine else f"sudo chmod o-r {quoted}"
             yield warning(
                 "config-readable", "config",
                 f"others can read {file}, and a login or token seems to be in it",
-                f"chmod 600 {file}, and use password-file or urls-file",
+                f"{hidden}, and use password-file or urls-file",
             )  # fmt: skip
     if around.environ.get("GPUWATCHD_CONFIG") and len(around.loaded.files) == 1:
         own = config.user_file()
