@@ -61,7 +61,8 @@ def same_again(source: Path, out: Path) -> None:
 
 def accepted(out: Path) -> None:
     """Ask twine whether an index would take what lies in ``out``."""
-    files = sorted(str(path) for path in out.glob(f"{NAME}-*") if path.is_file())
+    # What a release has beside them (bill of materials, licences, signatures) is for no index.
+    files = sorted(str(path) for end in ("whl", "tar.gz") for path in out.glob(f"{NAME}-*.{end}"))
     run([sys.executable, "-m", "twine", "check", "--strict", *files])
 
 

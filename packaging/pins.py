@@ -36,7 +36,7 @@ HEADER = """\
 #   {use}
 """
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>.*))?$")
-_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})(?!\S)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def parse(text: str) -> list[Pin]:
             continue
         hashes = frozenset(_HASH.findall(words))
         found = _PIN.match(words.partition(" --hash")[0].strip())
-        if not found or not hashes:
+        if not found or not hashes or len(hashes) != words.count("--hash="):
             raise Failed(f"not a pinned version with its hashes: {words[:60]}", "make pins")
         pins.append(
             Pin(

@@ -57,7 +57,10 @@ def sections(root: Path = ROOT) -> Iterator[tuple[str, dt.date | None, str]]:
     heads = list(_SECTION.finditer(text))
     for index, head in enumerate(heads):
         after = heads[index + 1] if index + 1 < len(heads) else None
-        date = dt.date.fromisoformat(head["date"]) if head["date"] else None
+        try:
+            date = dt.date.fromisoformat(head["date"]) if head["date"] else None
+        except ValueError as error:
+            raise Failed(f"CHANGELOG.md: {head['date']} is no date") from error
         yield head["name"], date, text[head.end() : after.start() if after else None].strip()
 
 

@@ -122,14 +122,24 @@ def clean(tree: Tree) -> list[Fault]:
 
 def pinned(tree: Tree) -> list[Fault]:
     """Look whether the pins fit what pyproject.toml asks for."""
-    wanted = project.pyproject(tree.root)["project"]["dependencies"]
-    found = pins.read(tree.root / project.PINS)
+    asked = project.pyproject(tree.root)
+    table = asked["project"]
+    optional = table["optional-dependencies"].items()
+    extras = [w for name, words in optional if name not in pins.EXTRAS_NOT_SHIPPED for w in words]
+    wanted = {
+        project.PINS: table["dependencies"],
+        project.PINS_FULL: table["dependencies"] + extras,
+        project.PINS_BUILD: asked["build-system"]["requires"],
+    }
     said = []
-    for word in wanted:
-        need = Requirement(word)
-        versions = {pin.version for pin in found if pin.name == canonicalize_name(need.name)}
-        if not versions or not all(number in need.specifier for number in versions):
-            said.append(Fault(what=f"{need} is not met by the pins", mend="make pins"))
+    for file, words in wanted.items():
+        found = pins.read(tree.root / file)
+        for need in map(Requirement, words):
+            name = canonicalize_name(need.name)
+            versions = {pin.version for pin in found if pin.name == name}
+            met = versions and all(number in need.specifier for number in versions)
+            if not met and name != NAME:
+                said.append(Fault(what=f"{need} is not met by {file}", mend="make pins"))
     return said
 
 
@@ -227,7 +237,7 @@ def look(name: str, tree: Tree) -> list[Fault]:
 def sign(tree: Tree, key: str) -> list[Path]:
     """Write a detached signature beside every file of the release."""
     signed = []
-    for path in sorted(tree.out.glob(f"{NAME}-{tree.version}*")):
+    for path in sorted(tree.out.glob(f"{NAME}-{tree.version}[.-]*")):
         if path.suffix != ".asc":
             words = ["gpg", "--batch", "--yes", "--armor", "--local-user", key, "--detach-sign"]
             project.run([*words, path])

@@ -56,7 +56,8 @@ def test_it_goes_on_as_the_program_that_its_path_leads_to_now(tmp_path: Path) ->
     fresh = tmp_path / "gpuwatchd"
     fresh.write_text('#!/bin/sh\necho "pid $$ as $0: $* ($WORD)"\n')
     fresh.chmod(0o755)
-    code = "import sys; from gpuwatchd.service import process; process.start_anew({'WORD': 'kept'}, sys.argv.pop(1))"
+    start = "process.start_anew({'WORD': 'kept'}, sys.argv.pop(1))"
+    code = f"import sys; from gpuwatchd.service import process; {start}"
     argv = [sys.executable, "-c", code, str(fresh), "--interval", "2"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         said, _ = process.communicate(timeout=30)

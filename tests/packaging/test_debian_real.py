@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,7 +157,10 @@ def test_built_elsewhere_it_is_the_same_bit_for_bit(
     scratch.mkdir()
     before = os.umask(0o077)
     try:
+        # A maintainer's fresh environment has the pip that Python brought, which is years old.
+        venv.create(tmp_path / "fresh", with_pip=True, symlinks=True)
         more = {"WHEEL": str(debs.wheel()), "TMPDIR": str(scratch), **debs.QUICK}
+        more["PYTHON"] = str(tmp_path / "fresh/bin/python")
         again = debs.build("bookworm", tmp_path / "out", **more)
     finally:
         os.umask(before)

@@ -21,13 +21,19 @@ from tests.packaging import built
 if TYPE_CHECKING:
     from pathlib import Path
 
+HASH = f"--hash=sha256:{'0' * 64}"
 GOOD = {
     "gpuwatchd/__init__.py": '__version__ = "1.2.0"\n',
     "gpuwatchd/store/schema.py": '_VERSION_1 = """\n"""\n_VERSION_2 = """\n"""\n',
     "CHANGELOG.md": "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-11-22\n\n- A.\n",
     "docs/reference/upgrading.md": "# Upgrading\n\n## 1.2.0\n\nNothing to do.\n",
-    "pyproject.toml": '[project]\ndependencies = ["rich>=13.7"]\n',
-    "packaging/constraints.txt": f"rich==15.0.0 --hash=sha256:{'0' * 64}\n",
+    "pyproject.toml": '[project]\ndependencies = ["rich>=13.7"]\n'
+    '[project.optional-dependencies]\nchat = ["apprise>=2.1"]\n'
+    'full = ["gpuwatchd[chat]"]\nbench = ["nvitop>=1.4"]\n'
+    '[build-system]\nrequires = ["hatchling>=1.26"]\n',
+    "packaging/constraints.txt": f"rich==15.0.0 {HASH}\n",
+    "packaging/constraints-full.txt": f"apprise==2.1.0 {HASH}\nrich==15.0.0 {HASH}\n",
+    "packaging/constraints-build.txt": f"hatchling==1.27.0 {HASH}\n",
     "tests/store/histories/v1.sql": "",
     "tests/store/histories/v2.sql": "",
 }
@@ -63,6 +69,7 @@ def test_nothing_is_wrong_with_a_good_tree(tree: Tree, name: str) -> None:
         ("version", "gpuwatchd/__init__.py", "__version__", "number", "no __version__"),
         ("changelog", "gpuwatchd/__init__.py", "1.2.0", "1.3.0", "no section 1.3.0"),
         ("changelog", "CHANGELOG.md", " - 2026-11-22", "", "no date"),
+        ("changelog", "CHANGELOG.md", "2026-11-22", "2026-02-31", "2026-02-31 is no date"),
         ("changelog", "CHANGELOG.md", "- A.\n", "", "is empty"),
         (
             "changelog",
@@ -76,6 +83,9 @@ def test_nothing_is_wrong_with_a_good_tree(tree: Tree, name: str) -> None:
         ("clean", "CHANGELOG.md", "- A.", "- C.", "CHANGELOG.md among them"),
         ("pins", "pyproject.toml", "rich>=13.7", "rich>=16", "rich>=16 is not met"),
         ("pins", "pyproject.toml", "rich>=13.7", "click>=8", "click>=8 is not met"),
+        ("pins", "pyproject.toml", "apprise>=2.1", "apprise>=3", "apprise>=3 is not met"),
+        ("pins", "pyproject.toml", "hatchling>=1.26", "hatchling>=2", "constraints-build.txt"),
+        ("pins", "packaging/constraints.txt", HASH, f"{HASH} {HASH[:-1]}", "not a pinned"),
         ("pins", "packaging/constraints.txt", " --hash=sha256:" + "0" * 64, "", "not a pinned"),
         ("histories", "gpuwatchd/store/schema.py", "_VERSION_1", "_VERSION_3", "version 3"),
     ],
@@ -122,6 +132,18 @@ def test_bytes_that_change_between_two_builds_are_a_fault(
     monkeypatch.setattr(dist, "differences", lambda *_: ["gpuwatchd-1.2.0.tar.gz"])
     (fault,) = look("built", tree)
     assert fault.what == "not the same when built again: gpuwatchd-1.2.0.tar.gz"
+
+
+def test_what_a_release_has_beside_its_archives_is_asked_of_no_index(tmp_path: Path) -> None:
+    sdist, wheel = built.distributions()
+    for file in (sdist, wheel):
+        (tmp_path / file.name).symlink_to(file)
+    for name in ("licences.txt", "cdx.json", "cdx.json.asc"):
+        (tmp_path / f"gpuwatchd-1.2.0-{name}").write_text("beside\n")
+    dist.accepted(tmp_path)
+    (tmp_path / "gpuwatchd-1.2.0.tar.gz").write_text("no archive\n")
+    with pytest.raises(project.Failed, match="twine check"):
+        dist.accepted(tmp_path)
 
 
 def test_a_licence_that_says_how_ours_is_licensed_is_a_fault() -> None:
