@@ -20,7 +20,10 @@ _gpuwatchctl_completion() {
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
             plain)
-                COMPREPLY+=("${value#"$cut"}")
+                value=${value#"$cut"}
+                # bash takes it as it is: a name must stay one word, and no command.
+                [[ $value == *[!A-Za-z0-9_./:=@,+%-]* ]] && printf -v value %q "$value"
+                COMPREPLY+=("$value")
                 [[ $value == *= ]] && compopt -o nospace
                 ;;
         esac

@@ -12,6 +12,7 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from gpuwatchd.ctl import COMMANDS, completing
@@ -137,6 +138,26 @@ def test_fish_completes_with_the_meaning() -> None:
     assert any(one.startswith("status\t") for one in _fish("gpuwatchctl st"))
     assert _fish("gpuwatchctl status --gpu ")[0].startswith("0\tNVIDIA")
     assert KEY in _fish("gpuwatchctl alerts show leak:")[0]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_name_that_is_a_command_stays_a_name(shell: str, tmp_path: Path) -> None:
+    """TAB and Enter on the name of a user, as foreign directories or recordings may have it."""
+    one = world.process()
+    info = msgspec.structs.replace(one.info, user="a$(touch planted)`touch planted`; touch planted")
+    card, _ = world.state().devices
+    process = msgspec.structs.replace(one, info=info)
+    world.write(devices=(msgspec.structs.replace(card, processes=(process,)),))
+    source = f"source {STATIC / FILES[shell]}"
+    argv, setup = {
+        "bash": (["bash", "--norc", "--noprofile", "-i"], source),
+        "zsh": (["zsh", "-i"], f"autoload -Uz compinit; compinit -u -d {tmp_path}/dump; {source}"),
+    }[shell]
+    line = "gpuwatchctl status --user a\t; pwd | tr / _\n"
+    awaited = str(tmp_path).replace("/", "_")
+    _typed(argv, f"cd {tmp_path}; {setup}", line, awaited, tmp_path)
+    assert not (tmp_path / "planted").exists()
+    assert "planted" in "".join(_bash("gpuwatchctl status --user a"))
 
 
 @pytest.mark.parametrize("kind", ["words", "fish", "zsh", "bash"])
