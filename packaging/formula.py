@@ -171,7 +171,8 @@ def gather(found: list[pins.Pin], index: str) -> list[Resource]:
 def render(resources: list[Resource], *, homepage: str, url: str, digest: str) -> str:
     """Return the text of the formula."""
     blocks = ""
-    for only, word in (((), None), (("darwin",), "on_macos"), (("linux",), "on_linux")):
+    # In the order that `brew style` asks for: what one system needs before what all need.
+    for only, word in ((("darwin",), "on_macos"), (("linux",), "on_linux"), ((), None)):
         inside = "".join(
             _RESOURCE.format(name=one.name, url=_plain(one.url), sha256=one.sha256)
             for one in resources
@@ -208,6 +209,8 @@ def problems(text: str, found: list[pins.Pin]) -> list[str]:
         said.append("the description is missing or longer than 80 characters")
     elif re.match(r"(?i)(a|an|the|gpuwatchd)\b", desc[1]) or desc[1].endswith("."):
         said.append("the description starts with an article or the name, or ends with a full stop")
+    if re.search(r'^  resource "(.|\n)*^  on_(macos|linux) do$', text, re.MULTILINE):
+        said.append("what one system needs stands after what all need")
     licence = pyproject()["project"]["license"]
     said += [
         f"{word!r} is missing"

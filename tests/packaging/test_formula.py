@@ -106,6 +106,7 @@ def test_what_one_system_needs_is_for_that_one(text: str) -> None:
         ('license "Apache-2.0"', 'license "MIT"', "license"),
         ("keep_alive true", "keep_alive successful_exit: false", "keep_alive"),
         ("  test do", "  nothing do", "test do"),
+        ("  def install", "  on_linux do\n  end\n\n  def install", "after what all need"),
         ('resource "rich" do', 'resource "ruch" do', "rich has no resource"),
         ('resource "rich" do', 'resource "ruch" do', "ruch is not among the pins"),
         ('resource "rich" do', 'resource "click" do', "click is there twice"),
