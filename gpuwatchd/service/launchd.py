@@ -212,7 +212,7 @@ class Launchd:
         """
         loaded = self._loaded()
         places = [*removal.of_a_user(self._environ), self._log.parent]
-        gone, kept = removal.plan(places) if purge else ([], [])
+        gone, kept = removal.plan(places, self._environ) if purge else ([], [])
         known = loaded or self._file.exists()
         if not known and not gone and not kept:
             return ["not installed"]

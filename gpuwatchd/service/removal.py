@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import config
 from gpuwatchd.errors import ServiceError
+from gpuwatchd.store.place import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _OURS = "gpuwatchd"
+_WRITTEN = (
+    "history.db", "boot.json", "run", "state.json", "release.json", "popups.json", "bell",
+    "started-anew", LOCK_NAME,
+)  # fmt: skip
+"""Beginnings of the names in our directories; those of the configuration are its user's own."""
 
 
 def of_a_user(environ: Mapping[str, str]) -> list[Path]:
@@ -45,15 +52,36 @@ def _unique(paths: Iterable[Path]) -> list[Path]:
     return kept
 
 
-def removable(path: Path) -> bool:
-    """Say whether a directory is surely ours: one of another name may hold more than our files."""
-    return path.name == _OURS and path.is_dir() and not path.is_symlink()
+def removable(path: Path, *, given: bool = False) -> bool:
+    """Say whether a directory is surely ours: one of another name may hold more than our files.
+
+    Parameters
+    ----------
+    given
+        The user has named it: it may be called gpuwatchd for another reason, a checkout, say.
+    """
+    if path.name != _OURS or not path.is_dir() or path.is_symlink():
+        return False
+    try:
+        return not given or all(name.startswith(_WRITTEN) for name in os.listdir(path))  # noqa: PTH208
+    except OSError:  # not even for us to look into
+        return False
 
 
-def plan(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Return which directories there are to remove, and which are left to the user."""
+def plan(
+    paths: Iterable[Path], environ: Mapping[str, str] | None = None
+) -> tuple[list[Path], list[Path]]:
+    """Return which directories there are to remove, and which are left to the user.
+
+    Parameters
+    ----------
+    environ
+        Where the user may have named directories.
+    """
+    names = ("GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR")
+    given = [Path(environ[name]) for name in names if environ and environ.get(name)]
     there = [path for path in paths if path.is_dir()]
-    mine = [path for path in there if removable(path)]
+    mine = [path for path in there if removable(path, given=path in given)]
     return mine, [path for path in there if path not in mine]
 
 

@@ -222,7 +222,7 @@ class Systemd:
         known = bool(files) or (before.state != "not-installed" and not idle)
         # The configuration of the machine goes with the package that brought it.
         places = self._directories()[: 2 if self._system and brought else None]
-        gone, kept = removal.plan(places) if purge else ([], [])
+        gone, kept = removal.plan(places, self._environ) if purge else ([], [])
         if not known and not gone and not kept:
             return ["not installed"]
         if dry_run:

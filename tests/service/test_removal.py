@@ -45,6 +45,23 @@ def test_a_purge_leaves_a_directory_that_may_hold_more(tools: Tools) -> None:
     assert elsewhere.exists()
 
 
+def test_a_purge_leaves_a_checkout_that_was_named_as_the_state_directory(tools: Tools) -> None:
+    checkout, ours = tools.folder / "src" / "gpuwatchd", tools.folder / "run" / "gpuwatchd"
+    for folder in (checkout, ours):
+        folder.mkdir(parents=True)
+    for file in (checkout / "history.db", checkout / "README.md", ours / "state.json"):
+        file.touch()
+    environ = tools.environ | {
+        "GPUWATCHD_STATE_DIR": str(checkout), "GPUWATCHD_RUNTIME_DIR": str(ours)
+    }  # fmt: skip
+    tools.answer(f"systemctl --user show {UNIT}", NOT_FOUND)
+    said = Systemd(environ=environ).uninstall(dry_run=False, purge=True)
+    assert f"{checkout} may hold other files, too: remove it yourself" in said
+    assert (checkout / "README.md").exists()
+    assert f"removed {ours}" in said
+    assert not ours.exists()
+
+
 def test_linger_stays_and_is_said(manager: Systemd, tools: Tools) -> None:
     manager.install(dry_run=False)
     tools.answer("loginctl show-user", "yes")
