@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd import config
+from tests.cli import world
 from tests.conftest import ROOT, need
 
 if TYPE_CHECKING:
@@ -169,3 +171,20 @@ def test_it_is_healthy_once_it_watches_and_not_before_or_after(tmp_path: Path) -
     assert code == 0
     assert not healthy()
     assert (tmp_path / "live/gpuwatchd").stat().st_mode & 0o077 == 0
+
+
+def test_a_broken_gpu_is_no_reason_to_start_it_again(tmp_path: Path) -> None:
+    """The pod would begin anew every few minutes, and watch the other GPUs of the node never."""
+    lost = world.firing(key="gpu:GPU-1", kind="gpu", severity="critical", title="GPU 0 is lost")
+    world.write(alerts=(lost,))
+    environ = {**_environ(tmp_path), "GPUWATCHD_RUNTIME_DIR": str(config.runtime_dir())}
+
+    def asked(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+
+    checked = asked("gpuwatchctl", "check", "--mode", "daemon")
+    assert (checked.returncode, "GPU 0 is lost" in checked.stdout) == (2, True)
+    assert asked("healthy").returncode == 0
+    world.write(alerts=(lost,), taken_at_s=time.time() - 300, stopped=True)
+    gone = asked("healthy")
+    assert (gone.returncode, "the daemon was stopped" in gone.stdout) == (1, True)
