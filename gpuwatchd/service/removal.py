@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +62,7 @@ def removable(path: Path, *, given: bool = False) -> bool:
     if path.name != _OURS or not path.is_dir() or path.is_symlink():
         return False
     try:
-        return not given or all(name.startswith(_WRITTEN) for name in os.listdir(path))  # noqa: PTH208
+        return not given or all(one.name.startswith(_WRITTEN) for one in path.iterdir())
     except OSError:  # not even for us to look into
         return False
 
