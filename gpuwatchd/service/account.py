@@ -88,13 +88,23 @@ def unsafe(
 
 
 def _looked_at(argv: Sequence[str]) -> Iterator[Path]:
-    """Yield the program, its interpreter and our library, as named and as they really are."""
+    """Yield the program, its interpreter and our library, and each link that leads to them."""
     program = Path(argv[0])
     named = [program, program.with_name("python3"), Path(gpuwatchd.__file__).parent]
     for path in named:
         if os.path.lexists(path):
-            yield Path(os.path.abspath(path))  # noqa: PTH100 - the link itself counts, too
+            yield from _on_the_way(Path(os.path.abspath(path)))  # noqa: PTH100 - links count, too
             yield path.resolve()
+
+
+def _on_the_way(path: Path, links: int = 40) -> Iterator[Path]:
+    """Yield a path, and what it is called after each link on the way to it."""
+    yield path
+    for part in (*reversed(path.parents), path):
+        if links and part.is_symlink():
+            target = part.parent / part.readlink() / path.relative_to(part)
+            yield from _on_the_way(Path(os.path.normpath(target)), links - 1)
+            return
 
 
 def refuse_unsafe(argv: Sequence[str], why: str) -> None:

@@ -179,6 +179,37 @@ def test_a_program_in_a_home_is_refused_also_through_a_link(tmp_path: Path) -> N
         assert found == f"{program.resolve()} lies in a directory of one user, or a temporary one"
 
 
+@pytest.mark.parametrize("where", ["file", "directory", "relative"])
+def test_a_link_that_its_owner_could_turn_elsewhere_is_refused(tmp_path: Path, where: str) -> None:
+    safe, theirs, opt = (tmp_path / name for name in ("safe", "theirs", "opt"))
+    for folder in (safe, theirs, opt):
+        folder.mkdir()
+    (safe / "gpuwatchd").touch()
+    (theirs / "bin").symlink_to(safe)
+    (theirs / "gpuwatchd").symlink_to(safe / "gpuwatchd")
+    program = opt / "gpuwatchd"
+    if where == "directory":
+        (opt / "bin").symlink_to(theirs / "bin")
+        program = opt / "bin" / "gpuwatchd"
+    else:
+        program.symlink_to(theirs / "gpuwatchd" if where == "file" else "../theirs/gpuwatchd")
+
+    def look(path: Path) -> os.stat_result:
+        return _mode(0o040755, uid=4_000_000 if path == theirs else 0)
+
+    found = account.unsafe((str(program),), look=look, homes=())
+    assert found == f"{theirs} belongs to user 4000000, who could change it"
+    assert account.unsafe((str(safe / "gpuwatchd"),), look=look, homes=()) == ""
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises((RuntimeError, OSError)):
+        (tmp_path / "a").resolve(strict=True)
+    assert account.unsafe((str(tmp_path / "a"),), homes=())
+
+
 def test_a_program_that_is_not_there_is_refused() -> None:
     def gone(path: Path) -> os.stat_result:
         raise FileNotFoundError(2, "No such file or directory", str(path))
