@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _WIDEST = 100
 """Columns: longer lines of prose are hard to read."""
+_CUT = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -113,7 +115,14 @@ def _rich(words: str, width: int) -> None:
     console = Console(
         width=width, force_terminal=True, color_system="standard", emoji=False, theme=theme
     )
-    console.print(Markdown(page_text.linked(words), code_theme="ansi_dark", hyperlinks=False))
+    for is_table, part in page_text.parted(words):
+        told = Markdown(page_text.linked(part), code_theme="ansi_dark", hyperlinks=False)
+        with console.capture() as caught:
+            console.print(told)
+        shown = caught.get()
+        if is_table and shown.count(_CUT) > part.count(_CUT):  # a column is too narrow for a word
+            shown = f"\n{page_text.render(part, width)}\n"
+        sys.stdout.write(shown)
 
 
 def _list(found: list[pages.Page]) -> int:

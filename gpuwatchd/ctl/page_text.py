@@ -187,6 +187,21 @@ def _joined(text: str) -> Iterator[tuple[str, list[str]]]:
         yield "item", waiting
 
 
+def parted(text: str) -> Iterator[tuple[bool, str]]:
+    """Yield the Markdown of a page in parts: (whether it is a table, its lines)."""
+    kept: list[str] = []
+    in_table = in_code = False
+    for line in text.splitlines():
+        in_code ^= line.lstrip().startswith("```")
+        row = not in_code and line.lstrip().startswith("|")
+        if row != in_table and kept:
+            yield in_table, "\n".join(kept)
+            kept = []
+        in_table = row
+        kept.append(line)
+    yield in_table, "\n".join(kept)
+
+
 def render(text: str, width: int) -> str:
     """Return Markdown as plain text.
 

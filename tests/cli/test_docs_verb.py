@@ -48,6 +48,17 @@ def test_a_terminal_gets_it_in_colour(capsys: pytest.CaptureFixture[str]) -> Non
     assert "SIGHUP" in shown
 
 
+@pytest.mark.parametrize("name", list(pages.files(pages.folder())))
+def test_no_word_is_cut_in_a_terminal(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["docs", name, "--color", "always"]) == 0
+    shown = capsys.readouterr().out
+    written = pages.read(pages.files(pages.folder())[name]).text
+    assert shown.count("\N{HORIZONTAL ELLIPSIS}") <= written.count("\N{HORIZONTAL ELLIPSIS}")
+
+
 def test_without_a_name_there_is_the_front_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs"]) == 0
     assert capsys.readouterr().out.startswith(PAGES["index"].title)
