@@ -72,6 +72,23 @@ def test_a_unit_of_another_version_is_written_anew(
     assert found == ([fault] if fault else [])
 
 
+def test_a_packages_unit_starts_the_daemon_by_a_link(machine: Machine) -> None:
+    program, other = machine.put("usr/lib/gpuwatchd/bin/gpuwatchd"), machine.put("opt/gpuwatchd")
+    link = program.parents[3] / "bin/gpuwatchd"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(program)
+
+    class Packaged(Well):
+        unit = Well.unit.replace("/usr/bin/gpuwatchd", f'"{program}"')
+
+    def found(started: Path) -> list[str]:
+        unit = machine.put("usr/unit", Packaged.unit.replace(str(program), str(started)))
+        return [check.id for check in managed._stale(str(unit), Packaged())]  # type: ignore[arg-type]
+
+    assert found(link) == []
+    assert found(other) == ["service-other"]
+
+
 def test_two_daemons_are_seen_by_their_locks(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

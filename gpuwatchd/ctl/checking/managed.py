@@ -117,8 +117,11 @@ def _stale(path: str, manager: Manager) -> Iterator[Check]:
     except (OSError, UnicodeDecodeError, GpuwatchdError):
         return
     if _MARK not in written:
-        return  # a package's, or the user's own: not ours to judge
-    if _line(written, "ExecStart=") != _line(wanted, "ExecStart="):
+        return  # the user's own: not ours to judge
+    starts, ours = (_line(unit, "ExecStart=") for unit in (written, wanted))
+    if starts != ours:
+        if _program(starts) == _program(ours):
+            return  # a package's, which starts this very daemon by the link in /usr/bin
         yield warning(
             "service-other", "service",
             f"{path} starts the daemon of another installation", "gpuwatchctl service install",
@@ -132,6 +135,12 @@ def _stale(path: str, manager: Manager) -> Iterator[Check]:
 
 def _line(unit: str, start: str) -> str:
     return next((line for line in unit.splitlines() if line.startswith(start)), "")
+
+
+def _program(line: str) -> str:
+    """Return the file that a line of a unit starts in the end; the line where that is unclear."""
+    words = line.removeprefix("ExecStart=").split('"')
+    return os.path.realpath(words[1]) if len(words) == 3 else line
 
 
 def _settled(unit: str) -> list[str]:
