@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 START_S = 200.0
 """Starting waits until the daemon watches: longer than the unit's own patience."""
+PROBE_S = 4.0
+"""A manager that has not said by then whether it is there hangs."""
 NAME = "systemd"
 
 
@@ -121,7 +123,7 @@ class Systemctl:
 
     def unreachable(self) -> str:
         """Return why the manager cannot be reached; "" when it can."""
-        done = self.ask("show-environment")
+        done = self.ask("show-environment", timeout_s=PROBE_S)
         return f"no {self._whose} manager: {text.clean(done.last_line)}" if done.code else ""
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.ctl.checking import managed, running
+from gpuwatchd.ctl import checking
+from gpuwatchd.ctl.checking import answer, managed, running
+from gpuwatchd.service.runner import TIMED_OUT, Done
 from tests.cli import sick
 from tests.cli.sick import Machine, Well
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.fixture
@@ -144,3 +150,21 @@ def test_programs_that_hide_others(machine: Machine, tmp_path: Path) -> None:
     assert "hides" in machine.faults("instances")["path-several"].text
     (tmp_path / "a/gpuwatchd").unlink()
     assert set(machine.faults("instances")) == {"path-differs"}
+
+
+def test_a_manager_that_hangs_is_named_in_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session bus that accepts and never answers: doctor waits no longer than it says."""
+    waited: list[float] = []
+
+    def hang(_: object, __: Sequence[str], *, timeout_s: float = 30.0) -> Done:
+        waited.append(timeout_s)
+        return Done(TIMED_OUT, f"no answer within {timeout_s:g} s")
+
+    monkeypatch.setattr("gpuwatchd.service.runner.CommandRunner.__call__", hang)
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/bin/{name}")
+    machine.systemd()
+    (found,) = machine.faults("service").values()
+    assert (found.id, "no answer within" in found.text) == ("service-none", True)
+    assert sum(waited) + managed._ASK_S < answer.DEADLINE_S + checking._SLACK_S
