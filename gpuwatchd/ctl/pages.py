@@ -194,8 +194,11 @@ def wanted(word: str) -> tuple[str, str]:
 
 
 def search(pages: list[Page], words: list[str]) -> list[Hit]:
-    """Return the sections in which every word occurs, best first, at most three of a page."""
-    needles = [word.casefold() for word in words]
+    """Return the sections in which every word occurs, best first, at most three of a page.
+
+    Case and hyphens do not count: "popup" finds "pop-up", "e-mail" finds "email".
+    """
+    needles = [_folded(word) or word for word in words]
     found = sorted(
         (hit for page in pages for hit in _hits(page, needles)), key=lambda hit: -hit.score
     )
@@ -208,14 +211,18 @@ def search(pages: list[Page], words: list[str]) -> list[Hit]:
     return kept[:_HITS]
 
 
+def _folded(words: str) -> str:
+    return words.casefold().replace("-", "")
+
+
 def _hits(page: Page, needles: list[str]) -> Iterator[Hit]:
     lines = page.text.splitlines()
     for section in page.sections():
         body = [plain(line) for line in lines[section.begins + 1 : section.ends]]
-        title, text = section.title.casefold(), "\n".join(body).casefold()
+        title, text = _folded(section.title), _folded("\n".join(body))
         if not all(needle in title or needle in text for needle in needles):
             continue
-        line = next((one for one in body if any(n in one.casefold() for n in needles)), "")
+        line = next((one for one in body if any(n in _folded(one) for n in needles)), "")
         in_title = sum(needle in title for needle in needles)
         yield Hit(
             page=page.name, anchor=section.anchor, title=section.title, line=line[:_SHOWN],

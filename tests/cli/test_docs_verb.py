@@ -101,6 +101,11 @@ def test_search_finds_the_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no page has all of: xyzzyplugh\n"
 
 
+@pytest.mark.parametrize(("typed", "page"), [("popup", "be-warned"), ("e-mail", "be-warned")])
+def test_search_does_not_ask_for_hyphens(typed: str, page: str) -> None:
+    assert page in [hit.page for hit in pages.search(list(PAGES.values()), [typed])]
+
+
 def test_every_answer_of_a_search_is_a_section() -> None:
     hits = pages.search(list(PAGES.values()), ["the"])
     assert len(hits) == 15
