@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
+from typing import Final
+
+PACKAGED: Final = "gpuwatchctl docs debian#charts-and-keyring"
+"""Who has the package of the distribution has no pip in our environment."""
 
 
-def install(extra: str) -> str:
+def install(extra: str, prefix: str | None = None) -> str:
     """Return the command that installs an extra beside this program, wherever it is.
 
     A plain ``pip`` would be that of another Python: ours is in an environment of its own.
+
+    Parameters
+    ----------
+    extra
+        Its name.
+    prefix
+        The folder of the environment; by default ours.
 
     Examples
     --------
     >>> install("chat").endswith(" -m pip install 'gpuwatchd[chat]'")
     True
     """
+    if _packaged(Path(prefix or sys.prefix)):
+        return PACKAGED
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'gpuwatchd[{extra}]'"
+
+
+def _packaged(environment: Path) -> bool:
+    """Say whether a package of the distribution has brought this environment: it notes itself."""
+    try:
+        lines = (environment / "pyvenv.cfg").read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return False
+    return any(line.partition("=")[0].strip() == "gpuwatchd" for line in lines)

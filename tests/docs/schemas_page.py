@@ -276,7 +276,8 @@ def _headlines() -> list[str]:
     for key in _fields_of(base.Answer):
         value = parts["Doctor"]["properties"][key]
         unit = unit_of(key)
-        said = "; ".join(one for one in (note_of(base.Answer, key), unit) if one)
+        note = note_of(base.Answer, key)
+        said = "; ".join((note.rstrip("."), unit)) if note and unit else note or unit
         lines.append(f"| `{key}` | {_type(_bare(value))} | {said} |")
     lines += ["| `data` | see below | the payload |", ""]
     for name in ("Warned", "DaemonState"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
 from gpuwatchd.ctl.checking.answer import Check, failed, ok, warning
+from gpuwatchd.notify import extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +78,7 @@ def _extras() -> Check:
     if not missing:
         return ok("extras", f"installed: {', '.join(here)}")
     words = f"installed: {', '.join(here) or 'none'}; not installed, and not needed unless used: "
-    return ok("extras", f"{words}{', '.join(missing)} (pip install 'gpuwatchd[full]')")
+    return ok("extras", f"{words}{', '.join(missing)} ({extra.install('full')})")
 
 
 def _brought(around: Around) -> Check:
