@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import sqlite3
 import sys
@@ -82,9 +83,13 @@ def _extras() -> Check:
 
 
 def _brought(around: Around) -> Check:
-    places = [around.root / "usr", around.root / "usr/local", Path(sys.prefix)]
+    """Look where shells and man look; of a virtual environment man alone knows, and by its PATH."""
+    folders = [Path(name) for name in around.environ.get("PATH", "").split(os.pathsep)]
+    places = [around.root / "usr", around.root / "usr/local"]
+    places += [folder.parent for folder in folders if folder.name == "bin"]
     home = Path(around.environ.get("HOME") or "/nonexistent")
-    tab = any((place / name).exists() for place in places for name in _COMPLETIONS)
+    shells = [place for place in places if not (place / "pyvenv.cfg").exists()]
+    tab = any((place / name).exists() for place in shells for name in _COMPLETIONS)
     tab = tab or any((home / name).exists() for name in _OWN_COMPLETIONS)
     pages = any(
         (place / f"{_MANUAL}{end}").exists() for place in places for end in ("", ".gz")
