@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File
+
 from gpuwatchd.ctl import pages
 
 _LEAVING = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
@@ -32,6 +34,14 @@ def on_config(config: Any) -> Any:
     """Fill in the navigation."""
     config.nav = navigation(Path(config.docs_dir))
     return config
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add a style, and a stand-in for a worker: else the search asks another server for one."""
+    for name in ("iframe-worker.js", "site.css"):
+        own = str(Path(__file__).with_name(name))
+        files.append(File.generated(config, f"assets/{name}", abs_src_path=own))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:

@@ -115,6 +115,13 @@ def test_the_search_of_the_site_knows_every_page(site: Path) -> None:
     }  # fmt: skip
 
 
+def test_the_search_needs_no_web_server(site: Path, read: dict[str, Reader]) -> None:
+    text = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert text.startswith("var __index = {")
+    assert (site / "assets" / "iframe-worker.js").is_file()
+    assert any(link.endswith("iframe-worker.js") for link in read["index.html"].loads)
+
+
 def _links(file: Path) -> list[str]:
     return _LINK.findall(_CODE.sub("", file.read_text(encoding="utf-8")))
 
