@@ -13,7 +13,10 @@ import pytest
 from gpuwatchd import config
 from gpuwatchd.ctl.checking import places
 from gpuwatchd.notify import bus
+from tests.cli import world
 from tests.cli.sick import Machine
+from tests.conftest import need
+from tests.fakenvml import FakeNvml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,3 +167,24 @@ def test_a_closed_way_to_the_history_is_no_internal_error(tmp_path: Path) -> Non
         [sys.executable, "-c", words], capture_output=True, text=True, check=False
     )
     assert (done.stdout.splitlines()[-1:], done.stderr) == (["False 0"], "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["gpu 0 total=24G base=1G", "proc 0 pid=9 mem=1G"], ""),
+        (["gpu 0 total=24G", "fail nvmlDeviceGet*RunningProcesses* 0 4"], "processes unknown"),
+        (["gpu 0 total=24G", "gpu 1 total=24G", "fail nvmlDeviceGet* 1 15"], "GPU 1: lost"),
+        (["init_error 18"], "NVIDIA library 550.54.15 does not fit"),
+    ],
+)
+def test_what_the_driver_refuses_is_told(lines: list[str], said: str, tmp_path: Path) -> None:
+    need(FakeNvml.available(), "no C compiler")
+    fake = FakeNvml(tmp_path)
+    fake.write(*lines)
+    done = subprocess.run(
+        [world.PROGRAM, "doctor", "gpus", "-q"], env=fake.env(), capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert said in done.stdout
+    assert (done.returncode == 0) is (said == "")

@@ -45,14 +45,14 @@ def check(around: Around) -> Iterator[Check]:
     if not works:
         yield failed(
             "gpu-none", "gpu", "no GPU can be watched here",
-            "install the driver of your GPU, or try it without: gpuwatchctl demo",
+            "one of the sources above has to work; to try it without a GPU: gpuwatchctl demo",
         )  # fmt: skip
 
 
 def _ask(word: str, around: Around) -> Asked:
     hung = failed(
         "source-hangs", f"source {word}", "does not answer: the driver hangs",
-        "check: nvidia-smi; dmesg",
+        "sudo dmesg | tail; often only this helps: sudo reboot",
     )  # fmt: skip
     return Asked(lambda: _source(word, around), hung)
 
@@ -80,11 +80,20 @@ def _source(name: str, around: Around) -> list[Check]:
     count = _counted(devices)
     read = {one.device_uid for one in sample.readings if one.state in _READABLE}
     unread = [device for device in devices if device.uid not in read]
+    # A system that never tells of processes (a recording, macOS) is no fault to be mended.
+    faulty = {fault.device_uid for fault in sample.faults}
+    blind = [
+        check
+        for one in sample.readings
+        if one.device_uid in read and one.uses is None and one.device_uid in faulty
+        for check in _troubles(next(d for d in devices if d.uid == one.device_uid), sample)
+    ]
     if not unread:
-        return [ok(word, f"{count}; {found.reason}")]
+        return [ok(word, f"{count}; {found.reason}"), *blind]
     words = f"{count}, {len(unread)} of them cannot be read; {found.reason}"
     lost = warning("gpu-unread", word, words, "sudo dmesg | tail")
-    return [ok(word, words) if read else lost, *(_unread(device, sample) for device in unread)]
+    lost_ones = [check for device in unread for check in _troubles(device, sample)]
+    return [ok(word, words) if read else lost, *lost_ones, *blind]
 
 
 def _counted(devices: Sequence[Device]) -> str:
@@ -99,13 +108,16 @@ def _counted(devices: Sequence[Device]) -> str:
     return " and ".join(parts)
 
 
-def _unread(device: Device, sample: Sample) -> Check:
-    """Say what keeps a GPU from being read, in the words of ``status``."""
+def _troubles(device: Device, sample: Sample) -> list[Check]:
+    """Say what keeps a GPU or its processes from being read, in the words of ``status``."""
     from gpuwatchd.ctl import surroundings  # noqa: PLC0415
     from gpuwatchd.store.live import LiveDevice  # noqa: PLC0415
 
     faults = tuple(fault.why for fault in sample.faults if fault.device_uid == device.uid)
     reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
     item = LiveDevice(device=device, reading=reading, faults=faults)
-    name, _, words, hint = next(surroundings.device(item, now_s=sample.taken_at_s))
-    return warning("gpu-unread", name, words, hint)
+    return [
+        warning("gpu-unread", name, words, hint)
+        for name, level, words, hint in surroundings.device(item, now_s=sample.taken_at_s)
+        if level != "ok"
+    ]
