@@ -43,6 +43,7 @@ NOTE: Final = ("system", "from the service of this machine (gpuwatchd of the sys
 _REFUSED: Final = (
     "the service of this machine watches its GPUs; only members of its group may read what it knows"
 )
+_DIRECTORIES: Final = ("GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR")
 _STATE: Final = "state.json"
 _HISTORY: Final = "history.db"
 """As in store.schema, whose import costs more than a look."""
@@ -107,7 +108,7 @@ def _system() -> Place:
 
 
 def _in_environment() -> bool:
-    return bool(os.environ.get("GPUWATCHD_STATE_DIR") or os.environ.get("GPUWATCHD_RUNTIME_DIR"))
+    return any(os.environ.get(name) for name in _DIRECTORIES)
 
 
 def _readable() -> bool:
@@ -253,20 +254,29 @@ def writing() -> Iterator[Place]:
         return
     if mine != 0:
         raise _not_yours(place, found.st_uid)
-    group = os.getegid()
-    os.setegid(found.st_gid)
+    with _acting_as(found):
+        yield place
+
+
+@contextmanager
+def _acting_as(owner: os.stat_result) -> Iterator[None]:
+    """Let root have the rights of somebody else for a while, and no others."""
+    group, groups = os.getegid(), os.getgroups()
+    os.setgroups([])
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
     try:
-        os.seteuid(found.st_uid)
-        try:
-            yield place
-        finally:
-            os.seteuid(mine)
+        yield
     finally:
+        os.seteuid(0)
         os.setegid(group)
+        os.setgroups(groups)
 
 
 def _not_yours(place: Place, owner: int) -> NotAllowed:
     import shlex  # noqa: PLC0415 - only for a refusal
+
+    from gpuwatchd.service import account  # noqa: PLC0415
 
     user = name_of(owner)
     if place.scope == "user":
@@ -278,4 +288,7 @@ def _not_yours(place: Place, owner: int) -> NotAllowed:
         )
     own = os.path.basename(sys.argv[0]) == "gpuwatchctl"  # noqa: PTH119
     words = shlex.join(sys.argv[1:]) if own else "..."
-    return NotAllowed(why, hint=f"an administrator may: sudo -u {user} gpuwatchctl {words}")
+    # sudo takes these away, and the verb would be about another place.
+    named = [f"{name}={os.environ[name]}" for name in _DIRECTORIES if os.environ.get(name)]
+    program = shlex.join([*(["env", *named] if named else []), account.ourselves()])
+    return NotAllowed(why, hint=f"an administrator may: sudo -u {user} {program} {words}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import text
 from gpuwatchd.errors import ServiceError
+from gpuwatchd.service import account
 from gpuwatchd.service.unit import UNIT
 
 if TYPE_CHECKING:
@@ -38,11 +39,14 @@ class Systemctl:
         Runs a command.
     system
         The machine's manager instead of the user's.
+    path
+        Where programs are looked for, as in ``PATH``; by default our own.
     """
 
-    def __init__(self, run: Runner, *, system: bool) -> None:
+    def __init__(self, run: Runner, *, system: bool, path: str | None = None) -> None:
         self._run = run
         self.system = system
+        self._path = path
         # Without a terminal nobody can answer, and a clear refusal is better than a question.
         self._scope = ["--no-ask-password"] if system else ["--user"]
 
@@ -54,7 +58,9 @@ class Systemctl:
     @property
     def verb(self) -> str:
         """Our own verb as a person types it, to be followed by its name."""
-        return "sudo gpuwatchctl service" if self.system else "gpuwatchctl service"
+        if not self.system:
+            return "gpuwatchctl service"
+        return f"sudo {account.ourselves(self._path)} service"
 
     def own(self, name: str) -> str:
         """Return our own verb of this scope as a person types it."""

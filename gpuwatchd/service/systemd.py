@@ -59,7 +59,7 @@ class Systemd:
         self._executable = executable
         self._system = system
         self._root = root
-        self._ctl = Systemctl(self._run, system=system)
+        self._ctl = Systemctl(self._run, system=system, path=self._environ.get("PATH"))
 
     def probe(self) -> Availability:
         """Say whether the manager can be reached."""

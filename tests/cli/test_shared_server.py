@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuwatchd.service import account
 from gpuwatchd.store import live
 from tests.others import READER, SERVICE, STRANGER, Others
 
@@ -74,6 +76,12 @@ def service(
         finally:
             process.kill()
             process.wait(10)
+
+
+def rows_in(history: Path) -> int:
+    with closing(sqlite3.connect(f"file:{history}?mode=ro", uri=True)) as connection:
+        found: int = connection.execute("SELECT count(*) FROM gpu_raw").fetchone()[0]
+    return found
 
 
 def modes_of(*directories: Path) -> dict[str, int]:
@@ -209,7 +217,8 @@ def test_a_reader_is_told_who_may_write(running: Others, line: str) -> None:
     assert done.returncode == 1
     first, hint, *_ = done.stderr.splitlines()
     assert "only its user and root may write" in first
-    assert hint == f"hint: an administrator may: sudo -u {SERVICE} gpuwatchctl {line}"
+    program = account.ourselves()  # its path, where sudo would not find it
+    assert hint == f"hint: an administrator may: sudo -u {SERVICE} {program} {line}"
 
 
 def test_root_writes_as_the_user_of_the_service(running: Others) -> None:
@@ -254,8 +263,7 @@ def test_what_it_left_is_read_without_any_right_to_write(end: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         others = Others(Path(directory))
         with service(others) as process:
-            wait_for(lambda: (others.state / "history.db-wal").stat().st_size > 0)
-            time.sleep(1.5)
+            wait_for(lambda: rows_in(others.state / "history.db"))
             if end.startswith("killed"):
                 process.kill()
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from gpuwatchd.errors import NotAllowed, StoreError
 from gpuwatchd.store import live
 from gpuwatchd.store.place import private_directory
 from tests.cli import world
+from tests.conftest import need
+from tests.others import SERVICE, STRANGER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +168,42 @@ def test_ones_own_history_is_written_as_oneself(tmp_path: Path) -> None:
     with whose.writing() as place:
         assert (place.scope, place.state_dir) == ("user", config.state_dir())
         assert os.geteuid() == os.getuid()
+
+
+def test_root_has_the_rights_of_the_owner_while_it_writes_and_no_others(tmp_path: Path) -> None:
+    need(os.geteuid() == 0, "only root may act as somebody else")
+    state = tmp_path / "home" / "state" / "gpuwatchd"
+    state.mkdir(parents=True)
+    os.chown(state, SERVICE, SERVICE + 1)
+
+    def rights() -> tuple[int, int, list[int]]:
+        return os.geteuid(), os.getegid(), os.getgroups()
+
+    before = rights()
+    os.setgroups([*before[2], 4])
+    try:
+        with whose.writing():
+            assert rights() == (SERVICE, SERVICE + 1, [])
+        assert rights() == (0, before[1], [*before[2], 4])
+    finally:
+        os.setgroups(before[2])
+
+
+def test_the_refusal_names_the_place_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(os.geteuid() == 0, "only root can make a directory of somebody else")
+    state = tmp_path / "a b"
+    state.mkdir()
+    os.chown(state, SERVICE, SERVICE)
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(state))
+    monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
+    monkeypatch.setattr(sys, "argv", ["/opt/x/bin/gpuwatchctl", "snooze", "latest", "1h"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NotAllowed, match="only that user and root") as caught, whose.writing():
+        pass
+    words = f"env 'GPUWATCHD_STATE_DIR={state}' /opt/x/bin/gpuwatchctl snooze latest 1h"
+    assert caught.value.hint == f"an administrator may: sudo -u {SERVICE} {words}"
 
 
 @pytest.mark.parametrize(

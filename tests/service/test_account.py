@@ -9,6 +9,8 @@ import pytest
 
 from gpuwatchd.errors import ServiceError
 from gpuwatchd.service import account
+from gpuwatchd.service.runner import Done
+from gpuwatchd.service.systemctl import Systemctl
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import SYSTEM_VARIABLES, UNIT, for_package, render
 from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, changes
@@ -60,6 +62,8 @@ def test_sudo_finds_what_lies_in_its_path_only(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert account.ourselves(str(tmp_path)) == str(program)
+    ctl = Systemctl(lambda *_, **__: Done(0, ""), system=True, path=str(tmp_path))
+    assert ctl.own("start") == f"sudo {program} service start --system"
     assert account.ourselves("/nowhere").endswith("gpuwatchctl")
 
 
