@@ -1,4 +1,6 @@
-"""The pop-up channel: desktop-notifier, with what it leaves open closed.
+"""The pop-up channel: a notification on the session bus, or through macOS.
+
+By desktop-notifier, with what it leaves open closed.
 
 The library never raises: without a bus or a server it logs a warning and returns an id as if all
 were well, and after the death of the bus it fails for ever. So here a pop-up counts as delivered

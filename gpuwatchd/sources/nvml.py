@@ -1,4 +1,6 @@
-"""NVIDIA GPUs, through NVML: the only file that imports pynvml.
+"""NVIDIA GPUs, through the library of the driver (NVML).
+
+The only file that imports pynvml.
 
 NVML is initialised once and held for life: initialising it wakes cards and, repeated for hours,
 hangs. A card is its UUID; index and handle are not identity. Whatever one query, one process list

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -143,7 +145,7 @@ def configuration() -> str:
 
 def tables() -> str:
     """Return the page of the plug-in tables."""
-    lines = [MARK, "# What is built in", ""]
+    lines = [MARK, "# What is built in: sources, log formats, detectors, channels", ""]
     for title, table in (
         ("Sources", SOURCES),
         ("Log formats", FORMATS),
@@ -152,10 +154,17 @@ def tables() -> str:
         ("Actions", ACTIONS),
         ("Verbs", COMMANDS),
     ):
-        lines += [f"## {title}", "", "| name | class |", "|---|---|"]
-        lines += [f"| `{name}` | `{target}` |" for name, target in table.items()]
+        lines += [f"## {title}", "", "| name | what it is | class |", "|---|---|---|"]
+        lines += [f"| `{name}` | {_what(path)} | `{path}` |" for name, path in table.items()]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _what(target: str) -> str:
+    """Return the first sentence of what a row's module says of itself, without the row's name."""
+    said = importlib.import_module(target.partition(":")[0]).__doc__ or ""
+    first = said.strip().partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+    return re.sub(r"^`(gpuwatchctl )?[a-z-]+`: ", "", first).replace("|", "\\|")
 
 
 def _marked(lines: list[str]) -> str:
