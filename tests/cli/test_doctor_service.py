@@ -12,6 +12,7 @@ import pytest
 from gpuwatchd import config
 from gpuwatchd.ctl import checking
 from gpuwatchd.ctl.checking import answer, managed, running
+from gpuwatchd.model import Availability
 from gpuwatchd.service.runner import TIMED_OUT, Done
 from tests.cli import sick
 from tests.cli.sick import Machine, Well
@@ -168,3 +169,26 @@ def test_a_manager_that_hangs_is_named_in_time(
     (found,) = machine.faults("service").values()
     assert (found.id, "no answer within" in found.text) == ("service-none", True)
     assert sum(waited) + managed._ASK_S < answer.DEADLINE_S + checking._SLACK_S
+
+
+def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = ("system-denied", "a service watches; only its group may read: sudo usermod -aG g me")
+    monkeypatch.setattr("gpuwatchd.ctl.look.read_state", lambda: (None, [refused]))
+    monkeypatch.setattr(
+        Well, "probe", lambda _: Availability(ok=False, reason="no user manager", hint="log in")
+    )
+    monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
+    found = machine.faults("daemon", "service")
+    assert set(found) == {"daemon-denied"}
+    assert found["daemon-denied"].hint == "sudo usermod -aG g me"
+
+
+def test_a_service_of_the_machine_that_was_stopped_is_started_by_its_own_name(
+    machine: Machine,
+) -> None:
+    assert machine.faults("daemon")["daemon-absent"].hint == "gpuwatchctl service install"
+    wants = machine.put("etc/systemd/system/multi-user.target.wants/x").parent
+    (wants / "gpuwatchd.service").symlink_to("/usr/lib/systemd/system/gpuwatchd.service")
+    assert machine.faults("daemon")["daemon-absent"].hint == "sudo systemctl restart gpuwatchd"

@@ -104,6 +104,11 @@ class Around:
         state, _ = self.state
         return state is not None and look.alive(state)
 
+    @property
+    def denied(self) -> bool:
+        """Whether a service of this machine watches, and its state may not be read."""
+        return any(code == "system-denied" for code, _ in self.state[1])
+
     @cached_property
     def released_until_s(self) -> float | None:
         """Until when the GPUs are let go on request (epoch seconds); None where they are not."""

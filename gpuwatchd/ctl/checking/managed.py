@@ -43,7 +43,7 @@ def check(around: Around) -> Iterator[Check]:
     if name == "systemd" and around.with_systemd:
         yield from _unit(_shown(around, system=True), None, system=True)
     if not found.ok:
-        yield _unmanaged(found, alive=around.alive)
+        yield _unmanaged(found, alive=around.alive or around.denied)
         return
     yield ok("service", found.reason)
     if name == "systemd":

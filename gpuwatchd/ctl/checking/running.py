@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _LOCK = "gpuwatchd.lock"
 _BROKEN = {"state-newer": "daemon-newer", "state-broken": "daemon-state"}
 _LATE_S = 60.0
+_ENABLED = "etc/systemd/system/multi-user.target.wants/gpuwatchd.service"
+"""There once the service of this machine is started with it."""
 _PROGRAMS = ("gpuwatchctl", "gpuwatchd")
 
 
@@ -34,7 +36,10 @@ def check(around: Around) -> Iterator[Check]:
         else:
             yield ok("daemon", words)
     if state is None or not around.alive:
-        yield warning("daemon-absent", "daemon", "is not running", "gpuwatchctl service install")
+        if not around.denied:  # else it runs, and how it does may not be known
+            system = (around.root / _ENABLED).is_symlink()
+            mend = "sudo systemctl restart gpuwatchd" if system else "gpuwatchctl service install"
+            yield warning("daemon-absent", "daemon", "is not running", mend)
         return
     memory = f", {units.size(state.rss_bytes)} of memory" if state.rss_bytes else ""
     yield ok("daemon", f"runs as pid {state.pid}, version {state.version}{memory}")
@@ -120,8 +125,7 @@ def _two_services(around: Around) -> Iterator[Check]:
             "Homebrew's service and one of your own are both installed",
             "brew services stop gpuwatchd, or: gpuwatchctl service uninstall",
         )  # fmt: skip
-    system = around.root / "etc/systemd/system/multi-user.target.wants/gpuwatchd.service"
-    if own and system.is_symlink():
+    if own and (around.root / _ENABLED).is_symlink():
         yield warning(
             "instance-system", "instances",
             "this machine's own service and one of yours are both enabled: the GPUs are read twice",
