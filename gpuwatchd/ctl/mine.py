@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 ME = "me"
+_DIGITS = 10
+"""No user's number has more."""
 
 
 class People:
     """The users that were named: by name, glob, number, or "me"."""
 
     def __init__(self, wishes: Sequence[str]) -> None:
-        self._numbers = {int(wish) for wish in wishes if wish.isascii() and wish.isdecimal()}
+        numbers = (wish for wish in wishes if wish.isascii() and wish.isdecimal())
+        self._numbers = {int(wish) for wish in numbers if len(wish) <= _DIGITS}
         if any(wish.lower() == ME for wish in wishes):
             self._numbers.add(os.getuid())
         names = {wish.lower() for wish in wishes if wish.lower() != ME}

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     _ToFloat = click.ParamType[float]
+    _ToText = click.ParamType[str]
 else:
-    _ToFloat = click.ParamType  # generic for the type checker only: click 8.1 has no parameter
+    # Generic for the type checker only: click 8.1 has no parameter.
+    _ToFloat = _ToText = click.ParamType
 
 PAGES = {
     "status": "understand-a-verdict",
@@ -208,10 +210,21 @@ def pid_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+class _Who(_ToText):
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        who = str(value)
+        if not who.strip():
+            self.fail("names nobody: write a name, a glob, a number, or me", param, ctx)
+        return who
+
+
 def user_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--user`` (repeatable) to a verb; it fills :class:`Globals`."""
     return click.option(
         "--user",
+        type=_Who(),
         multiple=True,
         metavar="NAME",
         expose_value=False,

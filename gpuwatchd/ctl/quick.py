@@ -69,11 +69,11 @@ def _valued(wish: Wish, word: str, value: str, *, after_verb: bool) -> bool:
         return False
     if word == "--gpu":
         wish.flags.gpu.append(value)
-    elif word == "--user" and after_verb:
+    elif word == "--user" and after_verb and value.strip():
         wish.flags.user.append(value)
     elif word == "--color" and value in _COLOURS:
         wish.flags.color = value
-    elif word == "--pid" and after_verb and value.isascii() and value.isdecimal() and int(value):
+    elif word == "--pid" and after_verb and _is_pid(value):
         wish.pids.append(int(value))
     else:
         return False
@@ -89,3 +89,7 @@ def run(wish: Wish) -> int:
         return panel.run(wish.flags, wish.pids, exit_code=wish.exit_code)
     finally:
         gc.enable()
+
+
+def _is_pid(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) <= 10 and int(value) > 0

@@ -60,7 +60,7 @@ def test_plain_lines_take_the_short_way(line: str) -> None:
     "line",
     ["", "predict", "status --help", "status -h", "status status", "status --gpu", "status --pid x",
      "status --color pink", "status --watch 2", "status --config x", "--exit-code status",
-     "--wide status", "alerts show status", "status --pid 0"],
+     "--wide status", "alerts show status", "status --pid 0", f"status --pid {'9' * 5000}"],
 )  # fmt: skip
 def test_everything_else_goes_the_long_way(line: str) -> None:
     assert quick.read(line.split()) is None

@@ -260,3 +260,14 @@ def test_what_one_user_costs(capsys: pytest.CaptureFixture[str]) -> None:
     answer = asked(capsys, "cost", "--user", "bob", "--by", "user")
     assert {one["user"] for one in answer["data"]} == {"bob"}
     assert [group["name"] for group in answer["groups"]] == ["bob"]
+
+
+@pytest.mark.parametrize("who", ["", " "])
+def test_nobody_is_no_user(who: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("status", "alerts", "predict"):
+        assert main([verb, "--user", who]) == 2
+        assert "names nobody" in capsys.readouterr().err
+
+
+def test_a_number_that_no_user_has_is_a_name_that_nobody_has() -> None:
+    assert not People(["9" * 5000]).has("alice", 7001)
