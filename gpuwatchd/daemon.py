@@ -235,10 +235,10 @@ class Daemon:
 
     def _after(self, tick: Tick) -> None:
         state = tick.state
-        firing = sum(1 for alert in state.alerts if alert.state == "firing")
-        text = f"{len(state.devices)} GPUs, {firing} alerts"
-        if state.problems:
-            text = f"{text}; {state.problems[0]}"
+        firing = [alert for alert in state.alerts if alert.state == "firing"]
+        seen = {"GPU": len(state.devices), "alert": len(firing)}
+        text = ", ".join(f"{many} {name}{'s' * (many != 1)}" for name, many in seen.items())
+        text = "; ".join([text, *state.problems[:1]])
         # Told when they appear, not per tick; figures that count on are no news.
         shapes = {_NUMBER.sub("#", problem): problem for problem in state.problems}
         for shape in shapes.keys() - self._told:

@@ -192,7 +192,7 @@ def test_the_service_manager_hears_ready_status_watchdog_and_stopping(tmp_path: 
                 heard += ear.recv(4096).decode() + "\n"
             assert process.wait(10) == 0
     assert "READY=1" in heard
-    assert "STATUS=1 GPUs" in heard
+    assert "STATUS=1 GPU, 0 alerts" in heard
 
 
 def test_a_long_interval_does_not_starve_the_watchdog(tmp_path: Path) -> None:
