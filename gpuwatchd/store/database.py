@@ -113,8 +113,8 @@ def _frozen(directory: Path) -> sqlite3.Connection | None:
 
 
 def who_has(file: Path) -> str:
-    """Return the command that names the programs which have a file open."""
-    return f"sudo fuser -v {shlex.quote(str(file))}"
+    """Return the command that names the programs which hold a history; its locks are in -shm."""
+    return shlex.join(("sudo", "fuser", "-v", str(file), f"{file}-shm"))
 
 
 def cannot_write(directory: Path, error: BaseException) -> str:

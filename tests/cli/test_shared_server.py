@@ -181,6 +181,42 @@ def test_the_history_is_read_while_the_daemon_is_in_the_middle_of_writing(runnin
     assert json.loads(done.stdout)["data"][0]["rows"]
 
 
+LOCKING = """
+import fcntl, sys
+file = open(sys.argv[1], "rb")
+fcntl.lockf(file, fcntl.LOCK_SH)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_reader_of_ill_will_stops_no_more_than_the_history() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        others = Others(Path(directory))
+        history = others.state / "history.db"
+        argv = [sys.executable, "-c", LOCKING, f"{history}-shm"]
+        with service(others):
+            wait_for(lambda: rows_in(history))
+            with subprocess.Popen(
+                others.words(READER, argv, SERVICE), text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            ) as holder:  # fmt: skip
+                assert holder.stdout is not None
+                assert holder.stdout.readline() == "held\n"
+                held = rows_in(history)
+                wait_for(lambda: "holds it locked" in others.ctl(READER, "status").stdout)
+                wait_for(lambda: (seen := live.read(others.run_dir)) is not None and seen.alerts)
+                find = f"sudo fuser -v {history} {history}-shm"
+                assert find in " ".join(others.ctl(READER, "status").stdout.split())
+                at_the_end = rows_in(history)
+                holder.communicate("")
+            wait_for(lambda: rows_in(history) > held + 20)
+            assert at_the_end == held
+            seen = live.read(others.run_dir)
+            assert seen is not None
+            wait_for(lambda: "locked" not in others.ctl(READER, "status").stdout)
+
+
 CLOSED = ["alerts", "history", "cost", "predict", "check", "release", "snooze latest 1h"]
 
 

@@ -175,7 +175,8 @@ def test_a_reader_that_stays_is_told_when_the_log_grows(
                 assert history.flush(T0)
         (said,) = history.problems
         assert "reads the history without end" in said
-        assert said.endswith(f"find it with: sudo fuser -v {tmp_path}/history.db")
+        file = tmp_path / "history.db"
+        assert said.endswith(f"find it with: sudo fuser -v {file} {file}-shm")
         reader.execute("COMMIT")
     history.record(sample(T0 - 5), CARDS, {})
     assert history.flush(T0)
