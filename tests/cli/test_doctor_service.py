@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.ctl import checking
+from gpuwatchd.ctl import checking, whose
 from gpuwatchd.ctl.checking import answer, managed, running
 from gpuwatchd.model import Availability
 from gpuwatchd.service.runner import TIMED_OUT, Done
-from tests.cli import sick
+from tests.cli import sick, world
 from tests.cli.sick import Machine, Well
 
 if TYPE_CHECKING:
@@ -192,3 +192,25 @@ def test_a_service_of_the_machine_that_was_stopped_is_started_by_its_own_name(
     wants = machine.put("etc/systemd/system/multi-user.target.wants/x").parent
     (wants / "gpuwatchd.service").symlink_to("/usr/lib/systemd/system/gpuwatchd.service")
     assert machine.faults("daemon")["daemon-absent"].hint == "sudo systemctl restart gpuwatchd"
+
+
+@pytest.mark.parametrize(
+    ("scope", "again"),
+    [("user", "gpuwatchctl service restart"), ("system", "sudo systemctl restart gpuwatchd")],
+)
+def test_the_daemon_that_is_looked_at_is_the_one_to_be_restarted(
+    scope: whose.Scope, again: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(version="0.0.1")
+    place = whose.Place(scope, config.state_dir(), config.runtime_dir())
+    monkeypatch.setattr(whose, "chosen", lambda: place)
+    assert machine.faults("daemon")["daemon-version"].hint == again
+
+
+def test_a_state_of_a_later_version_wants_a_later_program(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restarting the daemon would leave it as new as it is."""
+    told = [("state-newer", "written by a later version")]
+    monkeypatch.setattr("gpuwatchd.ctl.look.read_state", lambda: (None, told))
+    assert "restart" not in machine.faults("daemon")["daemon-newer"].hint

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__, config, text, units
 from gpuwatchd.config import places
+from gpuwatchd.ctl import whose
 from gpuwatchd.ctl.checking.answer import Check, ok, warning
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _LOCK = "gpuwatchd.lock"
 _BROKEN = {"state-newer": "daemon-newer", "state-broken": "daemon-state"}
+_NEWER = "upgrade this program as you installed it, or see: gpuwatchctl doctor instances"
 _LATE_S = 60.0
 _ENABLED = "etc/systemd/system/multi-user.target.wants/gpuwatchd.service"
 """There once the service of this machine is started with it."""
@@ -27,9 +29,13 @@ _PROGRAMS = ("gpuwatchctl", "gpuwatchd")
 def check(around: Around) -> Iterator[Check]:
     """Yield whether the daemon runs and how it does."""
     state, told = around.state
+    again, logs = "gpuwatchctl service restart", "gpuwatchctl service logs"
+    if whose.chosen().scope == "system":
+        again, logs = "sudo systemctl restart gpuwatchd", "sudo journalctl -u gpuwatchd"
     for code, words in told:
         if code in _BROKEN:
-            yield warning(_BROKEN[code], "daemon", words, "gpuwatchctl service restart")
+            hint = _NEWER if code == "state-newer" else again
+            yield warning(_BROKEN[code], "daemon", words, hint)
         elif code == "system-denied":
             refused, _colon, hint = words.partition(": ")
             yield warning("daemon-denied", "daemon", refused, hint)
@@ -46,16 +52,16 @@ def check(around: Around) -> Iterator[Check]:
     if state.version != __version__:
         yield warning(
             "daemon-version", "daemon", f"runs version {state.version}, this is {__version__}",
-            "gpuwatchctl service restart",
+            again,
         )  # fmt: skip
     late_s = time.time() - state.taken_at_s
     if late_s > max(_LATE_S, 3 * state.interval_s):
         yield warning(
             "daemon-late", "daemon", f"its last sample is {units.duration(late_s)} old",
-            "gpuwatchctl service restart, then: gpuwatchctl service logs",
+            f"{again}, then: {logs}",
         )  # fmt: skip
     for problem in state.problems:
-        yield warning("daemon-problem", "daemon", problem, "gpuwatchctl service logs")
+        yield warning("daemon-problem", "daemon", problem, logs)
 
 
 def instances(around: Around) -> Iterator[Check]:
