@@ -254,17 +254,24 @@ def writing() -> Iterator[Place]:
         return
     if mine != 0:
         raise _not_yours(place, found.st_uid)
-    with _acting_as(found):
+    with _acting_as(found, place.state_dir):
         yield place
 
 
 @contextmanager
-def _acting_as(owner: os.stat_result) -> Iterator[None]:
-    """Let root have the rights of somebody else for a while, and no others."""
+def _acting_as(owner: os.stat_result, directory: Path) -> Iterator[None]:
+    """Let root have the rights of a directory's owner for a while, and no others."""
     group, groups = os.getegid(), os.getgroups()
-    os.setgroups([])
-    os.setegid(owner.st_gid)
-    os.seteuid(owner.st_uid)
+    try:
+        os.setgroups([])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+    except OSError as error:  # root of a container that has no such rights
+        user = name_of(owner.st_uid)
+        raise NotAllowed(
+            f"{directory} belongs to {user}, and root may not act as that user here",
+            hint=f"run it as {user}",
+        ) from error
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ import pytest
 
 from gpuwatchd.service import account
 from gpuwatchd.store import live
-from tests.others import READER, SERVICE, STRANGER, Others
+from tests.others import READER, ROOT, SERVICE, STRANGER, Others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -278,6 +278,19 @@ def test_root_writes_as_the_user_of_the_service(running: Others) -> None:
     assert seen is not None
     wait_for(lambda: (now := live.read(running.run_dir)) is not None and now.silences)
     assert not [problem for problem in seen.problems if "written" in problem]
+
+
+def test_root_without_the_rights_of_root_is_told_so(running: Others) -> None:
+    program = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+    argv = running.words(0, [sys.executable, "-c", program, "release", "--no-wait"],
+                         GPUWATCHD_STATE_DIR=str(running.state),
+                         GPUWATCHD_RUNTIME_DIR=str(running.run_dir))  # fmt: skip
+    at = argv.index("setpriv") + 1
+    argv[at:at] = ["--bounding-set=-setuid,-setgid"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert "root may not act as that user here" in done.stderr
+    assert f"hint: run it as {SERVICE}" in done.stderr
 
 
 def test_a_daemon_of_ones_own_comes_first(running: Others) -> None:
