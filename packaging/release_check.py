@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SEMANTIC = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)((a|b|rc)(0|[1-9]\d*))?")
 """A semantic version, as Python spells what comes before a release (1.2.0rc1)."""
 UPGRADING = "docs/reference/upgrading.md"
+WRITE_HISTORY = ".venv/bin/python -m tests.store.released"
 FRESH = ("tests/docs/test_docs.py", "tests/docs/test_manpages.py")
 
 
@@ -151,7 +152,7 @@ def histories(tree: Tree) -> list[Fault]:
     return [
         Fault(
             what=f"no history of version {number} of the tables to test the upgrade with",
-            mend="python -m tests.store.released",
+            mend=WRITE_HISTORY,
         )
         for number in numbers
         if not (folder / f"v{number}.sql").is_file()
@@ -160,7 +161,7 @@ def histories(tree: Tree) -> list[Fault]:
 
 def upgrades(tree: Tree) -> list[Fault]:
     """Run the tests that open every released history."""
-    return _tests(tree, ["tests/store/test_released.py"], "python -m tests.store.released")
+    return _tests(tree, ["tests/store/test_released.py"], WRITE_HISTORY)
 
 
 def generated(tree: Tree) -> list[Fault]:
