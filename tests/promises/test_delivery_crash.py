@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(300)  # whichever comes first waits for all the lives
 AT_RANDOM = int(os.environ.get("GPUWATCHD_TEST_KILLS", "30"))
 
 
@@ -49,7 +50,6 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_killed_anywhere_an_alert_arrives_once_or_twice(lives: list[dict[str, Any]]) -> None:
     single = [one for one in lives if len(one["deaths"]) == 1]
     assert sum(one["ends"] == ["killed", "ended"] for one in single) >= 200

@@ -147,13 +147,19 @@ def _held(*, job: str | None) -> None:
     world.write(devices=(device,), alerts=(), taken_at_s=time.time() + 60)
 
 
+def _ended(folder: Path) -> bool:
+    """Say whether the epilog has written its exit code: the file is there a moment earlier."""
+    code = folder / "epilog.code"
+    return code.exists() and bool(code.read_text())
+
+
 def test_slurm_runs_them_and_drains_the_node_of_a_job_that_leaks(cluster: Cluster) -> None:
     folder = cluster.folder
     _held(job=None)
     first = cluster.ask("sbatch", "--parsable", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "true")
     number = first.strip()
     assert number.isdecimal(), cluster.logs()
-    until((folder / "epilog.code").exists, 30)
+    until(lambda: _ended(folder), 30)
     for name in ("prolog", "epilog"):
         assert (folder / f"{name}.code").read_text() == "0\n"
         assert (folder / f"{name}.said").read_text() == ""
@@ -162,7 +168,7 @@ def test_slurm_runs_them_and_drains_the_node_of_a_job_that_leaks(cluster: Cluste
     (folder / "epilog.code").unlink()
     _held(job=f"slurm {int(number) + 1} batch")
     cluster.ask("sbatch", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "true")
-    until((folder / "epilog.code").exists, 30)
+    until(lambda: _ended(folder), 30)
     assert (folder / "epilog.code").read_text() == "0\n"
     assert (
         "leaked: GPU 0: python[4711] of root holds 3072 MiB" in (folder / "epilog.said").read_text()
