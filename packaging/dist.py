@@ -1,7 +1,7 @@
 """Build the source distribution and the wheel, the same bytes whoever builds them.
 
-``python packaging/dist.py [OUT]`` builds into ``dist/``; ``--check`` builds a second time, from the
-source distribution in another folder under another umask, compares, and asks twine.
+``python packaging/dist.py [OUT]`` builds into ``dist/``, in place of earlier wheels and source
+distributions; other files stay. ``--check`` builds a second time, from the source distribution in another folder under another umask, compares, and asks twine.
 The build tools are those of ``packaging/constraints-build.txt``, hash by hash.
 """
 
@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
 from project import NAME, PINS_BUILD, ROOT, Failed, environment, epoch_s, run, sha256, version
+
+
+def forget(out: Path) -> None:
+    """Remove earlier wheels and source distributions from a folder, and nothing else."""
+    for pattern in (f"{NAME}-*.whl", f"{NAME}-*.tar.gz"):
+        for path in out.glob(pattern):
+            path.unlink()
 
 
 def build(source: Path, out: Path) -> tuple[Path, Path]:
@@ -85,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         if options.out.resolve() == ROOT / "dist":
-            shutil.rmtree(options.out, ignore_errors=True)
+            forget(options.out)
         files = build(ROOT, options.out.resolve())
         if options.check:
             same_again(ROOT, options.out.resolve())

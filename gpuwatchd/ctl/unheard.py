@@ -50,7 +50,7 @@ def _lost(out: Out, view: View) -> None:
     out.flow(output.sentence(head, "red-bold"), rest="  ", gap=" ")
     for one in view.lost[-_NAMED:][::-1]:
         ended = text.clean(one.ended) or "it is over"
-        said = f"{text.clean(one.title)} ({one.code}): {ended}"
+        said = f"{text.clean(one.title)} ({one.code}): {ended};"
         at = units.clock(one.ended_at_s, now_s=now_s)
         parts = [(at, ""), *output.sentence(said, "yellow")]
         parts.append((f"gpuwatchctl alerts show {one.code}", "cyan"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.sources.nvml_reader import Reader
 
-DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 9, 12, 18
+NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 4, 9, 12, 18
 NO_ATTACH: Final = 2
 """Flag of nvmlInitWithFlags: touch only the cards that are asked for."""
 
@@ -134,6 +134,9 @@ class Driver:
         if code == LIBRARY_NOT_FOUND:
             reason = "libnvidia-ml.so.1 was not found: no NVIDIA driver is installed here"
             hint = "install the NVIDIA driver; in a container, start it with --gpus all"
+        elif code == NO_PERMISSION:
+            reason = "the NVIDIA driver refuses this user"
+            hint = "ls -l /dev/nvidia*: this user, or its container, must be allowed to open them"
         elif code == DRIVER_NOT_LOADED:
             reason = "the NVIDIA driver is installed but not loaded"
             hint = "sudo modprobe nvidia, or reboot after an installation"

@@ -143,3 +143,14 @@ def test_the_source_has_all_that_a_packager_needs(source: set[str]) -> None:
     assert {"tests/conftest.py", "tests/packaging/test_wheel.py", "docs/index.md"} <= source
     assert not [name for name in source if "__pycache__" in name]
     assert not [name for name in source if name.startswith(("build/", "dist/", ".venv"))]
+
+
+def test_earlier_builds_make_room_and_nothing_else_goes(tmp_path: Path) -> None:
+    for name in (
+        "gpuwatchd-0.0.9.tar.gz",
+        "gpuwatchd-0.0.9-py3-none-any.whl",
+        "gpuwatchd_0.0.9.deb",
+    ):
+        (tmp_path / name).touch()
+    dist.forget(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["gpuwatchd_0.0.9.deb"]

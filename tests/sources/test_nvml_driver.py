@@ -99,7 +99,18 @@ out(source(proc_root=str(root / "proc")).probe().hint, outside)
     assert "container" not in outside
 
 
-@pytest.mark.parametrize("code", [1, 9, 12, 18, 999])
+def test_who_is_refused_is_told_to_look_at_the_device_files_in_a_container_too(
+    fake: FakeNvml, tmp_path: Path
+) -> None:
+    fake.write("init_error 4")
+    (tmp_path / ".dockerenv").touch()
+    (hint,) = play(
+        fake, 'out(source(proc_root=str(Path(sys.argv[1]) / "proc")).probe().hint)', tmp_path
+    )
+    assert hint.startswith("ls -l /dev/nvidia*")
+
+
+@pytest.mark.parametrize("code", [1, 4, 9, 12, 18, 999])
 def test_reasons_and_hints_are_one_short_line(fake: FakeNvml, code: int) -> None:
     fake.write(f"init_error {code}")
     (probe,) = play(fake, "out(plain(source().probe()))")
