@@ -1,7 +1,8 @@
 """Build the source distribution and the wheel, the same bytes whoever builds them.
 
 ``python packaging/dist.py [OUT]`` builds into ``dist/``, in place of earlier wheels and source
-distributions; other files stay. ``--check`` builds a second time, from the source distribution in another folder under another umask, compares, and asks twine.
+distributions; other files stay. ``--check`` builds a second time, from the source distribution in
+another folder under another umask, compares, and asks twine.
 The build tools are those of ``packaging/constraints-build.txt``, hash by hash.
 """
 
