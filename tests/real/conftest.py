@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,6 @@ from tests.real import mailserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,12 @@ def settings(tmp_path: Path, certificates: dict[str, Path]) -> dict[str, Any]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of a booted machine back into the order of their file: they tell a story."""
-    places = [n for n, item in enumerate(items) if item.get_closest_marker("real_machine")]
+    here = Path(__file__).parent
+    places = [
+        n
+        for n, item in enumerate(items)
+        if item.get_closest_marker("real_machine") and here in item.path.parents
+    ]
     told = sorted((items[n] for n in places), key=lambda item: (str(item.path), _line(item)))
     for place, item in zip(places, told, strict=True):
         items[place] = item

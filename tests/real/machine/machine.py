@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tests.real.machine.roots import CACHE, ENVIRONMENT, PATH, Root, alone, dying, mounted
+from tests.real.machine.roots import ENVIRONMENT, PATH, Root, dying, mounted, tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-TOOLS: Final = ("systemd-nspawn", "debootstrap", "nsenter", "unshare", "setpriv", "gpg")
+TOOLS: Final = ("systemd-nspawn", "mmdebstrap", "nsenter", "unshare", "setpriv", "gpg")
 GROUPS: Final = Path("/sys/fs/cgroup")
-GROUP: Final = "gpuwatchd-tests"
+SLOTS: Final = ("gpuwatchd-tests-1", "gpuwatchd-tests-2")
+"""Names of machines and of their cgroups: as many run at a time, over all processes that test."""
 INTO_GROUP: Final = f"""
-    for place in {GROUPS}/systemd {GROUPS}/unified; do
-        [ ! -d $place ] || {{ mkdir -p $place/{GROUP}; echo $$ >$place/{GROUP}/cgroup.procs; }}
+    for place in {GROUPS} {GROUPS}/systemd {GROUPS}/unified; do
+        [ ! -f $place/cgroup.procs ] || {{ mkdir -p $place/$1; echo $$ >$place/$1/cgroup.procs; }}
     done
+    shift
     exec "$@"
 """
-"""A cgroup of its own, so that no other machine that somebody runs here shares one with ours."""
+"""A cgroup of its own: no other machine shares it, and whoever is in there is ours to end."""
 ASKED: Final = bool(os.environ.get("CI") or os.environ.get("GPUWATCHD_TEST_MACHINE"))
 Done = subprocess.CompletedProcess[str]
 T = TypeVar("T")
@@ -54,10 +56,15 @@ class Machine:
         Its first process, by our number.
     root
         Its files.
+    slot
+        Its name, and that of its cgroups.
     """
 
-    def __init__(self, leader: int, root: Root) -> None:
+    def __init__(self, leader: int, root: Root, slot: str) -> None:
         self.leader, self.root = leader, root
+        # Who is not in a cgroup of the machine is nobody to its systemd (from 256 on: an error).
+        visit = ["sh", "-c", INTO_GROUP, "sh", f"{slot}/payload/visitors"]
+        self._enter = [*visit, "nsenter", f"--target={leader}", "--all"]
 
     @property
     def files(self) -> Path:
@@ -93,7 +100,7 @@ class Machine:
         cwd: str | None = None,
     ) -> list[str]:  # fmt: skip
         """Return the command that runs ``argv`` within."""
-        enter = ["nsenter", f"--target={self.leader}", "--all"]
+        enter = list(self._enter)
         if user is None:
             given = {**ENVIRONMENT, "HOME": "/root", "USER": "root", **(env or {})}
             enter.append(f"--wd={self.files}{cwd or '/root'}")
@@ -160,28 +167,24 @@ def until(see: Callable[[], T], what: str, limit_s: float = 30.0, every_s: float
 
 @contextmanager
 def booted(root: Root) -> Iterator[Machine]:
-    """Boot a root tree; end with the machine as it was outside.
-
-    One at a time over all processes that test here: two would share the cgroups of one.
-    """
-    with alone("machine"), tempfile.TemporaryFile() as log:
-        _end_left_over()
-        before = _outside()
+    """Boot a root tree; end with the machine as it was outside."""
+    with _slot() as slot, tempfile.TemporaryFile() as log:
+        before = Path("/proc/1/cgroup").read_text(encoding="utf-8")
         binds = [f"--bind-ro={folder}" for folder in root.binds]
         began = time.monotonic()
         nspawn = subprocess.Popen(
             [
-                *root.enter(*dying("TERM"), "sh", "-c", INTO_GROUP, "sh", "systemd-nspawn"),
+                *root.enter(*dying("TERM"), "sh", "-c", INTO_GROUP, "sh", slot, "systemd-nspawn"),
                 "-D", str(root.place), "--boot",
-                "--register=no", "--keep-unit", "--machine=gpuwatchd", "--console=pipe",
+                "--register=no", "--keep-unit", f"--machine={slot}", "--console=pipe",
                 "--quiet", *binds,
             ],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT,
         )  # fmt: skip
         try:
-            machine = Machine(until(lambda: _init(nspawn), "an init", 20), root)
-            until((machine.files / "run/systemd/private").exists, "its systemd", 20)
-            done = machine.run("systemctl", "is-system-running", "--wait", timeout=60)
+            machine = Machine(until(lambda: _init(nspawn), "an init", 60), root, slot)
+            until((machine.files / "run/systemd/private").exists, "its systemd", 60)
+            done = machine.run("systemctl", "is-system-running", "--wait", timeout=120)
             failed = machine.run("systemctl", "--failed", "--no-legend", "--plain").stdout
             assert (done.stdout, failed) == ("running\n", ""), machine.journal()
             print(f"booted in {time.monotonic() - began:.1f} s")
@@ -191,10 +194,29 @@ def booted(root: Root) -> Iterator[Machine]:
             print(log.read().decode(errors="replace")[-4000:])
             raise
         finally:
-            _end(nspawn)
-            until(_remove_groups, "no cgroup is left", 10)
-            assert _outside() == before, "the machine outside is as it was"
+            # What was written stays: it is in our kernel's cache, not in one that is unplugged.
+            until(partial(_emptied, slot), "no process and no cgroup is left", 30)
+            nspawn.wait(30)
+            outside = Path("/proc/1/cgroup").read_text(encoding="utf-8")
+            assert outside == before, "the machine outside is as it was"
             assert not mounted()
+
+
+@contextmanager
+def _slot() -> Iterator[str]:
+    """Hold the name of a machine; end what killed tests left under those that nobody holds."""
+    while not (held := {name: lock for name in SLOTS if (lock := tried(name))}):
+        time.sleep(0.5)
+    try:
+        for name in held:
+            until(partial(_emptied, name), f"{name} has ended", 30)
+        ours, *others = held
+        for name in others:
+            held.pop(name).close()
+        yield ours
+    finally:
+        for lock in held.values():
+            lock.close()
 
 
 def _init(nspawn: subprocess.Popen[bytes]) -> int:
@@ -210,43 +232,15 @@ def _init(nspawn: subprocess.Popen[bytes]) -> int:
     return 0
 
 
-def _end_left_over() -> None:
-    """Unplug machines of tests that were killed; whoever holds the lock has none of his own yet."""
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            first = re.search(r"^NSpid:\s*\d+\s+1$", status.read_text(), re.MULTILINE)
-            ours = f"overlay / overlay rw,relatime,lowerdir={CACHE}/"
-            if first and ours in (status.parent / "mounts").read_text():
-                os.kill(int(status.parent.name), signal.SIGKILL)
-        except OSError:
-            continue
-    until(_remove_groups, "no other machine runs here", 10)
-
-
-def _outside() -> tuple[str, list[str]]:
-    """Return what must stay: where this machine's first process is, and its cgroups."""
-    own = [place for name in ("systemd", "unified") if (place := GROUPS / name).is_dir()]
-    found = (folder for place in own or [GROUPS] for folder, _, _ in os.walk(place))
-    # Another machine that somebody runs here at the same time has these two.
-    others = re.compile(r"/sys/fs/cgroup/\w+/(payload|supervisor)(/|$)")
-    groups = sorted(folder for folder in found if not others.match(folder))
-    return Path("/proc/1/cgroup").read_text(encoding="utf-8"), groups
-
-
-def _remove_groups() -> bool:
-    """Remove the empty cgroups that a machine leaves; say whether all of them are gone."""
-    ours = [folder for folder in _outside()[1] if GROUP in Path(folder).parts]
-    for folder in reversed(ours):
-        with suppress(OSError):
-            Path(folder).rmdir()
-    return not any(Path(folder).exists() for folder in ours)
-
-
-def _end(nspawn: subprocess.Popen[bytes]) -> None:
-    """Power the machine off; pull the plug where that takes too long."""
-    nspawn.send_signal(signal.SIGTERM)
-    try:
-        nspawn.wait(10)
-    except subprocess.TimeoutExpired:
-        nspawn.kill()
-        nspawn.wait(10)
+def _emptied(slot: str) -> bool:
+    """End whatever runs in the cgroups of a machine and remove them; say whether all is gone."""
+    places = [GROUPS / name / slot for name in (".", "systemd", "unified")]
+    for place in places:
+        for folder, _, _ in os.walk(place, topdown=False):
+            with suppress(OSError):
+                for pid in map(int, (Path(folder) / "cgroup.procs").read_text().split()):
+                    if pid > 1:
+                        os.kill(pid, signal.SIGKILL)
+            with suppress(OSError):
+                Path(folder).rmdir()
+    return not any(place.exists() for place in places)

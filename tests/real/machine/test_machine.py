@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ROOT, need
 from tests.real.machine import booted, root, why_not
 from tests.real.machine.machine import until
-from tests.real.machine.roots import mounted
+from tests.real.machine.roots import CACHE, mounted
 
 pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(600)]
 
@@ -51,17 +51,17 @@ def test_after_a_crash_of_the_tests_nothing_runs_on(*, unplugged: bool) -> None:
         import time
         from tests.real.machine import booted, root
         with root("bookworm") as tree, booted(tree) as machine:
-            print(tree.keeper.pid, machine.leader, flush=True)
+            print("pids:", tree.keeper.pid, machine.leader, flush=True)
             time.sleep(600)
     """
     with subprocess.Popen(
         [sys.executable, "-u", "-c", textwrap.dedent(script)],
-        stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, cwd=ROOT, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GPUWATCHD_TEST_CACHE": str(CACHE)},
     ) as crashed:  # fmt: skip
         assert crashed.stdout is not None
-        lines = [crashed.stdout.readline() for _ in range(2)]
-        pids = [int(pid) for line in lines for pid in line.split() if pid.isdigit()]
-        assert len(pids) == 2, lines
+        said = next(line for line in crashed.stdout if line.startswith("pids:"))
+        pids = [int(pid) for pid in said.split()[1:]]
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         if unplugged:
             parent = next(

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.fakenvml.build import LIBRARY, cached
 from tests.packaging import debs
 from tests.real.machine.machine import Machine, booted, until
-from tests.real.machine.roots import ENVIRONMENT, Root, root
+from tests.real.machine.roots import ENVIRONMENT, Root, prepare, root
 
 if TYPE_CHECKING:
     import signal
@@ -173,7 +174,11 @@ def publish(tree: Root, *packages: Path) -> None:
 
 def world(suite: str) -> Iterator[World]:
     """Boot a machine and put GPUs and the repository of the previous build into it."""
-    fresh, older = debs.deb(suite), debs.older(suite)
+    # The one loads and waits for a disk, the other computes.
+    with ThreadPoolExecutor(1) as aside:
+        prepared = aside.submit(prepare, suite)
+        fresh, older = debs.deb(suite), debs.older(suite)
+        prepared.result()
     with root(suite) as tree:
         library = cached() / LIBRARY
         place = tree.path / "usr/local/lib" / LIBRARY

@@ -1,0 +1,93 @@
+"""The same package's way on a Debian 13, whose systemd is 257 instead of 252.
+
+Asked for by GPUWATCHD_TEST_TRIXIE=1: it is the shorter story of ``test_machine.py`` over again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import need
+from tests.real.machine import why_not
+from tests.real.machine.machine import until
+from tests.real.machine.world import MANY_S, QUICK, UNIT, World, world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ASKED = os.environ.get("GPUWATCHD_TEST_TRIXIE")
+pytestmark = [
+    pytest.mark.real_machine,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not ASKED, reason="the story once more: GPUWATCHD_TEST_TRIXIE=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def debian() -> Iterator[World]:
+    need(not why_not(), why_not())
+    yield from world("trixie")
+
+
+def test_it_is_installed_and_switched_on(debian: World) -> None:
+    machine = debian.machine
+    assert debian.apt("update").returncode == 0
+    install = debian.apt("install", "-y", UNIT)
+    assert install.returncode == 0, install.stderr
+    assert debian.version().endswith("~deb13")
+    version = machine.run("systemctl", "--version", ok=True).stdout.split()[1]
+    print(f"systemd {version}")
+    assert int(version) >= 257
+    for scope in (["--system"], ["--global"]):
+        assert machine.run("systemctl", *scope, "is-enabled", UNIT).stdout == "disabled\n"
+
+    debian.linger("mleng")
+    machine.write("/home/mleng/.config/gpuwatchd/config.toml", QUICK, mode=0o600, owner="mleng")
+    debian.serve_notifications()
+    debian.leak("mleng")
+    done = debian.ctl("service", "install")
+    assert done.returncode == 0, done.stderr + machine.journal()
+    debian.running()
+    assert debian.counts()["event"] >= 0, "the history is where it was on Debian 12"
+    assert not (machine.files / "home/mleng/.config/systemd/user/gpuwatchd.service").exists()
+    checks = [one for one in debian.data("doctor") if one["name"] == "service"]
+    assert checks
+    assert [one for one in checks if one["level"] != "ok"] == []
+
+
+def test_it_tells_of_a_leak_and_comes_back_after_a_kill(debian: World) -> None:
+    began, pid = time.monotonic(), debian.pid()
+
+    def firing() -> list[Any]:
+        return [one for one in debian.data("alerts") if one["state"] == "firing"]
+
+    (alert,) = until(firing, "an alert", MANY_S, 1.0)
+    print(f"alert after {time.monotonic() - began:.0f} s")
+    assert alert["kind"] == "leak"
+    (told,) = until(debian.notes, f"a notification\n{debian.machine.journal()}", 20)
+    assert "GPU 0" in told["summary"] + told["body"]
+
+    until(lambda: debian.counts()["sent"], "noted as told")
+    before = debian.counts()
+    debian.send(pid, signal.SIGKILL)
+    debian.running(other_than=pid)
+    after = debian.counts()
+    assert {table: n for table, n in after.items() if n < before[table]} == {}
+    assert alert["id"] in {one["id"] for one in debian.data("alerts")}
+
+
+def test_a_purge_leaves_nothing(debian: World) -> None:
+    machine = debian.machine
+    done = debian.apt("purge", "-y", UNIT)
+    assert done.returncode == 0, done.stderr
+    until(lambda: not machine.run("pidof", "-x", UNIT).stdout, "no daemon runs on")
+    kept = ("/home", "/srv", "/var/log", "/var/lib/apt", "/var/cache")
+    added = machine.root.files() - debian.before
+    assert [path for path in added if UNIT in path and not path.startswith(kept)] == []
+    assert debian.accounts_now() == debian.accounts
+    assert machine.run("systemctl", "--failed", "--no-legend", "--plain").stdout == ""
