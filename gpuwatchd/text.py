@@ -299,3 +299,17 @@ def cut(text: str, width: int, *, mark: str = "…") -> str:
     if len(text) <= width:
         return text
     return text[: max(0, width - len(mark))] + mark
+
+
+def cut_words(text: str, width: int, *, mark: str = "…") -> str:
+    """Return text of at most ``width`` characters, cut after a whole word where it must be.
+
+    Examples
+    --------
+    >>> cut_words("no driver is here", 12), cut_words("short", 6), cut_words("unbreakable", 6)
+    ('no driver …', 'short', 'unbre…')
+    """
+    if len(text) <= width:
+        return text
+    words, space, _ = text[: max(0, width - len(mark))].rpartition(" ")
+    return f"{words} {mark}" if space else cut(text, width, mark=mark)

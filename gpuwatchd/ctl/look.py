@@ -194,8 +194,9 @@ def see(flags: Globals, *, want_trend: bool = False, everybody: bool = False) ->
     view = _best(flags, state, daemon, want_trend=want_trend)
     view.warnings[:0] = warnings
     if not view.devices:
-        reasons = "; ".join(daemon.problems) or "no source has one"
-        raise SourceUnavailable(f"no GPU found: {reasons}", hint="gpuwatchctl doctor")
+        said = "; ".join(daemon.problems) or "no source has one"
+        why = said if said.startswith("no GPU found") else f"no GPU found: {said}"
+        raise SourceUnavailable(why, hint="gpuwatchctl doctor")
     kept = tuple(d for d in view.devices if flags.wants(d.device))
     if not kept:
         known = ", ".join(
@@ -286,8 +287,10 @@ def direct(flags: Globals) -> View:
             seen = []
         (reasons if seen or not optional else quiet).extend(told)
     if not found:
-        why = "; ".join([*reasons, *quiet]) or "no source is enabled"
-        raise SourceUnavailable(f"no GPU found: {why}", hint=hint)
+        # What was merely tried is told in short; what somebody must mend, as it is.
+        said = "; ".join(reasons) or ("" if quiet else "no source is enabled")
+        why = f"{chosen.NONE}: {said}" if said else chosen.none_found(quiet)
+        raise SourceUnavailable(why, hint=hint)
     view = View("direct", time.time(), found)
     view.trend = False
     view.warnings.append(("no-trend", "one direct look: no trend and no verdict"))

@@ -6,6 +6,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+from gpuwatchd.text import MAX_CHARS, cut_words
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -64,4 +66,4 @@ class Ear:
         """Show one line in ``systemctl status``, when it is news."""
         if text != self._status:
             self._status = text
-            self.tell(f"STATUS={text}")
+            self.tell(f"STATUS={cut_words(text, MAX_CHARS)}")

@@ -72,7 +72,9 @@ def of(shown: Mapping[str, str], ctl: Systemctl) -> ServiceState:
         hints=tuple(_hints(shown, state, code, ctl)),
     )
     masked = ["masked"] if loaded == "masked" else []
-    said = text.clean(shown.get("StatusText", "")) if state in {"running", "starting"} else ""
+    said = ""
+    if state in {"running", "starting"}:
+        said = text.cut_words(text.clean(shown.get("StatusText", ""), limit=4096), text.MAX_CHARS)
     words = ", ".join([*masked, *_words(found), *([said] if said else [])])
     return msgspec.structs.replace(found, text=words)
 

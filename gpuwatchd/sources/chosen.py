@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd import registry, sources
+from gpuwatchd import registry, sources, text
 from gpuwatchd.errors import SourceUnavailable
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ AUTO: Final = "auto"
 """The word for every source that this system can have."""
 HARDWARE: Final = ("nvml", "drm", "metal")
 """The sources that read GPUs of this machine; the others play."""
+NONE: Final = "no GPU found"
+_GIST: Final = 44
+"""Characters for why one source has none: that of two fits into a line."""
 _MAIN_SETTING: Final = {"replay": "file", "simulate": "scenario"}
 _NVIDIA: Final = "0x10de"
 _DISPLAY_CLASS: Final = "0x03"
@@ -99,15 +102,37 @@ def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[str]:
     >>> nvml, drm = Choice("nvml", optional=True), Choice("drm", optional=True)
     >>> absences([(nvml, "nvml: no driver"), (drm, None)])
     []
-    >>> absences([(nvml, "nvml: no driver"), (drm, "drm: no card")])
-    ['no GPU can be watched: nvml: no driver; drm: no card']
+    >>> absences([(nvml, "nvml: no driver: lib.so is not there (get it)"), (drm, "drm: no card")])
+    ['no GPU found: no driver; no card']
     """
     all_of_them = list(reasons)
     told = [why for choice, why in all_of_them if why is not None and not choice.optional]
     quiet = [why for choice, why in all_of_them if why is not None and choice.optional]
     if quiet and len(told) + len(quiet) == len(all_of_them):
-        told.append(f"no GPU can be watched: {'; '.join(quiet)}")
+        told.append(none_found(quiet))
     return told
+
+
+def none_found(reasons: Iterable[str]) -> str:
+    """Return in one short sentence that no source has a GPU; ``doctor`` tells each in full.
+
+    Parameters
+    ----------
+    reasons
+        Why each source gives nothing, the gist before the first colon; its name may lead it.
+
+    Examples
+    --------
+    >>> none_found(["drm: no card: the kernel lists none (lspci -k)", "no driver"])
+    'no GPU found: no card; no driver'
+    """
+    parts = []
+    for reason in reasons:
+        kind, colon, rest = reason.partition(": ")
+        words = rest if colon and kind.partition(" ")[0] in sources.SOURCES else reason
+        gist = words.partition(": ")[0].partition(" (")[0]
+        parts.append(text.cut_words(gist, _GIST))
+    return f"{NONE}: {'; '.join(parts)}"
 
 
 def make(word: str, section: SourcesSection) -> Source:

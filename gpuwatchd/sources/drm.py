@@ -220,8 +220,7 @@ class DrmSource:
         left_out = any(driver in drm_sysfs.DRIVERS for driver in drivers)
         return Availability(
             ok=False,
-            reason="no AMD GPU and no Intel GPU with memory of its own is listed by the kernel"
-            + listed,
+            reason=f"no AMD GPU, no Intel GPU with its own memory: the kernel lists none{listed}",
             hint="to watch integrated graphics: [sources.drm] integrated = true"
             if left_out
             else "amdgpu, i915 and xe are read: lspci -k says which driver a card has",

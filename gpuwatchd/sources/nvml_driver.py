@@ -132,7 +132,7 @@ class Driver:
     def explain(self, code: int) -> Availability:
         """Return one sentence and one hint for what NVML refused to start with."""
         if code == LIBRARY_NOT_FOUND:
-            reason = "libnvidia-ml.so.1 was not found: no NVIDIA driver is installed here"
+            reason = "no NVIDIA driver is installed here: libnvidia-ml.so.1 was not found"
             hint = "install the NVIDIA driver; in a container, start it with --gpus all"
         elif code == NO_PERMISSION:
             reason = "the NVIDIA driver refuses this user"

@@ -116,8 +116,8 @@ def test_the_daemon_is_quiet_about_what_it_merely_tried(
     assert process.used_bytes == 1024**3
 
 
-def test_the_daemon_names_all_in_one_sentence_when_none_works(
-    gpus: pytest.MonkeyPatch,
+def test_the_daemon_names_all_in_one_short_sentence_when_none_works(
+    gpus: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpus.setattr("gpuwatchd.sources.SOURCES", {
         "nvml": f"{__name__}:Absent", "drm": f"{__name__}:Nothing",
@@ -125,9 +125,18 @@ def test_the_daemon_names_all_in_one_sentence_when_none_works(
     assert daemon_main(["--once"]) == 1
     state = live.read(config.runtime_dir())
     assert state is not None
-    (told,) = [one for one in state.problems if "nvml" in one]
-    assert told.startswith("no GPU can be watched: nvml: ")
-    assert "; drm: no AMD GPU" in told
+    (told,) = [one for one in state.problems if "no GPU" in one]
+    assert told == (
+        "no GPU found: no NVIDIA driver is installed here; "
+        "no AMD GPU, no Intel GPU with its own memory"
+    )
+    assert len(told) <= 100
+    assert main(["status"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [f"gpuwatchctl: {told}", "hint: gpuwatchctl doctor"]
+
+
+WHY = "no NVIDIA driver is installed here: libnvidia-ml.so.1 was not found"
 
 
 class Absent:
@@ -136,13 +145,13 @@ class Absent:
     name = "nvml"
 
     def probe(self) -> Availability:
-        return Availability(ok=False, reason="libnvidia-ml.so.1 was not found", hint="install it")
+        return Availability(ok=False, reason=WHY, hint="install it")
 
     def devices(self) -> tuple[Device, ...]:
         return ()
 
     def read(self) -> Sample:
-        raise SourceUnavailable("libnvidia-ml.so.1 was not found", hint="install it")
+        raise SourceUnavailable(WHY, hint="install it")
 
     def close(self) -> None:
         pass

@@ -85,3 +85,11 @@ def test_a_status_is_told_when_it_is_news(manager: socket.socket) -> None:
     for text in ("1 GPUs", "1 GPUs", "2 GPUs"):
         ear.status(text)
     assert heard(manager) == ["STATUS=1 GPUs", "STATUS=2 GPUs"]
+
+
+def test_a_long_status_is_cut_after_a_word(manager: socket.socket) -> None:
+    ear = Ear(manager.getsockname())
+    ear.status("seldom " * 60)
+    (told,) = heard(manager)
+    assert told.endswith(" seldom …")
+    assert len(told) <= len("STATUS=") + 256

@@ -84,7 +84,7 @@ def test_what_was_named_is_missed_and_read_once(tmp_path: Path) -> None:
         ((None, None), []),
         (("nvml: a", None), []),
         ((None, "drm: b"), []),
-        (("nvml: a", "drm: b"), ["no GPU can be watched: nvml: a; drm: b"]),
+        (("nvml: a", "drm: b"), ["no GPU found: a; b"]),
     ],
 )
 def test_absent_sources_are_told_together_and_only_when_none_works(
