@@ -118,7 +118,7 @@ def test_words_of_the_daemon_are_foreign_text(manager: Systemd, tools: Tools) ->
 
 
 def test_what_the_daemon_says_at_length_is_cut_after_a_word(manager: Systemd, tools: Tools) -> None:
-    tools.answers[SHOW] = RUNNING.replace("2 GPUs, 1 alert", "seldom " * 60)
+    tools.answer(SHOW, RUNNING.replace("2 GPUs, 1 alert", "seldom " * 60))
     told = manager.status().text
     assert told.endswith(" seldom …")
     assert len(told) < 320
