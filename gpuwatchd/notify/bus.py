@@ -173,7 +173,8 @@ def explain(cause: BaseException | str | None) -> NotifyError:
         )
     if type(cause).__name__ in {"InvalidAddressError", "AuthError"} or isinstance(
         # Without an address the library asks for HOME, to look where a desktop left a note.
-        cause, (FileNotFoundError, ConnectionError, PermissionError, EOFError, KeyError)
+        cause,
+        (FileNotFoundError, ConnectionError, PermissionError, EOFError, KeyError),
     ):
         return NotifyError(NO_BUS, permanent=False, hint=_NO_BUS_HINT, page="errors#pop-up")
     said = text.clean(str(cause), limit=160) or type(cause).__name__
