@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.pipeline.titles import host_title
 from gpuwatchd.text import mask_argv
 from tests.making import KEY, alert, finding
 
@@ -47,6 +48,16 @@ def test_a_framework_says_more_than_the_script_that_starts_it() -> None:
     )  # fmt: skip
     assert info.label == "python vllm"
     assert info.whose == "vLLM - pid 4711"
+
+
+def test_a_pid_is_said_once() -> None:
+    """Who has no name is called by the pid: "pid 270 (outside this container)"."""
+    named = ProcessInfo(key=KEY, name="python", argv=("python", "train.py"))
+    assert (named.numbered, named.name_and_pid) == ("python train.py[4711]", "python[4711]")
+    nameless = ProcessInfo(key=KEY, name="pid 4711 (outside this container)", foreign=True)
+    assert nameless.numbered == nameless.name_and_pid == nameless.name
+    assert ProcessInfo(key=KEY, name="").numbered == "process[4711]"
+    assert host_title(nameless) == "host memory of pid 4711 (outside this container)"
 
 
 def test_the_label_of_anything_else_is_its_name() -> None:

@@ -50,7 +50,7 @@ class Rank(Value, frozen=True, kw_only=True):
     def name(self) -> str:
         """Return "rank 2", or "python[4711]" of one without a number, with its device."""
         number = self.info.rank
-        who = f"{self.info.name}[{self.process.pid}]" if number is None else f"rank {number}"
+        who = self.info.name_and_pid if number is None else f"rank {number}"
         where = self.instance or ("" if self.gpu is None else f"GPU {self.gpu}")
         return f"{who} on {where}" if where else who
 

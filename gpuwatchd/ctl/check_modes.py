@@ -215,7 +215,7 @@ def zombies(case: Case) -> Answer:
     labels = {item.device.uid: item.device.label for item in case.devices}
     lines = []
     for one in case.holdings:
-        who = f"{one.process.name}[{one.process.key.pid}]" if one.process else "nobody known"
+        who = one.process.name_and_pid if one.process else "nobody known"
         where = labels.get(one.device_uid, "a GPU")
         lines.append(f"{where} {who} holds {units.size(one.held_bytes)}: {one.kind}")
     head = "no memory is held without work"

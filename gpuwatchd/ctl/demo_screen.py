@@ -152,7 +152,7 @@ class Screen(Lines):
 
     def _process_cells(self, process: LiveProcess) -> list[Any]:
         info, finding = process.info, process.finding
-        who = f"  {info.label}[{info.key.pid}] {info.user or ''}"
+        who = f"  {info.numbered} {info.user or ''}"
         return [
             self._text(who),
             units.size(process.used_bytes),

@@ -204,10 +204,14 @@ def _segment(one: Segment) -> Record:
     return {"at": units.instant(one.at_s), "kind": text.clean(one.reason), "text": said}
 
 
+def _named(name: str, pid: int) -> str:
+    return name if name.startswith(f"pid {pid} (") else f"{name}[{pid}]"
+
+
 def _deed(one: Deed) -> Record:
     """Return what was asked of a job, or that it saved: with who it is, and who did or said it."""
     key, name = one.process, text.clean(one.name)
-    whom = "a process" if key is None else f"{name}[{key.pid}]" if name else f"pid {key.pid}"
+    whom = "a process" if key is None else _named(name, key.pid) if name else f"pid {key.pid}"
     by = f" by {text.clean(one.who)}" if one.who else ""
     said = f": {text.clean(one.result)}" if one.result else ""
     return {

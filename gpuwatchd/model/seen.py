@@ -121,6 +121,20 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
         return self.name
 
     @property
+    def numbered(self) -> str:
+        """Label with the pid: "python train.py[4711]"; one that has no name bears it already."""
+        return self._with_pid(self.label or "process")
+
+    @property
+    def name_and_pid(self) -> str:
+        """Name with the pid: "python[4711]"; one that has no name bears it already."""
+        return self._with_pid(self.name)
+
+    def _with_pid(self, words: str) -> str:
+        pid = self.key.pid
+        return words if words.startswith(f"pid {pid} (") else f"{words}[{pid}]"
+
+    @property
     def team(self) -> tuple[str, int | str | None] | None:
         """Whom its ranks are known by: two users may call their jobs the same, as Ray does."""
         if self.group is None:

@@ -27,13 +27,13 @@ def device_title(device: Device) -> str:
 def process_title(device: Device, info: ProcessInfo) -> str:
     """Return "GPU 0 (A100): python[4711] of alice"."""
     owner = f" of {info.user}" if info.user else ""
-    return f"{device_title(device)}: {info.label or 'process'}[{info.key.pid}]{owner}"
+    return f"{device_title(device)}: {info.numbered}{owner}"
 
 
 def host_title(info: ProcessInfo) -> str:
     """Return "host memory of python[4711] of alice"."""
     owner = f" of {info.user}" if info.user else ""
-    return f"host memory of {info.label or 'process'}[{info.key.pid}]{owner}"
+    return f"host memory of {info.numbered}{owner}"
 
 
 def of_host(finding: Finding) -> Finding:
