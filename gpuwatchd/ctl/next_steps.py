@@ -77,11 +77,19 @@ def steps(case: Case, *, hardware_first: bool) -> list[Step]:
     which = f"{info.key.pid}/host" if case.subject.host else info.key.pid
     out.append(
         Step(
-            "if this is what it should do, say so: its next runs are judged by that",
+            f"if this is what it should do, say so: {_judged_by(case)}",
             f'gpuwatchctl feedback {which} normal --why "..."',
         )
     )
     return out
+
+
+def _judged_by(case: Case) -> str:
+    """Return what a word of the user is good for, as ``feedback`` says it when it is given."""
+    live = case.process
+    if live is None or live.history is None:
+        return "it holds for this alone"
+    return "its next runs are judged by that"
 
 
 def _calm(case: Case) -> Iterator[Step]:

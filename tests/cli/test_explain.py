@@ -105,6 +105,19 @@ def test_a_pid_of_elsewhere_is_not_to_be_traced(capsys: pytest.CaptureFixture[st
     assert "gdb" not in told
 
 
+def test_what_cannot_be_known_again_has_no_next_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    write_one(LiveProcess(info=OWNER, used_bytes=GIB, finding=world.leak()))
+    told = explained(capsys, "4711")
+    assert "this program cannot be known again" in told
+    assert "next runs" not in told
+    assert "gpuwatchctl feedback 4711 normal" in told
+    known = LiveProcess(
+        info=OWNER, used_bytes=GIB, finding=world.leak(), history=KnownRuns(runs=3, siblings=0)
+    )
+    write_one(known)
+    assert "say so: its next runs are judged by that" in explained(capsys, "4711")
+
+
 @pytest.mark.parametrize("tier", ["none", "watch"])
 def test_ranks_of_one_job_are_looked_at_together(
     tier: Tier, capsys: pytest.CaptureFixture[str]
