@@ -19,7 +19,9 @@ _WIDTH = 9
 
 
 def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str | CompletionItem]:
-    return [name for name in checking.CHECKS if name.startswith(incomplete)]
+    # A listing is for the checks; what they print and their ids come once a letter is typed.
+    known = checking.every_name(tuple(checking.CHECKS)) if incomplete else checking.CHECKS
+    return [name for name in known if name.startswith(incomplete)]
 
 
 @click.command("doctor", epilog=options.examples("doctor", "doctor --json", "doctor mail clock"))
@@ -29,7 +31,8 @@ def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
     """Say what works here, what is missing, and which command mends it.
 
     Nothing is changed and nothing is sent. With names only these checks: program, config, gpus,
-    host, daemon, instances, service, disk, history, clock, prices, session, channels, mail.
+    host, daemon, instances, service, disk, history, clock, prices, session, channels, mail. Each is
+    also found by what it prints ("extras") and by an id ("gpu-none").
 
     Exit 0 all fine, 3 warnings, 1 a required part fails.
     """

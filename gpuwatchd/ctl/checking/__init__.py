@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from gpuwatchd import config
 from gpuwatchd.ctl.checking import answer
 from gpuwatchd.ctl.checking.answer import Around, Asked, Check, failed
+from gpuwatchd.ctl.checking.names import asked_for
+from gpuwatchd.ctl.checking.names import every as every_name
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
     flags
         Global flags.
     names
-        Only these of ``CHECKS``; all when empty.
+        Only these: of ``CHECKS``, or what one prints, or an id; all when empty.
     offline
         Whether nothing may go over the network.
 
@@ -58,15 +60,18 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
     GpuwatchdError
         When no check has such a name.
     """
+    wanted: list[str] = []
     for name in names:
-        if name not in CHECKS:
-            near = difflib.get_close_matches(name, CHECKS, n=1)
+        meant = asked_for(name, tuple(CHECKS))
+        wanted += meant
+        if not meant:
+            near = difflib.get_close_matches(name, every_name(tuple(CHECKS)), n=1)
             guess = f"; did you mean {near[0]}?" if near else ""
             raise GpuwatchdError(
                 f"no such check: {name}{guess}", hint=f"known: {', '.join(CHECKS)}",
                 page="errors#unknown-name",
             )  # fmt: skip
-    yield from ask(around(flags, offline=offline), names)
+    yield from ask(around(flags, offline=offline), wanted)
 
 
 def around(flags: Globals, *, offline: bool = False) -> Around:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
+from gpuwatchd.config import places
 from gpuwatchd.ctl import whose
 from gpuwatchd.ctl.checking.answer import Check, failed, ok, warning
 from gpuwatchd.errors import GpuwatchdError
@@ -48,6 +49,13 @@ def check(around: Around) -> Iterator[Check]:
                 "directory-network", f"{name} directory",
                 f"{directory} is on a network file system ({kind})",
                 f"export {variable}=/a/local/dir",
+            )  # fmt: skip
+        if found.level == "ok" and not directory.is_absolute():
+            found = warning(
+                "directory-relative", f"{name} directory",
+                f"{variable}={directory} depends on the folder that one stands in: here it is "
+                f"{directory.absolute()}",
+                f"export {variable}={shlex.quote(str(directory.absolute()))}, and in the unit too",
             )  # fmt: skip
         yield found
         if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
@@ -88,7 +96,10 @@ def _directory(
                 "disk-read-only", name, f"{existing} is mounted read-only", _writable(existing)
             )
         hint = _opened(directory, existing, variable)
-        return failed("directory-closed", name, f"{existing} cannot be written by you", hint)
+        homeless = directory.is_relative_to(places.HOMELESS)
+        words = f"{existing} cannot be written by you"
+        words = "nobody knows where your home is" if homeless else words
+        return failed("directory-closed", name, words, hint)
     if existing != directory:
         return ok(name, f"{directory} does not exist yet and can be made")
     about = directory.stat()
@@ -106,6 +117,8 @@ def _directory(
 def _opened(directory: Path, existing: Path, variable: str) -> str:
     """Return what makes a directory ours; a directory of the system is left to the system."""
     uid, quoted = os.geteuid(), shlex.quote(str(directory))
+    if directory.is_relative_to(places.HOMELESS):
+        return f"export HOME=/a/folder/of/yours (it is not set), or {variable}"
     elsewhere = f'export {variable}="$HOME/gpuwatchd", and install the service again'
     if "gpuwatchd" not in directory.name:
         return elsewhere
