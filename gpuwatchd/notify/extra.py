@@ -9,10 +9,18 @@ from typing import Final
 
 PACKAGED: Final = "gpuwatchctl docs debian#charts-and-keyring"
 """Who has the package of the distribution has no pip in our environment."""
+BREWED: Final = "gpuwatchctl docs install#extras"
+"""What is added to Homebrew's environment is gone with the next upgrade: another way lasts."""
+_WHOLE: Final = {
+    "uv-receipt.toml": "uv tool install --force 'gpuwatchd[full]'",
+    "pipx_metadata.json": "pipx install --force 'gpuwatchd[full]'",
+}
+"""File in an environment -> what adds to it: it is made anew, so with all the extras; uv's has no
+pip, and pipx must know what is in its own."""
 
 
 def install(extra: str, prefix: str | None = None) -> str:
-    """Return the command that installs an extra beside this program, wherever it is.
+    """Return the command that installs an extra beside this program, or says how, for good.
 
     A plain ``pip`` would be that of another Python: ours is in an environment of its own.
 
@@ -28,8 +36,14 @@ def install(extra: str, prefix: str | None = None) -> str:
     >>> install("chat").endswith(" -m pip install 'gpuwatchd[chat]'")
     True
     """
-    if _packaged(Path(prefix or sys.prefix)):
+    environment = Path(prefix or sys.prefix)
+    if _packaged(environment):
         return PACKAGED
+    if "Cellar" in environment.resolve().parts:
+        return BREWED
+    for note, command in _WHOLE.items():
+        if (environment / note).is_file():
+            return command
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'gpuwatchd[{extra}]'"
 
 

@@ -6,6 +6,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gpuwatchd.notify import extra
 from tests.conftest import ROOT
 
@@ -26,3 +28,26 @@ def test_that_of_a_package_has_no_pip(tmp_path: Path) -> None:
     page, _, anchor = extra.PACKAGED.split()[-1].partition("#")
     text = (ROOT / f"docs/how-to/{page}.md").read_text("utf-8")
     assert f"\n## {anchor.replace('-', ' ').capitalize()}\n" in text
+
+
+def test_what_pip_would_add_to_homebrews_is_gone_with_the_next_upgrade(tmp_path: Path) -> None:
+    keg = tmp_path / "Cellar/gpuwatchd/0.1.0/libexec"
+    keg.mkdir(parents=True)
+    (tmp_path / "opt").symlink_to(keg.parent)
+    for prefix in (keg, tmp_path / "opt/libexec"):
+        assert extra.install("charts", str(prefix)) == extra.BREWED
+    page, _, anchor = extra.BREWED.split()[-1].partition("#")
+    _, _, section = (ROOT / f"docs/how-to/{page}.md").read_text("utf-8").partition(
+        f"\n### {anchor.capitalize()}\n"
+    )
+    assert "gone with the next `brew upgrade`" in section
+
+
+@pytest.mark.parametrize(
+    ("note", "tool"), [("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")]
+)
+def test_a_tool_adds_to_its_own_environment(note: str, tool: str, tmp_path: Path) -> None:
+    (tmp_path / note).touch()
+    said = extra.install("charts", str(tmp_path))
+    assert said == f"{tool} install --force 'gpuwatchd[full]'"
+    assert f"`{said}`" in (ROOT / "docs/how-to/install.md").read_text("utf-8")
