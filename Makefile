@@ -42,7 +42,7 @@ lint: $(VENV)/dev.stamp  ## Check style, types and import direction
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/codespell gpuwatchd tests docs contrib README.md CHANGELOG.md CONTRIBUTING.md
+	@$(BIN)/codespell gpuwatchd packaging tests docs contrib README.md CHANGELOG.md CONTRIBUTING.md
 
 format: $(VENV)/dev.stamp  ## Reformat the code
 	@$(BIN)/ruff format .
@@ -75,7 +75,7 @@ pins: $(VENV)/dev.stamp  ## Write packaging/constraints*.txt from pyproject.toml
 
 .PHONY: deb apt-repo
 SUITE ?= bookworm
-deb: $(VENV)/dev.stamp  ## Build the Debian package of a suite: SUITE=bookworm or trixie
+deb: $(VENV)/dev.stamp  ## Build the Debian package of a suite: SUITE=bookworm, trixie or noble
 	@PYTHON=$(RUN) packaging/debian/build $(SUITE) dist
 
 REPO ?= build/apt

@@ -158,7 +158,7 @@ def test_the_file_of_settings_sets_nothing() -> None:
 def test_builders_are_told_what_is_wrong(tmp_path: Path) -> None:
     said = refused([DEBIAN / "build", "sarge", tmp_path])
     assert said[0] == "build: no suite sarge"
-    assert said[1].split() == ["hint:", "one", "of:", "bookworm", "trixie"]
+    assert said[1].split() == ["hint:", "one", "of:", "bookworm", "trixie", "noble"]
     assert refused([DEBIAN / "build"]) == ["build: usage: packaging/debian/build SUITE OUT_DIR"]
 
 
