@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from gpuwatchd.ctl import checking, envelope, exits, options, output
+from gpuwatchd.ctl.checking import names as names_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -20,7 +21,7 @@ _WIDTH = 9
 
 def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str | CompletionItem]:
     # A listing is for the checks; what they print and their ids come once a letter is typed.
-    known = checking.every_name(tuple(checking.CHECKS)) if incomplete else checking.CHECKS
+    known = names_of.every(tuple(checking.CHECKS)) if incomplete else checking.CHECKS
     return [name for name in known if name.startswith(incomplete)]
 
 

@@ -31,8 +31,9 @@ def _printed() -> set[str]:
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             at = {"ok": 0, "warning": 1, "failed": 1}.get(node.func.id)
-            if at is not None and len(node.args) > at and isinstance(node.args[at], ast.Constant):
-                found.add(str(node.args[at].value))
+            name = node.args[at] if at is not None and len(node.args) > at else None
+            if isinstance(name, ast.Constant):
+                found.add(str(name.value))
         found |= set(re.findall(r'^_NAME = "(.*)"$', file.read_text(), re.MULTILINE))
     around = (ROOT / "gpuwatchd/ctl/surroundings.py").read_text()
     return found | set(re.findall(r'yield \(?\s*"([a-z ]+)", "(?:ok|warning)"', around))

@@ -37,8 +37,10 @@ def test_what_pip_would_add_to_homebrews_is_gone_with_the_next_upgrade(tmp_path:
     for prefix in (keg, tmp_path / "opt/libexec"):
         assert extra.install("charts", str(prefix)) == extra.BREWED
     page, _, anchor = extra.BREWED.split()[-1].partition("#")
-    _, _, section = (ROOT / f"docs/how-to/{page}.md").read_text("utf-8").partition(
-        f"\n### {anchor.capitalize()}\n"
+    _, _, section = (
+        (ROOT / f"docs/how-to/{page}.md")
+        .read_text("utf-8")
+        .partition(f"\n### {anchor.capitalize()}\n")
     )
     assert "gone with the next `brew upgrade`" in section
 

@@ -96,7 +96,7 @@ def _directory(
                 "disk-read-only", name, f"{existing} is mounted read-only", _writable(existing)
             )
         hint = _opened(directory, existing, variable)
-        homeless = directory.is_relative_to(places.HOMELESS)
+        homeless = places.HOMELESS in directory.parents
         words = f"{existing} cannot be written by you"
         words = "nobody knows where your home is" if homeless else words
         return failed("directory-closed", name, words, hint)
@@ -117,7 +117,7 @@ def _directory(
 def _opened(directory: Path, existing: Path, variable: str) -> str:
     """Return what makes a directory ours; a directory of the system is left to the system."""
     uid, quoted = os.geteuid(), shlex.quote(str(directory))
-    if directory.is_relative_to(places.HOMELESS):
+    if places.HOMELESS in directory.parents:
         return f"export HOME=/a/folder/of/yours (it is not set), or {variable}"
     elsewhere = f'export {variable}="$HOME/gpuwatchd", and install the service again'
     if "gpuwatchd" not in directory.name:
