@@ -355,3 +355,9 @@ def test_what_the_system_does_not_let_us_read_is_told_once_and_left_out(
     assert loaded.files == []
     with pytest.raises(ConfigError, match="Permission denied"):
         config.load(file)
+
+
+def test_a_file_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file") as caught:
+        config.load(tmp_path / "nowhere.toml")
+    assert "config init" in caught.value.hint

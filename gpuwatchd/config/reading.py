@@ -37,7 +37,8 @@ def read(path: Path, *, must_exist: bool) -> tuple[str | None, str]:
         return content.decode("utf-8"), ""
     except FileNotFoundError:
         if must_exist:
-            raise ConfigError(str(path), "", "no such file", page=PAGE) from None
+            hint = "gpuwatchctl config path names the usual file, config init writes it"
+            raise ConfigError(str(path), "", "no such file", hint=hint, page=PAGE) from None
         return None, ""
     except UnicodeDecodeError:
         raise ConfigError(str(path), "", "not UTF-8 text", page=PAGE) from None
