@@ -35,7 +35,7 @@ fakenvml: $(VENV)/run.stamp  ## Build the stand-in for the NVIDIA library (needs
 	@$(RUN) tests/fakenvml/build.py build/fakenvml
 
 test: $(VENV)/dev.stamp  ## Run all tests (JOBS=1: one after the other)
-	@$(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
+	@$(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev.stamp  ## Check style, types and import direction
 	@$(BIN)/ruff format --check .

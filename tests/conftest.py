@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.host.files import inside_container
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -50,6 +54,14 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder of real telemetry (../shared/data) is not here")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _own_umask() -> Iterator[None]:
+    """Take back the umask of a daemon that ran within a test: others make files for everybody."""
+    umask = os.umask(0o022)
+    yield
+    os.umask(umask)
 
 
 @pytest.fixture(autouse=True)

@@ -42,6 +42,7 @@ class Root:
     def __init__(self, tree: Path, scratch: Path) -> None:
         for name in ("upper", "work", "root"):
             (scratch / name).mkdir()
+            (scratch / name).chmod(0o755)  # whatever our umask: nobody but root would see a file
         self.scratch, self.place = scratch, scratch / "root"
         script = (
             "mount -t overlay overlay"
@@ -163,18 +164,20 @@ def _tree(suite: str) -> Path:
 def _bootstrap(suite: str, folder: Path) -> None:
     # It takes less than half as long as debootstrap.
     include = f"--include={','.join(PARTS)}"
+    make = ["mmdebstrap", "--mode=root", "--variant=minbase", include, suite, str(folder), mirror()]
     done = subprocess.run(
-        ["mmdebstrap", "--mode=root", "--variant=minbase", include, suite, str(folder), mirror()],
-        env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False,
+        ["unshare", "--mount", *make],  # what it mounts is nobody else's
+        env={**os.environ, **ENVIRONMENT}, umask=0o022, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"mmdebstrap {suite}: {(done.stdout + done.stderr)[-2000:]}")
     # Packages come from the repository that is tested, and from nowhere else.
     (folder / "etc/apt/sources.list").write_text("")
+    (folder / "etc/apt/sources.list").chmod(0o644)
     for user in ("mleng", "reader", "stranger"):
         subprocess.run(
             ["chroot", str(folder), "useradd", "-m", "-s", "/bin/bash", user],
-            env=ENVIRONMENT, check=True, capture_output=True,
+            env=ENVIRONMENT, umask=0o022, check=True, capture_output=True,
         )  # fmt: skip
 
 
