@@ -20,11 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from gpuwatchd.store.writer import History
+
+
+_LEFT_OPEN: list[History] = []
+"""Histories with their side files; closed when the test is over."""
+
 
 @pytest.fixture(autouse=True, params=[0o000, 0o077])
 def _umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
+    while _LEFT_OPEN:
+        _LEFT_OPEN.pop().close()
     os.umask(before)
 
 
@@ -40,6 +48,7 @@ def fill(directory: Path) -> None:
     for name in ("popups.json", "smtp-password"):
         os.close(os.open(directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
     history = opened(directory)
+    _LEFT_OPEN.append(history)
     history.record(sample(T0), CARDS, KNOWN)
     history.flush(T0)
     for name in ("history.db", "history.db-wal", "history.db-shm"):
