@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
-_LONG = ("tests/real/test_machine", "tests/packaging/", "tests/real/", "tests/promises/")
+_LONG = (
+    "tests/real/test_machine", "tests/packaging/", "tests/real/", "tests/browser/",
+    "tests/promises/",
+)  # fmt: skip
 """Where the tests are that take longest, the longest first."""
 
 
