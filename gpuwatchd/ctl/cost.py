@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpuwatchd import cost, text, units
-from gpuwatchd.ctl import costs, envelope, mine, options, output
-from gpuwatchd.ctl.envelope import finite
+from gpuwatchd.ctl import costs, costs_told, envelope, mine, options, output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from gpuwatchd.cost import Entry, Price, Prices, Sum
+    from gpuwatchd.cost import Sum
     from gpuwatchd.ctl.costs import Bill
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.output import Out
 
 _DAY_S: Final = 86_400.0
-_TITLES: Final = {
-    "at-risk": "at risk now",
-    "lost": "lost in crashes near the limit, probably",
-    "held": "held without work",
-    "saved": "saved by early warning, probably",
-}
-_SHORT: Final = {
-    "at-risk": "at risk now",
-    "lost": "probably lost",
-    "held": "held without work",
-    "saved": "saved",
-}
-_BY: Final[dict[str, Callable[[Entry], str]]] = {
-    "gpu": lambda one: one.gpu,
-    "user": lambda one: one.user or "(unknown)",
-    "job": lambda one: one.job or "(no job)",
-    "incident": lambda one: one.title,
-}
 _NAME, _CELL = 24, 11
-_SINCE: Final = {
-    "start": "since its start, no checkpoint known",
-    "checkpoint": "since its last checkpoint",
-    "first-seen": "since it was first seen, no checkpoint known",
-}
 
 
 @click.command(
@@ -53,7 +27,7 @@ _SINCE: Final = {
 @click.option("--since", type=options.Instant(), metavar="TIME", help="Not older than this (30d).")
 @click.option(
     "--by",
-    type=click.Choice(list(_BY)),
+    type=click.Choice(list(costs_told.BY)),
     default="gpu",
     show_default=True,
     help="What it is added up by.",
@@ -88,10 +62,10 @@ def command(since: float | None, by: str) -> int:
         output.emit_json(
             envelope.answer(
                 "cost",
-                [_entry_json(one, bill.prices) for one in bill.entries],
+                [costs_told.entry_json(one, bill.prices) for one in bill.entries],
                 source=bill.source,
-                warnings=[*bill.warnings, *_old(bill)],
-                beside=_beside(bill, by),
+                warnings=[*bill.warnings, *costs_told.old(bill)],
+                beside=costs_told.beside(bill, by),
             )
         )
     else:
@@ -99,118 +73,11 @@ def command(since: float | None, by: str) -> int:
     return 0
 
 
-# ---- JSON ---------------------------------------------------------------------------------------
-
-
-def _money_json(name: str, usd: float | None, prices: Prices) -> dict[str, float | None]:
-    """Return an amount in US dollars and in the user's currency."""
-    rate = prices.per_usd
-    known = finite(usd)
-    own = None if known is None or rate is None else known * rate
-    return {f"{name}_usd": known, name: own}
-
-
-def _entry_json(one: Entry, prices: Prices) -> dict[str, Any]:
-    return {
-        "what": one.what,
-        "key": text.clean(one.key),
-        "title": text.clean(one.title),
-        "device_uid": text.clean(one.device_uid),
-        "user": text.clean(one.user) or None,
-        "job": text.clean(one.job) or None,
-        "since": one.since,
-        "since_at": units.instant(one.since_at_s),
-        "until_at": units.instant(one.until_at_s),
-        "gpu_hours": finite(one.gpu_hours),
-        **_money_json("cost", one.usd, prices),
-        **_money_json("electricity", one.electricity_usd, prices),
-        "whole_gpu_hours": finite(one.whole_gpu_hours),
-        **_money_json("whole", one.whole_usd, prices),
-        "ahead_gpu_hours": finite(one.ahead_gpu_hours),
-        **_money_json("ahead", one.ahead_usd, prices),
-        "basis": text.clean(one.basis) or None,
-        "reason": text.clean(one.said, limit=1024),
-    }
-
-
-def _sum_json(found: Sum, prices: Prices) -> dict[str, Any]:
-    return {
-        "incidents": found.incidents,
-        "gpu_hours": finite(found.gpu_hours),
-        **_money_json("cost", found.usd, prices),
-        **_money_json("known_cost", found.known_usd, prices),
-        **_money_json("electricity", found.electricity_usd, prices),
-        "ahead_gpu_hours": finite(found.ahead_gpu_hours),
-        **_money_json("ahead", found.ahead_usd, prices),
-        **_money_json("known_ahead", found.known_ahead_usd, prices),
-    }
-
-
-def _sums_json(entries: Sequence[Entry], prices: Prices) -> dict[str, Any]:
-    return {
-        what.replace("-", "_"): _sum_json(
-            cost.summed(one for one in entries if one.what == what), prices
-        )
-        for what in cost.WHATS
-    }
-
-
-def _beside(bill: Bill, by: str) -> dict[str, Any]:
-    prices = bill.prices
-    hours, people = _engineer(bill)
-    return {
-        "since_at": units.instant(bill.since_s),
-        "currency": prices.currency,
-        "per_usd": prices.per_usd,
-        "sums": _sums_json(bill.entries, prices),
-        "engineer_hours": hours,
-        "engineer": people,
-        "by": by,
-        "groups": [
-            {"name": text.clean(name), "sums": _sums_json(group, prices)}
-            for name, group in cost.grouped(bill.entries, _BY[by])
-        ],
-        "prices": [
-            {
-                "device_uid": text.clean(uid),
-                "name": text.clean(bill.devices[uid].name),
-                **_money_json("per_hour", None if price is None else price.usd_per_hour, prices),
-                **_money_json(
-                    "whole_per_hour", None if price is None else price.whole_usd_per_hour, prices
-                ),
-                "basis": None if price is None else text.clean(price.basis),
-                "source": None if price is None else text.clean(price.source, limit=1024) or None,
-                "age_days": None if price is None else price.age_days,
-            }
-            for uid, price in bill.used.items()
-        ],
-    }
-
-
-def _engineer(bill: Bill) -> tuple[int | None, float | None]:
-    """Return hours of people for lost runs, and what they cost in the user's currency."""
-    rate = bill.prices.section.engineer_per_hour
-    if rate is None:
-        return None, None
-    runs = len({(one.key, one.until_at_s) for one in bill.of("lost")})
-    return runs, runs * rate
-
-
-def _old(bill: Bill) -> list[tuple[str, str]]:
-    """Return a sentence for each price that is too old to be trusted as it is."""
-    found = {price.basis: price for price in bill.used.values() if price is not None}
-    return [
-        ("old-price", f"a price is {price.age_days} days old: {basis}; set [cost] prices")
-        for basis, price in found.items()
-        if price.is_old
-    ]
-
-
 # ---- the screen ---------------------------------------------------------------------------------
 
 
 def _show(out: Out, flags: Globals, bill: Bill, by: str) -> None:
-    for _, sentence in [*bill.warnings, *_old(bill)]:
+    for _, sentence in [*bill.warnings, *costs_told.old(bill)]:
         out.flow(output.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
     since = units.clock(bill.since_s, now_s=bill.now_s)
     out.line((f"What leaks and idle memory cost since {since}", "bold"))
@@ -218,7 +85,7 @@ def _show(out: Out, flags: Globals, bill: Bill, by: str) -> None:
     for what in cost.WHATS:
         entries = bill.of(what)
         found = cost.summed(entries)
-        _sum_line(out, bill, _TITLES[what], found, found.incidents)
+        _sum_line(out, bill, costs_told.TITLES[what], found, found.incidents)
         if what == "at-risk" and found.ahead_gpu_hours is not None:
             _ahead_line(out, bill, found)
         if found.electricity_usd is not None:
@@ -248,7 +115,7 @@ def _ahead_line(out: Out, bill: Bill, found: Sum) -> None:
 
 
 def _people(out: Out, bill: Bill) -> str:
-    hours, amount = _engineer(bill)
+    hours, amount = costs_told.engineer(bill)
     if not hours:
         return ""
     money = units.money(amount, currency=bill.prices.currency, ascii_only=out.ascii)
@@ -257,12 +124,7 @@ def _people(out: Out, bill: Bill) -> str:
 
 
 def _money(out: Out, bill: Bill, usd: float | None) -> str:
-    rate = bill.prices.per_usd
-    return units.money(
-        None if usd is None or rate is None else usd * rate,
-        currency=bill.prices.currency,
-        ascii_only=out.ascii,
-    )
+    return costs_told.money(bill, usd, ascii_only=out.ascii)
 
 
 def _total(out: Out, bill: Bill, found: Sum) -> str:
@@ -270,17 +132,14 @@ def _total(out: Out, bill: Bill, found: Sum) -> str:
 
 
 def _partly(out: Out, bill: Bill, usd: float | None, known_usd: float) -> str:
-    """Return a sum; of one that is partly unknown, what is known and that there is more."""
-    if usd is None and known_usd > 0:
-        return f"{_money(out, bill, known_usd)} + ?"
-    return _money(out, bill, usd)
+    return costs_told.partly(bill, usd, known_usd, ascii_only=out.ascii)
 
 
 def _groups(out: Out, bill: Bill, by: str) -> None:
     heads = ("at risk", "until full", "lost", "held", "saved")
     out.line("")
     out.line((f"{'by ' + by:<{_NAME}}" + "".join(f"{head:>{_CELL}}" for head in heads), "bold"))
-    for name, entries in cost.grouped(bill.entries, _BY[by]):
+    for name, entries in cost.grouped(bill.entries, costs_told.BY[by]):
         sums = {what: cost.summed(e for e in entries if e.what == what) for what in cost.WHATS}
         cells = [
             _cell(out, bill, sums["at-risk"].usd, sums["at-risk"].gpu_hours),
@@ -309,9 +168,9 @@ def _incidents(out: Out, bill: Bill) -> None:
         what, one = name.partition("\0")[0], entries[0]
         found = cost.summed(entries)
         hours = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
-        since = _SINCE[one.since] if what in {"at-risk", "lost"} else ""
+        since = costs_told.SINCE[one.since] if what in {"at-risk", "lost"} else ""
         parts: list[output.Part] = [
-            (_SHORT[what], "bold"),
+            (costs_told.SHORT[what], "bold"),
             one.title,
             f"{_total(out, bill, found)} {since}".strip(),
             hours,
@@ -332,20 +191,6 @@ def _prices(out: Out, bill: Bill) -> None:
     if not bill.used:
         return
     out.line("")
-    by_model: dict[tuple[str, str], tuple[Price | None, list[str]]] = {}
-    for uid, price in sorted(bill.used.items(), key=lambda one: bill.devices[one[0]].label):
-        device = bill.devices[uid]
-        at = (device.name, "" if price is None else price.basis)
-        by_model.setdefault(at, (price, []))[1].append(device.label)
-    for (name, basis), (price, labels) in by_model.items():
-        first = f"{', '.join(labels)}: "
-        if price is None:
-            why = f"no price is known of {name}: [cost] prices takes yours"
-            out.flow(output.sentence(why, "dim"), first=first, rest="  ", gap=" ")
-            continue
-        said = f"{_money(out, bill, price.running_usd_per_hour)}/h ({basis})"
-        if price.usd_per_hour != price.whole_usd_per_hour:
-            said += f", of {_money(out, bill, price.whole_usd_per_hour)}/h for the whole card"
-        if price.source:
-            said += f"; {price.source}"
+    for labels, said in costs_told.prices(bill, ascii_only=out.ascii):
+        first = f"{labels}: "
         out.flow(output.sentence(said, "dim"), first=first, rest="  ", gap=" ", whole=True)
