@@ -6,14 +6,15 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd import cost, text, units
-from gpuwatchd.ctl import arrivals, envelope, incidents, payload, words
+from gpuwatchd.ctl import arrivals, envelope, incidents, output, payload, words
 from gpuwatchd.ctl.envelope import finite, maybe
+from gpuwatchd.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpuwatchd.ctl.incidents import Found
-    from gpuwatchd.ctl.output import Part
+    from gpuwatchd.ctl.output import Out, Part
     from gpuwatchd.model import Alert, Cost, Decision, Delivery
 
 _MOST = 30
@@ -49,6 +50,29 @@ def _named(key: str, found: Found) -> str:
     """Return the alert that makes another one no news: its code and whom it is about."""
     other = next((one for one in found.alerts if one.key == key), None)
     return key if other is None else f"{other.code} ({other.title or other.key})"
+
+
+def load(alert: Alert, found: Found) -> Story:
+    """Return an alert with what was decided and delivered of this opening of its key."""
+    from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
+
+    try:
+        with past.reader() as history:
+            mine = found.opening(alert)
+            deliveries = [one for one in history.deliveries(alert.key) if mine(one.created_at_s)]
+            decisions = [one for one in history.decisions(alert.key) if mine(one.at_s)]
+    except StoreError:  # already said by gather
+        return Story(alert, found, None, None)
+    return Story(alert, found, deliveries, decisions)
+
+
+def show(out: Out, story: Story) -> None:
+    """Write the whole story of an alert."""
+    alert = story.alert
+    out.line((text.clean(alert.title or alert.key), "bold"))
+    for label, value, style in lines(story):
+        first = f"  {label:<11}"
+        out.flow(output.sentence(value, style), first=first, rest=" " * 13, gap=" ")
 
 
 def lines(story: Story) -> Iterator[Line]:

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd import text, units
+from gpuwatchd import units
 from gpuwatchd.ctl import alert_story, arrivals, envelope, incidents, mine, options, output, words
-from gpuwatchd.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.incidents import Found
-    from gpuwatchd.model import Alert, Decision, Delivery
+    from gpuwatchd.model import Alert
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 _DAY_S = 86400.0
@@ -77,7 +76,7 @@ def _table(flags: Globals, alerts: Sequence[Alert], found: Found, *, only_open: 
         out.flow([(f"! {sentence}", "yellow")])
     now_s = time.time()
     for alert in alerts:
-        out.flow(_line(alert, found, now_s), rest=" " * 8)
+        out.flow(line(alert, found, now_s), rest=" " * 8)
         if flags.verbose:
             out.flow([(alert.key, "dim")], first=" " * 8, rest=" " * 8)
     for one in found.silences:
@@ -93,7 +92,7 @@ def _table(flags: Globals, alerts: Sequence[Alert], found: Found, *, only_open: 
         out.flow([(f"gpuwatchctl alerts show {alerts[0].code} tells all about the first", "dim")])
 
 
-def _line(alert: Alert, found: Found, now_s: float) -> list[output.Part]:
+def line(alert: Alert, found: Found, now_s: float) -> list[output.Part]:
     """Return one alert in a line: what it is, then what became of it."""
     ended = alert.resolved_at_s
     until = f" - {units.clock(ended, now_s=now_s)}" if ended is not None else ""
@@ -126,18 +125,7 @@ def show(key: str) -> int:
     flags = options.current()
     found = incidents.gather(0.0, only_open=False)
     alert = incidents.pick(found.alerts, key)
-    deliveries: list[Delivery] | None = None
-    decisions: list[Decision] | None = None
-    try:
-        from gpuwatchd.ctl import past  # noqa: PLC0415
-
-        with past.reader() as history:
-            mine = found.opening(alert)
-            deliveries = [one for one in history.deliveries(alert.key) if mine(one.created_at_s)]
-            decisions = [one for one in history.decisions(alert.key) if mine(one.at_s)]
-    except StoreError:
-        pass  # already said by gather
-    story = alert_story.Story(alert, found, deliveries, decisions)
+    story = alert_story.load(alert, found)
     if flags.json:
         data = alert_story.as_json(alert, found, story)
         output.emit_json(
@@ -147,8 +135,5 @@ def show(key: str) -> int:
     out = output.Out(flags)
     for _, sentence in found.warnings:
         out.flow([(f"! {sentence}", "yellow")])
-    out.line((text.clean(alert.title or alert.key), "bold"))
-    for label, value, style in alert_story.lines(story):
-        first = f"  {label:<11}"
-        out.flow(output.sentence(value, style), first=first, rest=" " * 13, gap=" ")
+    alert_story.show(out, story)
     return 0

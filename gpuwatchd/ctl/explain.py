@@ -44,11 +44,12 @@ def command(target: str | None) -> int:
         out = output.Out(flags)
         for _, sentence in case.view.warnings:  # The others are told where they matter.
             out.flow(output.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-        _tell(out, case, sections, steps)
+        tell(out, case, sections, steps)
     return 0
 
 
-def _tell(out: output.Out, case: Case, sections: list[Section], steps: list[Step]) -> None:
+def tell(out: output.Out, case: Case, sections: list[Section], steps: list[Step]) -> None:
+    """Write one explanation, then what to do."""
     device = case.item.device
     out.flow([(device.label, "bold"), (device.name, "bold"), _verdict(case)])
     for section in sections:

@@ -56,7 +56,7 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
         for _, sentence in view.warnings:
             out.flow([(f"! {sentence}", "yellow")])
         for item in view.devices:
-            _device(out, view, item, flags, whole=whole)
+            tell(out, view, item, flags, whole=whole)
     return 3 if exit_code and panel.leaks(view, whole=whole) else 0
 
 
@@ -81,7 +81,8 @@ def _subjects(
         yield f"pid {key.pid}", finding, None
 
 
-def _device(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whole: bool) -> None:
+def tell(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whole: bool) -> None:
+    """Write everything that is foreseen of one device; without ``whole`` of its processes."""
     subjects = list(_subjects(item, whole=whole))
     note = device_facts.memory_note(item.device)
     out.line(

@@ -23,6 +23,7 @@ from gpuwatchd.verdict import WATCH_CONFIDENCE
 
 if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
     from gpuwatchd.ctl.next_steps import Step
     from gpuwatchd.ctl.subjects import Meant
     from gpuwatchd.model import Delivery, Signal
@@ -38,9 +39,13 @@ def case_of(flags: Globals, target: str | None) -> tuple[Case, list[tuple[str, s
     GpuwatchdError
         When there is nothing to explain, or nothing that fits.
     """
-    loaded = flags.load_config()
     view = subjects.judged_view(flags)
-    meant = subjects.pick(view, target)
+    return case_about(flags, view, subjects.pick(view, target))
+
+
+def case_about(flags: Globals, view: View, meant: Meant) -> tuple[Case, list[tuple[str, str]]]:
+    """Return the same about a subject that is known already."""
+    loaded = flags.load_config()
     over = meant.alert is not None and meant.alert.state == "resolved"
     now_s = view.taken_at_s
     if over and meant.finding is not None:

@@ -114,6 +114,13 @@ def pick(view: View, target: str | None) -> Meant:
     return _alert(view, target)
 
 
+def of_process(view: View, item: LiveDevice, process: LiveProcess) -> Meant:
+    """Return what is judged of one process on one device."""
+    finding = process.finding
+    subject = None if finding is None else finding.subject
+    return _meant(view, item, process, subject, finding)
+
+
 def _worst(view: View) -> Meant:
     found = max(
         every(view),

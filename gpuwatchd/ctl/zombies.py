@@ -51,20 +51,26 @@ def command(exit_code: bool) -> int:  # noqa: FBT001
     without being listed by the driver. Nothing is ever signalled.
     """
     flags = options.current()
-    view = _view(flags)
+    view = seen(flags)
+    loose = openers(flags, view)
+    if flags.json:
+        output.emit_json(envelope.answer("zombies", _payload(view, loose), view=view))
+    else:
+        show(output.Out(flags), flags, view, loose)
+    return 3 if exit_code and view.holdings else 0
+
+
+def openers(flags: Globals, view: View) -> Loose:
+    """Return who has device files open; with ``--user`` leave what is theirs, in the view too."""
     loose = direct_holdings.loose(view)
     if flags.user:
         people = mine.People(flags.user)
         loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
         look.of_users(view, flags)
-    if flags.json:
-        output.emit_json(envelope.answer("zombies", _payload(view, loose), view=view))
-    else:
-        _show(output.Out(flags), flags, view, loose)
-    return 3 if exit_code and view.holdings else 0
+    return loose
 
 
-def _view(flags: Globals) -> View:
+def seen(flags: Globals) -> View:
     """Return what the daemon lists; without a daemon, what one look can prove.
 
     Raises
@@ -144,7 +150,8 @@ def _since(view: View) -> float | None:
 # ---- the screen ---------------------------------------------------------------------------------
 
 
-def _show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
+def show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
+    """Write what is held without work, and who has device files open."""
     for _, sentence in view.warnings:
         out.flow(_split(f"! {sentence}", "yellow"), rest="  ", gap=" ")
     unknown = {item.device.uid: item.device.label for item in view.devices if not _is_known(item)}
