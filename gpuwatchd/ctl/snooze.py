@@ -1,8 +1,4 @@
-"""``snooze``: nobody is told of an alert, or of whatever fits a rule, for a while.
-
-A silence is one row that this program writes into the history itself (see :mod:`store.silences`); a
-running daemon notices it within a tick, one that is stopped when it starts.
-"""
+"""``snooze``: nobody is told of an alert, or of whatever fits a rule, for a while."""
 
 from __future__ import annotations
 
@@ -12,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import asker, envelope, incidents, look, options, output, silenced, whose
+from gpuwatchd.ctl import (
+    asker,
+    envelope,
+    incidents,
+    look,
+    options,
+    output,
+    silenced,
+    silencing,
+    whose,
+)
+from gpuwatchd.ctl.silencing import UNTIL_RESOLVED
 from gpuwatchd.errors import GpuwatchdError, StoreError
 from gpuwatchd.model import Matcher, Silence
 
@@ -21,13 +28,9 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from gpuwatchd.model import Alert
 
-UNTIL_RESOLVED = "until-resolved"
-_TERMS = ("1h", "8h", "2d", UNTIL_RESOLVED)
 _TITLES_S = 31 * 86_400.0
 """How far back alerts are looked up for their titles."""
-_WHY_CHARS = 200
 _VALUE_CHARS = 200
 _PLAIN = frozenset({"--json", "--ascii", "--debug", "-q", "--quiet", "-v", "--verbose"})
 _VALUED = frozenset({"--config", "--color"})
@@ -57,7 +60,7 @@ class _Setting(click.Group):
 def _complete_term(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB
 
-    return [CompletionItem(one) for one in _TERMS if one.startswith(incomplete)]
+    return [CompletionItem(one) for one in silencing.TERMS if one.startswith(incomplete)]
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -125,8 +128,6 @@ def _conditions(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--why", metavar="TEXT", help="Why, for those who ask later.")
 def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: str | None) -> int:  # noqa: FBT001
     """Set it; `snooze ALERT DURATION` is the same. One on the same alerts replaces an older one."""
-    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
-
     flags = options.current()
     now_s = time.time()
     matcher = _matcher(rule, flags.gpu)
@@ -134,23 +135,9 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
     for_s = _seconds(term, named=named)
     found = incidents.kept("snoozed")
     meant = None if named is None else incidents.pick(found.alerts, named)
-    because = text.clean(why, limit=_WHY_CHARS).strip() if why else ""
     if meant is not None:
-        until_resolved = term == UNTIL_RESOLVED
-        if until_resolved and meant.state not in incidents.OPEN:
-            raise GpuwatchdError(
-                "it is over already",
-                hint=f"give a duration: gpuwatchctl snooze {named} 8h",
-                page="errors#already-over",
-            )
-        silence = store.of_alert(
-            meant,
-            now_s=now_s,
-            for_s=for_s,
-            until_resolved=until_resolved,
-            even_critical=even_critical,
-            who=asker.user(),
-            why=because,
+        silence = silencing.of_alert(
+            meant, term, now_s=now_s, named=named or "", why=why, even_critical=even_critical
         )
     else:
         silence = Silence(
@@ -159,10 +146,9 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
             until_at_s=now_s + for_s,
             even_critical=even_critical,
             who=asker.user(),
-            why=because,
+            why=silencing.because(why),
         )
-    with whose.writing() as place:
-        kept = store.add(place.state_dir, silence)
+    kept = silencing.keep(silence)
     fits = silenced.fitting(kept, found.alerts)
     running = look.running()
     if flags.json:
@@ -173,34 +159,10 @@ def set_(words: tuple[str, ...], even_critical: bool, why: str | None, **rule: s
     out.flow(
         [(meant.title or meant.key if meant else silenced.rule_of(matcher), "bold")], rest="  "
     )
-    for line in _follows(kept, meant, fits, running=running, now_s=now_s):
+    told = silencing.follows(kept, meant, fits, running=running, now_s=now_s)
+    for line in (*told, f"gpuwatchctl snooze clear {kept.row} takes it back"):
         out.flow(line.split(" "), first="  ", rest="  ", gap=" ")
     return 0
-
-
-def _follows(
-    silence: Silence, meant: Alert | None, fits: Sequence[Alert], *, running: bool, now_s: float
-) -> list[str]:
-    """Return what a silence that was just set does, one sentence a line."""
-    end = silenced.until(silence, now_s)
-    lines = [f"nobody is told of it {end}; it is still watched, and shown by status and alerts"]
-    if meant is None:
-        count = len(fits)
-        now = "nothing that is open" if not count else "1 open alert" if count == 1 else ""
-        verb = "fits" if count < 2 else "fit"
-        lines.append(f"{now or f'{count} open alerts'} {verb} it now")
-    elif meant.state not in incidents.OPEN:
-        lines.append("it is over already: this holds should it come back")
-    if not silence.even_critical:
-        lines.append("what is critical is told all the same (not so with --even-critical)")
-    elif meant is not None and meant.severity == "critical":
-        lines.append("also of what is critical, as it is now")
-    else:
-        lines.append("also of what is critical")
-    if not running:
-        lines.append("no daemon runs: it holds from when one does")
-    lines.append(f"gpuwatchctl snooze clear {silence.row} takes it back")
-    return lines
 
 
 def _matcher(rule: dict[str, str | None], before: Sequence[str]) -> Matcher:
@@ -246,23 +208,12 @@ def _is_term(word: str) -> bool:
 
 
 def _seconds(term: str, *, named: str | None) -> float:
-    from gpuwatchd.store.silences import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
-
-    if term == UNTIL_RESOLVED:
-        if named is None:
-            raise click.UsageError("until-resolved needs an ALERT; a rule needs a duration: 8h, 2d")
-        return LONGEST_S
+    if term == UNTIL_RESOLVED and named is None:
+        raise click.UsageError("until-resolved needs an ALERT; a rule needs a duration: 8h, 2d")
     try:
-        seconds = units.parse_duration(term)
+        return silencing.seconds(term)
     except ValueError as error:
-        raise click.UsageError(f"{error}, or until-resolved") from error
-    if term.strip().replace(".", "").isdecimal():
-        raise click.UsageError(f"{term} of what? {term}m or {term}h")
-    if seconds <= 0:
-        raise click.UsageError("the duration must be more than zero")
-    if seconds > LONGEST_S:
-        raise click.UsageError("at most 30d: what is forgotten must be heard of again")
-    return seconds
+        raise click.UsageError(str(error)) from error
 
 
 # ---- list and clear -----------------------------------------------------------------------------
@@ -302,7 +253,6 @@ def list_(everything: bool) -> int:  # noqa: FBT001
 def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
     """Take it back: by its number in `snooze list`, by its ALERT, or --all."""
     from gpuwatchd.ctl import past  # noqa: PLC0415
-    from gpuwatchd.store import silences as store  # noqa: PLC0415
 
     if (which is None) != everything:
         raise click.UsageError("which one? its number in `snooze list`, its ALERT, or --all")
@@ -314,9 +264,7 @@ def clear(which: str | None, everything: bool) -> int:  # noqa: FBT001
         ]
         alerts = history.alerts(now_s - _TITLES_S)
     chosen = standing if which is None else _chosen(standing, which)
-    rows = tuple(one.row for one in chosen if one.row is not None)
-    with whose.writing() as place:
-        done = store.clear(place.state_dir, rows, now_s) if rows else 0
+    done = silencing.take_back(chosen, now_s)
     running = look.running()
     if flags.json:
         data = [
