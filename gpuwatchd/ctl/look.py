@@ -68,6 +68,8 @@ class View:
         "state-file", "database" or "direct".
     stale_s
         Age of the readings in seconds.
+    interval_s
+        At which the daemon looks; 0 where none did.
     devices, alerts, holdings, servers, channels, untold, lost, silences
         As in the live state; alerts are the open ones.
     released_until_s
@@ -84,6 +86,7 @@ class View:
         self.source = source
         self.taken_at_s = taken_at_s
         self.stale_s = max(0.0, time.time() - taken_at_s)
+        self.interval_s = 0.0
         self.devices = tuple(devices)
         self.alerts: tuple[Alert, ...] = ()
         self.holdings: tuple[Holding, ...] = ()
@@ -151,6 +154,7 @@ def released_until_s() -> float | None:
 
 def _from_state(state: LiveState, daemon: Daemon) -> View:
     view = View("state-file", state.taken_at_s, state.devices)
+    view.interval_s = state.interval_s
     view.alerts = state.alerts
     view.holdings = state.holdings
     view.servers = state.servers
