@@ -61,7 +61,7 @@ def show(
     shown = bar(used, total, _BAR_CELLS, ascii_only=out.ascii)
     if shown:
         first.append(shown)
-    first.append(f"{_amount(used)}/{units.size(total)}{_share(used, total)}")
+    first.append(f"{amount(used)}/{units.size(total)}{share_of(used, total)}")
     note = device_facts.memory_note(item.device)
     if note:
         first.append((note, "dim"))
@@ -69,7 +69,7 @@ def show(
     if marks:
         first.append((marks, "cyan"))
     if verbose and reading is not None:
-        first += _extras(item)
+        first += extras(item)
     out.flow(first, first=f"{item.device.label:<5}  ", rest=_INDENT)
     state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
@@ -103,7 +103,7 @@ def _verdict(out: Out, view: View, item: LiveDevice, *, whole: bool) -> None:
     if item.finding is None and instead:
         out.flow([(instead, "dim")], first=_INDENT)
     elif _readable(item) or (item.finding is not None and item.finding.tier != "none"):
-        out.flow(_judgement(item, item.finding), first=_INDENT, rest=_INDENT)
+        out.flow(judgement(item, item.finding), first=_INDENT, rest=_INDENT)
 
 
 def _readable(item: LiveDevice) -> bool:
@@ -117,7 +117,7 @@ def _hardware(out: Out, view: View, item: LiveDevice) -> None:
     if device.parent_uid is not None:
         facts.append(f"on card {device.parent_uid}")
     if reading is not None:
-        facts += _health(reading)
+        facts += health(reading)
     out.flow([(fact, "dim") for fact in facts], first=_INDENT, rest=_INDENT)
     means = device_facts.memory_means(device)
     if means:
@@ -134,7 +134,8 @@ def _hardware(out: Out, view: View, item: LiveDevice) -> None:
         )
 
 
-def _health(reading: DeviceReading) -> list[str]:
+def health(reading: DeviceReading) -> list[str]:
+    """Return what the hardware says of itself beside its memory."""
     facts = [] if reading.memory_api is None else [f"memory by {reading.memory_api}"]
     if reading.throttle is not None:
         facts.append(f"clocks held by {', '.join(reading.throttle)}" if reading.throttle else
@@ -146,11 +147,13 @@ def _health(reading: DeviceReading) -> list[str]:
     return facts
 
 
-def _amount(used: int | None) -> str:
+def amount(used: int | None) -> str:
+    """Return what goes before "/80.0 GiB"."""
     return units.size(used).removesuffix(" GiB") if used is not None else "?"
 
 
-def _share(used: int | None, total: int | None) -> str:
+def share_of(used: int | None, total: int | None) -> str:
+    """Return the used share with the gap before it; "" where it is unknown."""
     return f"  {units.percent(used / total)}" if used is not None and total else ""
 
 
@@ -176,7 +179,8 @@ def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) 
     return units.spark(shown, low=low, high=high, ascii_only=ascii_only)
 
 
-def _extras(item: LiveDevice) -> list[Part]:
+def extras(item: LiveDevice) -> list[Part]:
+    """Return what the device does, how hot it is, and what it draws, as far as that is known."""
     reading = item.reading
     if reading is None:
         return []
@@ -186,7 +190,8 @@ def _extras(item: LiveDevice) -> list[Part]:
     return [f"{name} {value:.0f}{unit}".strip() for name, value, unit in facts if value is not None]
 
 
-def _judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
+def judgement(item: LiveDevice, finding: Finding | None) -> list[Part]:
+    """Return the verdict on a device, how fast it grows, until when, and by whom."""
     parts: list[Part] = [words.verdict(finding, samples=item.samples)]
     if finding is None or finding.pattern not in LEAK_PATTERNS | {"spike"}:
         return parts
