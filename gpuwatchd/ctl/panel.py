@@ -112,7 +112,7 @@ def show(
         from gpuwatchd.ctl import unheard  # noqa: PLC0415
 
         unheard.silent(out, view)
-    _holdings(out, view)
+    holdings(out, view)
     for problem in _problems(view):
         out.flow([("problem: " + problem, "yellow")], rest="  ")
 
@@ -126,7 +126,7 @@ def _problems(view: View) -> Sequence[str]:
     return [one for one in view.daemon.problems if not unheard.is_said(one, view)]
 
 
-def _holdings(out: Out, view: View) -> None:
+def holdings(out: Out, view: View) -> None:
     """Write one line on memory that is held without work."""
     count = len(view.holdings)
     if not count:
