@@ -305,6 +305,10 @@ class Reader:
             for row in found
         ]
 
+    def ask(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Return what a question that stands elsewhere makes of the open file."""
+        return self._guarded(lambda: work(self._connection))
+
     # ---- inside
 
     def _trace(self, statement: str) -> None:
