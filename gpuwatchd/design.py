@@ -90,3 +90,29 @@ LEGEND: Final[dict[str, str]] = {
     "now": "now",
 }
 """The one word for each part, in every legend."""
+
+
+class Flag(NamedTuple):
+    """How something that happened is marked on a chart."""
+
+    word: str
+    mark: str
+    """One character."""
+    ascii_mark: str
+    colour: str
+    """A kind of :data:`LOOKS` or a part of :data:`PARTS`; an alert has that of its severity."""
+
+
+FLAGS: Final[dict[str, Flag]] = {
+    "alert": Flag("alert", "▲", "!", "leak"),
+    "resolved": Flag("resolved", "●", "=", "calm"),
+    "event": Flag("event", "✕", "x", "trouble"),
+    "restart": Flag("restart", "↺", "^", "faint"),
+    "began": Flag("began", "▸", ">", "faint"),
+    "ended": Flag("ended", "◂", "<", "faint"),
+    "saved": Flag("checkpoint saved", "✓", "v", "calm"),
+    "asked": Flag("checkpoint asked", "◌", "o", "held"),
+}
+"""For each ``pictures.chart.MarkKind``."""
+SEVERITY_KINDS: Final[dict[str, Kind]] = {"critical": "critical", "warning": "leak", "info": "watch"}
+"""The look of an alert, by its severity."""
