@@ -114,5 +114,9 @@ FLAGS: Final[dict[str, Flag]] = {
     "asked": Flag("checkpoint asked", "◌", "o", "held"),
 }
 """For each ``pictures.chart.MarkKind``."""
-SEVERITY_KINDS: Final[dict[str, Kind]] = {"critical": "critical", "warning": "leak", "info": "watch"}
+SEVERITY_KINDS: Final[dict[str, Kind]] = {
+    "critical": "critical",
+    "warning": "leak",
+    "info": "watch",
+}
 """The look of an alert, by its severity."""
