@@ -15,10 +15,10 @@ from gpuwatchd.ctl import (
     output,
     panel,
     process_facts,
-    subjects,
     words,
 )
 from gpuwatchd.ctl.envelope import is_leak
+from gpuwatchd.ctl.subjects import judged_view
 from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     From the daemon's live judgement; without one, judged again from the history.
     """
     flags = options.current()
-    view = subjects.judged_view(flags)
+    view = judged_view(flags)
     panel.narrow(view, pids)
     whole = not pids and not flags.user
     if flags.json:
@@ -60,9 +60,7 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     return 3 if exit_code and panel.leaks(view, whole=whole) else 0
 
 
-def _subjects(
-    item: LiveDevice, *, whole: bool
-) -> Iterator[tuple[str, Finding, LiveProcess | None]]:
+def subjects(item: LiveDevice, *, whole: bool) -> Iterator[tuple[str, Finding, LiveProcess | None]]:
     """Yield (who, judgement, process) per subject, the device first."""
     finding = item.finding
     own = finding is not None and finding.subject.process is None
@@ -83,7 +81,7 @@ def _subjects(
 
 def tell(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whole: bool) -> None:
     """Write everything that is foreseen of one device; without ``whole`` of its processes."""
-    subjects = list(_subjects(item, whole=whole))
+    judged = list(subjects(item, whole=whole))
     note = device_facts.memory_note(item.device)
     out.line(
         (f"{item.device.label}  {item.device.name}", "bold"), (f"  {note}" if note else "", "dim")
@@ -91,7 +89,7 @@ def tell(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whole: 
     state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     if state:
         out.flow(state, first="  ", rest="  ")
-    elif not subjects and not flags.user:
+    elif not judged and not flags.user:
         instead = device_facts.judged_instead(item, view.devices)
         none = words.verdict(None, samples=item.samples)
         out.flow([(instead, "dim") if instead else none], first="  ", rest="  ")
@@ -99,11 +97,11 @@ def tell(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whole: 
     if unknown:
         out.flow(output.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
     cards.rest(out, view, item, indent="  ")
-    for who, finding, process in subjects:
+    for who, finding, process in judged:
         chief = words.part_of(finding, process.info if process is not None else None)
         if chief and not (flags.verbose or flags.wide):
             _part(out, who, finding, chief)
-        elif flags.verbose or flags.wide or finding.pattern in _TOLD_IN_FULL:
+        elif flags.verbose or flags.wide or told_in_full(finding):
             _full(out, item, who, finding, process, wide=flags.wide)
         else:
             told = words.verdict(finding)
@@ -134,10 +132,32 @@ def _full(
     *,
     wide: bool,
 ) -> None:
+    out.flow([who, words.verdict(finding)], first="  ", rest="    ")
+    told = facts(item, finding, process)
+    if wide and process is not None:
+        known = process_facts.wide(process, now_s=finding.judged_at_s)
+        told.append(("who", ", ".join(one for one, _ in known)))
+    for label, value in told:
+        out.flow(
+            output.sentence(*((value,) if isinstance(value, str) else value)),
+            first=f"    {out.safe(label):<{_LABEL_WIDTH}}",
+            rest=" " * (4 + _LABEL_WIDTH),
+            gap=" ",
+        )
+
+
+def told_in_full(finding: Finding) -> bool:
+    """Say whether the figures of a judgement are worth a line each."""
+    return finding.pattern in _TOLD_IN_FULL
+
+
+def facts(
+    item: LiveDevice, finding: Finding, process: LiveProcess | None
+) -> list[tuple[str, Part]]:
+    """Return the figures of a judgement, each with its label."""
     info = process.info if process is not None else None
     now_s = finding.judged_at_s
-    out.flow([who, words.verdict(finding)], first="  ", rest="    ")
-    facts: list[tuple[str, Part]] = [
+    told: list[tuple[str, Part]] = [
         ("growth rate", _rate(finding)),
         ("R²", _r_squared(finding)),
         ("confidence", _confidence(finding)),
@@ -148,32 +168,23 @@ def _full(
         ("suspect", cards.suspect(item, finding) or "?"),
     ]
     if len(finding.blame) > 1:
-        facts.append(("shares", shares(finding)))
+        told.append(("shares", shares(finding)))
     if finding.onset_at_s is not None:
-        facts.append(("since", units.clock(finding.onset_at_s, now_s=now_s)))
+        told.append(("since", units.clock(finding.onset_at_s, now_s=now_s)))
     if finding.reason:
-        facts.append(("because", finding.reason))
+        told.append(("because", finding.reason))
     if process is not None and process.history is not None:
-        facts.append(("known", words.known(process.history) or "its first run"))
+        told.append(("known", words.known(process.history) or "its first run"))
     since_s = finding.onset_at_s or 0.0
-    facts += [
+    told += [
         ("hardware", f"{units.clock(event.at_s, now_s=now_s)} {event.text}")
         for event in item.events
         if event.hardware
         and event.at_s >= since_s - _BEFORE_S
         and not any(event.text in line for line in finding.advice)
     ][-1:]
-    facts += [("advice", advice) for advice in finding.advice]
-    if wide and process is not None:
-        known = ", ".join(words_ for words_, _ in process_facts.wide(process, now_s=now_s))
-        facts.append(("who", known))
-    for label, value in facts:
-        out.flow(
-            output.sentence(*((value,) if isinstance(value, str) else value)),
-            first=f"    {out.safe(label):<{_LABEL_WIDTH}}",
-            rest=" " * (4 + _LABEL_WIDTH),
-            gap=" ",
-        )
+    told += [("advice", advice) for advice in finding.advice]
+    return told
 
 
 def shares(finding: Finding) -> str:
