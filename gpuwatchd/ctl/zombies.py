@@ -154,15 +154,9 @@ def show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
     """Write what is held without work, and who has device files open."""
     for _, sentence in view.warnings:
         out.flow(_split(f"! {sentence}", "yellow"), rest="  ", gap=" ")
-    unknown = {item.device.uid: item.device.label for item in view.devices if not _is_known(item)}
+    unknown = _unknown(view)
     if unknown:
-        one = len(unknown) == 1
-        lists = "its process list is" if one else "their process lists are"
-        tail = f"nothing is said of {'it' if one else 'them'}"
-        if any(holding.device_uid in unknown for holding in view.holdings):
-            tail = "what is listed there was seen before"
-        line = f"! {', '.join(unknown.values())}: {lists} unknown now, {tail}"
-        out.flow(_split(line, "yellow"), rest="  ", gap=" ")
+        out.flow(_split(f"! {unknown_lists(view)}", "yellow"), rest="  ", gap=" ")
     if view.holdings:
         _table(out, flags, view)
     elif len(unknown) == len(view.devices):
@@ -170,11 +164,30 @@ def show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
     else:
         by = f" by {mine.People(flags.user).named}" if flags.user else ""
         nothing = _split(f"nothing is held without work{by}:", "green")
-        out.flow([*nothing, *_split(_checked(view), "")], rest="  ", gap=" ")
-    _loose(out, loose, wide=flags.wide or flags.verbose, quiet=flags.quiet, sure=not unknown)
+        out.flow([*nothing, *_split(checked(view), "")], rest="  ", gap=" ")
+    openers_told(out, loose, wide=flags.wide or flags.verbose, quiet=flags.quiet, sure=not unknown)
 
 
-def _checked(view: View) -> str:
+def _unknown(view: View) -> dict[str, str]:
+    """Return UUID and label of the GPUs whose process list is not of now."""
+    return {item.device.uid: item.device.label for item in view.devices if not _is_known(item)}
+
+
+def unknown_lists(view: View) -> str:
+    """Return which process lists are unknown now, and what that means; "" where all are known."""
+    unknown = _unknown(view)
+    if not unknown:
+        return ""
+    one = len(unknown) == 1
+    lists = "its process list is" if one else "their process lists are"
+    tail = f"nothing is said of {'it' if one else 'them'}"
+    if any(holding.device_uid in unknown for holding in view.holdings):
+        tail = "what is listed there was seen before"
+    return f"{', '.join(unknown.values())}: {lists} unknown now, {tail}"
+
+
+def checked(view: View) -> str:
+    """Return how many processes on how many GPUs were looked at, and since when."""
     known = [item for item in view.devices if _is_known(item)]
     if not known:
         return "no process list can be read now"
@@ -218,7 +231,7 @@ def _table(out: Out, flags: Globals, view: View) -> None:
     held = [one.held_bytes for one in view.holdings]
     amount = units.size(sum(one for one in held if one is not None))
     least = "at least " if None in held else ""
-    line = f"{len(held)} in all, {least}{amount}; {_checked(view)}"
+    line = f"{len(held)} in all, {least}{amount}; {checked(view)}"
     out.flow(_split(line), rest="  ", gap=" ")
     priced = [one.device_uid for one in view.holdings if one.cost_usd is not None]
     for line in () if flags.quiet else book.lines(priced, ascii_only=out.ascii):
@@ -243,7 +256,7 @@ def _below(out: Out, flags: Globals, holding: Holding) -> None:
     """Write who it is, how that is known, and what would free it."""
     process = holding.process
     who = "nobody" if process is None else words.who(process)
-    out.flow([who, *(_context(process) if process is not None else [])], first="  ", rest="    ")
+    out.flow([who, *(context(process) if process is not None else [])], first="  ", rest="    ")
     if flags.quiet:
         return
     out.flow(_split(holding.evidence), first="  ", rest="    ", gap=" ")
@@ -252,7 +265,8 @@ def _below(out: Out, flags: Globals, holding: Holding) -> None:
         out.flow(_split(f"-> {line}", "cyan"), first="  ", rest="     ", gap=" ")
 
 
-def _context(info: ProcessInfo) -> list[tuple[str, str]]:
+def context(info: ProcessInfo) -> list[tuple[str, str]]:
+    """Return where a process belongs and what it runs."""
     places = (info.group, info.job, info.container, info.unit, info.framework, info.model)
     rank = f"rank {info.rank}" if info.rank is not None else None
     return [(place, "dim") for place in dict.fromkeys((rank, *places)) if place]
@@ -263,7 +277,9 @@ def _split(sentence: str, style: str = "dim") -> list[tuple[str, str]]:
     return [(word, style) for word in text.clean(sentence, limit=1024).split(" ")]
 
 
-def _loose(out: Out, loose: Loose, *, wide: bool, quiet: bool, sure: bool) -> None:
+def openers_told(
+    out: Out, loose: Loose, *, wide: bool = False, quiet: bool = False, sure: bool
+) -> None:
     """Write who has device files open although the driver does not list it."""
     if not loose.possible:
         return
