@@ -212,3 +212,14 @@ def judged_instead(item: LiveDevice, others: Sequence[LiveDevice]) -> str:
     if item.device.memory_kind == "coherent":
         return "its processes are judged, not the card"
     return ""
+
+
+def in_order(devices: Sequence[Device]) -> list[Device]:
+    """Return devices by index, the instances of a card after it."""
+    cards = {device.uid: device.index or 0 for device in devices if device.parent_uid is None}
+
+    def place(device: Device) -> tuple[int, bool, int]:
+        own = device.index or 0
+        return cards.get(device.parent_uid or "", own), device.parent_uid is not None, own
+
+    return sorted(devices, key=place)

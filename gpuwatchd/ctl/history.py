@@ -9,6 +9,7 @@ import click
 
 from gpuwatchd import text, units
 from gpuwatchd.ctl import envelope, history_tables, mine, options, output, whose
+from gpuwatchd.ctl.device_facts import in_order
 from gpuwatchd.ctl.history_tables import Found, Record
 from gpuwatchd.errors import GpuwatchdError
 
@@ -141,17 +142,6 @@ class Whom(NamedTuple):
         if self.pids and key.pid not in self.pids:
             return False
         return self.people is None or self.people.own(info)
-
-
-def in_order(devices: Sequence[Device]) -> list[Device]:
-    """Return devices by index, the instances of a card after it."""
-    cards = {device.uid: device.index or 0 for device in devices if device.parent_uid is None}
-
-    def place(device: Device) -> tuple[int, bool, int]:
-        own = device.index or 0
-        return cards.get(device.parent_uid or "", own), device.parent_uid is not None, own
-
-    return sorted(devices, key=place)
 
 
 def _infos(history: Reader, since_s: float, whom: Whom) -> list[ProcessInfo]:
