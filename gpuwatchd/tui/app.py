@@ -1,0 +1,262 @@
+"""The program behind ``gpuwatchctl top``: its screens, its state, and how it ends.
+
+A screen is a :class:`~gpuwatchd.tui.page.Page` and one line in ``VIEWS``. Whatever opens one has
+chosen before what it is about: ``selected_device_uid`` and ``selected_process``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from rich.console import Console
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.theme import Theme
+
+from gpuwatchd import design, registry
+from gpuwatchd.tui import bars, feed, frame, paint
+from gpuwatchd.tui.page import Page
+from gpuwatchd.tui.paint import Painter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.driver import Driver
+    from textual.filter import LineFilter
+
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.design import Kind
+    from gpuwatchd.model import ProcessKey
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+
+VIEWS: Final[dict[str, str]] = {
+    "P": "gpuwatchd.tui.predict:PredictScreen",
+    "d": "gpuwatchd.tui.detail:DetailScreen",
+    "z": "gpuwatchd.tui.held:HeldScreen",
+    "a": "gpuwatchd.tui.alerts:AlertsScreen",
+    "s": "gpuwatchd.tui.alerts:SnoozeScreen",
+    "h": "gpuwatchd.tui.past:PastScreen",
+    "question_mark": "gpuwatchd.tui.help:HelpScreen",
+}
+"""Key, as textual calls it -> the screen that it opens, made without arguments."""
+THEME: Final = "gpuwatchd"
+NOTICE_S: Final = 6.0
+"""How long the last row says what has just happened."""
+_DEPTHS: Final = {"true": "truecolor", "256": "256", "16": "standard", "none": "standard"}
+
+
+class TopApp(App[int]):
+    """The live screen.
+
+    Parameters
+    ----------
+    flags
+        Global flags of the call.
+    every_s
+        Seconds between two looks.
+    first
+        What has been seen already; None waits for the first look.
+    now
+        The clock: epoch seconds.
+
+    Attributes
+    ----------
+    view
+        The newest.
+    selected_device_uid, selected_process
+        What is under the cursor; None: everything.
+    notice
+        (words, kind) for the last row of the screen; "" for none.
+    """
+
+    CSS = "Screen { background: $background; color: $foreground; }"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+q", "leave", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+        Binding("ctrl+l", "again", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        flags: Globals,
+        *,
+        every_s: float = 1.0,
+        first: View | None = None,
+        now: Callable[[], float] = frame.clock,
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.animation_level = "none"
+        self.flags = flags
+        self.painter = Painter(flags)
+        paint.use(self.painter)
+        flags.ascii = self.painter.ascii
+        if self.painter.ascii:
+            from textual.scrollbar import ScrollBar  # noqa: PLC0415 - where there is no Unicode
+
+            ScrollBar.renderer = bars.PlainScrollBar
+        self._colour()
+        self.now_s = now
+        self.every_s = every_s
+        self.view: View | None = first
+        self.selected_device_uid: str | None = None
+        self.selected_process: ProcessKey | None = None
+        self.notice: tuple[str, Kind] | None = None
+        self.broken: Exception | None = None
+        self._feed = feed.Feed(flags, self.post_message, every_s=every_s)
+        self._signals: list[signal.Signals] = []
+        self._calm: Any = None
+        self.console = Console(
+            color_system=_DEPTHS[self.painter.depth],  # type: ignore[arg-type]
+            file=self.console.file, markup=False, highlight=False, emoji=False,
+            legacy_windows=False, force_terminal=True, safe_box=False, soft_wrap=False,
+            _environ={},
+        )  # fmt: skip
+
+    def _colour(self) -> None:
+        if self.painter.rich:
+            parts = {name: one.dark for name, one in design.PARTS.items()}
+            self.register_theme(Theme(
+                name=THEME, primary=parts["curve"], background=design.NIGHT,
+                foreground=parts["ink"], surface=parts["surface"], panel=parts["surface"],
+                warning=design.LOOKS["leak"].dark, error=design.LOOKS["critical"].dark,
+                success=design.LOOKS["calm"].dark, accent=parts["curve"], dark=True,
+                variables={
+                    "scrollbar": parts["faint"], "scrollbar-background": parts["surface"],
+                    "scrollbar-hover": parts["ink"], "scrollbar-active": parts["ink"],
+                },
+            ))  # fmt: skip
+        self.theme = THEME if self.painter.rich else "ansi-dark"
+
+    # What there is
+
+    def device(self, uid: str | None = None) -> LiveDevice | None:
+        """Return a device of the view, by default the selected one; None when it is not there."""
+        wanted = self.selected_device_uid if uid is None else uid
+        devices = self.view.devices if self.view is not None else ()
+        return next((item for item in devices if item.device.uid == wanted), None)
+
+    def process(self) -> tuple[LiveDevice, LiveProcess] | None:
+        """Return the selected process and its device; None when there is none (any more)."""
+        key, uid = self.selected_process, self.selected_device_uid
+        if key is None or self.view is None:
+            return None
+        found = [
+            (item, process)
+            for item in self.view.devices
+            for process in item.processes or ()
+            if process.info.key == key
+        ]
+        found.sort(key=lambda pair: pair[0].device.uid != uid)
+        return found[0] if found else None
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return none: the painter writes no colour that the terminal or its user will not have."""
+        return ()
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return the driver: to the terminal that stdout is, whatever becomes of stderr."""
+        found = super().get_driver_class()
+        if found.__module__.endswith("linux_driver"):
+            from gpuwatchd.tui import driver  # noqa: PLC0415 - not where there is no termios
+
+            return driver.Terminal
+        return found
+
+    # Life
+
+    def on_mount(self) -> None:
+        """Open the overview and begin to look."""
+        from gpuwatchd.tui.overview import OverviewScreen  # noqa: PLC0415 - it knows this module
+
+        self.push_screen(OverviewScreen())
+        if not self.is_headless:
+            self._listen()
+        self._feed.start(self.view)
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)):
+            loop.add_signal_handler(one, self.exit, code)
+            self._signals.append(one)
+
+    def on_unmount(self) -> None:
+        """End the looking."""
+        self._feed.stop()
+        loop = asyncio.get_running_loop()
+        while self._signals:
+            loop.remove_signal_handler(self._signals.pop())
+
+    def on_seen(self, message: feed.Seen) -> None:
+        """Hand a new view to the screen that is shown."""
+        self.view = message.view
+        self._show()
+
+    def on_failed(self, message: feed.Failed) -> None:
+        """Say why there is nothing new; what was seen last stays."""
+        self.say(message.error.message, "trouble")
+
+    def _show(self) -> None:
+        show = getattr(self.screen, "show", None)
+        if show is not None and self.view is not None:
+            show(self.view)
+
+    def say(self, words: str, kind: Kind = "unknown") -> None:
+        """Say something in the last row for a few seconds."""
+        self.notice = (words, kind)
+        if self._calm is not None:
+            self._calm.stop()
+        self._calm = self.set_timer(NOTICE_S, self._quiet)
+        self._redraw()
+
+    def _quiet(self) -> None:
+        self.notice = None
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if isinstance(self.screen, Page):
+            self.screen.draw()
+
+    def open(self, key: str) -> None:
+        """Open the screen of a key; one that is open already comes to nothing."""
+        try:
+            screen = registry.load(VIEWS, key)
+        except (ImportError, AttributeError) as error:
+            self.say(f"this screen cannot be loaded: {error}", "trouble")
+            return
+        if not isinstance(self.screen, screen):
+            self.push_screen(screen())
+
+    def on_key(self, event: Any) -> None:
+        """Open the screen whose key it is, where the screen itself has no use for it."""
+        if event.key in VIEWS:
+            event.stop()
+            self.open(event.key)
+        elif event.key == "q":
+            self.exit(0)
+        elif event.key == "escape" and len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    # Actions
+
+    def action_leave(self) -> None:
+        """End."""
+        self.exit(0)
+
+    def action_interrupt(self) -> None:
+        """End, as Ctrl-C ends every other verb."""
+        self.exit(130)
+
+    def action_again(self) -> None:
+        """Paint everything again: something else has written on the terminal."""
+        self.screen.refresh(layout=True)
+
+    def _fatal_error(self) -> None:
+        """End for a mistake of ours; the caller tells it in one line."""
+        self.broken = sys.exception() if sys.version_info >= (3, 11) else None  # type: ignore[assignment]
+        self._close_messages_no_wait()

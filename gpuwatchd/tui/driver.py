@@ -1,0 +1,20 @@
+"""The terminal, through stdout."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from textual.drivers.linux_driver import LinuxDriver
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+
+class Terminal(LinuxDriver):
+    """Draws on stdout, as every other verb writes there: ``2> errors.log`` leaves a screen."""
+
+    def __init__(self, app: App[Any], **settings: Any) -> None:
+        super().__init__(app, **settings)
+        if sys.__stdout__ is not None:
+            self._file = sys.__stdout__

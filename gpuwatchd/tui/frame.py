@@ -1,0 +1,80 @@
+"""The first and the last row of every screen."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.ctl.output import width_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.tui.app import TopApp
+    from gpuwatchd.tui.paint import Cell, Row
+
+_OPEN = {"firing", "watch"}
+
+
+def head(top: TopApp, name: str, width: int) -> Row:
+    """Return what is looked at, how many alerts are open, and when it was seen."""
+    view, painter = top.view, top.painter
+    left: Row = [(" gpuwatchctl top ", "bar bold"), (f" {painter.safe(name)} ", "bar")]
+    right: Row = []
+    if view is not None:
+        loud = [a for a in view.alerts if a.state in _OPEN]
+        critical = sum(a.severity == "critical" for a in loud)
+        if loud:
+            kind = "critical" if critical else "leak"
+            said = f" {len(loud)} alert{'s' if len(loud) != 1 else ''} "
+            right.append((said, f"{kind} bar bold"))
+        right.append((f" {_daemon(top)} ", "bar" if view.daemon.running else "trouble bar bold"))
+        right.append((f" {units.clock(view.taken_at_s, now_s=top.now_s(), seconds=True)} ", "bar"))
+    return spread(left, right, width, "bar")
+
+
+def _daemon(top: TopApp) -> str:
+    view = top.view
+    if view is None:
+        return ""
+    if not view.daemon.running:
+        return "daemon off"
+    late = any(code == "daemon-late" for code, _ in view.warnings)
+    return "daemon late" if late else "live"
+
+
+def spread(left: Row, right: Row, width: int, ground: str = "") -> Row:
+    """Return a row of two ends; where there is too little room, the right one loses its first."""
+    right = list(right)
+    while right and _wide(left) + _wide(right) > width:
+        del right[0]
+    return [*left, (" " * max(0, width - _wide(left) - _wide(right)), ground), *right]
+
+
+def _wide(row: Sequence[Cell]) -> int:
+    return sum(width_of(words) for words, _ in row)
+
+
+def foot(top: TopApp, keys: Sequence[tuple[str, str]], width: int) -> Row:
+    """Return what has just happened, else the keys, as many as there is room for."""
+    painter = top.painter
+    if top.notice:
+        words, kind = top.notice
+        said = painter.cell(f" {words}", width)
+        return [(said, f"{kind} bar")]
+    row: Row = []
+    used = 0
+    for key, does in keys:
+        long = len(key) + len(does) + 3
+        if used + long > width:
+            continue
+        row += [(f" {key}", "bar bold"), (f" {does} ", "bar faint")]
+        used += long
+    row.append((" " * max(0, width - used), "bar"))
+    return row
+
+
+def clock() -> float:
+    """Return the time of day; tests put their own in its place."""
+    return time.time()

@@ -1,0 +1,89 @@
+"""A whole screen of rows: what every screen of ``top`` has in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.screen import Screen
+
+from gpuwatchd.tui.lines import Lines
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.app import ComposeResult
+
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.tui.app import TopApp
+    from gpuwatchd.tui.paint import Painter, Row
+
+
+class Page(Screen[None]):
+    """One screen: a head row, the body, and a row of keys.
+
+    A subclass gives its ``name_shown``, its ``keys``, :meth:`body`, and ``key_X`` methods or
+    ``BINDINGS`` as textual has them; it calls :meth:`draw` after everything that changes it.
+    """
+
+    name_shown: ClassVar[str] = ""
+    """In the head row."""
+    keys: ClassVar[tuple[tuple[str, str], ...]] = (("Esc", "back"), ("?", "help"), ("q", "quit"))
+    """(key, what it does), the most needed first: as many as there is room for are shown."""
+
+    @property
+    def top(self) -> TopApp:
+        """The program."""
+        from gpuwatchd.tui.app import TopApp  # noqa: PLC0415 - it knows the pages
+
+        return cast("TopApp", self.app) if not isinstance(self.app, TopApp) else self.app
+
+    @property
+    def painter(self) -> Painter:
+        """What the terminal can show."""
+        return self.top.painter
+
+    def compose(self) -> ComposeResult:
+        """Build the one widget."""
+        yield Lines(self.top.painter)
+
+    def on_mount(self) -> None:
+        """Show what is known."""
+        self.call_after_refresh(self.draw)
+
+    def on_resize(self, event: events.Resize) -> None:  # noqa: ARG002
+        """Lay everything out anew."""
+        self.call_after_refresh(self.draw)
+
+    def on_screen_resume(self) -> None:
+        """Show what came in while another screen lay above."""
+        self.draw()
+
+    def show(self, view: View) -> None:  # noqa: ARG002 - the program keeps it
+        """Take a new view."""
+        self.draw()
+
+    def draw(self) -> None:
+        """Paint what has changed."""
+        width, height = self.size
+        if not self.is_mounted or not self.is_current or width < 1 or height < 1:
+            return
+        body = self.body(width, max(0, height - 2))[: max(0, height - 2)]
+        blank: Row = []
+        body += [blank] * (height - 2 - len(body))
+        rows = [self.head(width), *body, self.foot(width)]
+        self.query_one(Lines).put(rows[:height])
+
+    def body(self, width: int, height: int) -> list[Row]:
+        """Return at most ``height`` rows."""
+        raise NotImplementedError
+
+    def head(self, width: int) -> Row:
+        """Return the first row."""
+        from gpuwatchd.tui import frame  # noqa: PLC0415
+
+        return frame.head(self.top, self.name_shown, width)
+
+    def foot(self, width: int) -> Row:
+        """Return the last row: a notice, or the keys."""
+        from gpuwatchd.tui import frame  # noqa: PLC0415
+
+        return frame.foot(self.top, self.keys, width)
