@@ -96,7 +96,7 @@ def _show(out: Out, flags: Globals, bill: Bill, by: str) -> None:
     if not bill.entries:
         out.line(("nothing of the kind was seen in this period", "green"))
     elif by == "incident":
-        _incidents(out, bill)
+        incidents(out, bill)
     else:
         _groups(out, bill, by)
     if not flags.quiet:
@@ -163,7 +163,8 @@ def _cell(out: Out, bill: Bill, usd: float | None, hours: float | None) -> str:
     return "?" if hours is None else f"{cost.in_hours(hours)} h"
 
 
-def _incidents(out: Out, bill: Bill) -> None:
+def incidents(out: Out, bill: Bill) -> None:
+    """Write every incident of a bill: what it cost, since when, and what it may cost yet."""
     for name, entries in cost.grouped(bill.entries, lambda one: f"{one.what}\0{one.key}"):
         what, one = name.partition("\0")[0], entries[0]
         found = cost.summed(entries)
