@@ -1,0 +1,236 @@
+"""Draws a picture as SVG of our own: what is seen where no script runs, and on paper."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd import units
+from gpuwatchd.design import (
+    BAND_OPACITY,
+    FIT_DASH,
+    FLAGS,
+    FLOOR_DASH,
+    LEGEND,
+    LOOKS,
+    PARTS,
+    SEVERITY_KINDS,
+)
+from gpuwatchd.pictures.elements import element
+from gpuwatchd.pictures.frame import frame, instants, level, levels
+from gpuwatchd.pictures.spoken import sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.pictures.chart import Curve, Mark, Picture
+    from gpuwatchd.pictures.elements import Attribute, Markup
+    from gpuwatchd.pictures.frame import Frame
+
+WIDTH: Final = 860
+HEIGHT: Final = 300
+_LEFT, _TOP = 74, 26
+_WIDE, _HIGH = WIDTH - _LEFT - 14, HEIGHT - _TOP - 44
+_APART = 18.0
+"""Marks closer than this become one with their number."""
+_CHAR = 6.6
+"""Width of a letter, about."""
+
+
+def draw(picture: Picture) -> Markup:
+    """Return the picture as an ``svg`` element with its sentence as alternative text."""
+    drawing = _Drawing(picture)
+    inner: dict[str, Attribute] = {
+        "x": _LEFT, "y": _TOP, "width": _WIDE, "height": _HIGH, "viewBox": f"0 0 {_WIDE} {_HIGH}",
+    }  # fmt: skip
+    parts = [drawing.gaps(), drawing.cone(), drawing.curve(), drawing.lines()]
+    head: dict[str, Attribute] = {
+        "viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT, "role": "img",
+        "aria-label": sentence(picture), "class": "drawn",
+    }  # fmt: skip
+    return element(
+        "svg", head, list(drawing.scales()), element("svg", inner, *map(list, parts)),
+        list(drawing.marks()), list(drawing.words()),
+    )  # fmt: skip
+
+
+def _colour(name: str) -> str:
+    looks: dict[str, str] = {kind: look.light for kind, look in LOOKS.items()}
+    return PARTS[name].light if name in PARTS else looks[name]
+
+
+def _line(part: str, points: str, width: float = 2, dash: Sequence[int] = ()) -> Markup:
+    return element(
+        "path",
+        {"class": f"s-{part}", "d": points, "fill": "none", "stroke": _colour(part),
+         "stroke-width": width, "stroke-dasharray": " ".join(map(str, dash)) or None},
+    )  # fmt: skip
+
+
+def _text(said: str, x: float, y: float, part: str = "faint", anchor: str = "start") -> Markup:
+    return element(
+        "text",
+        {"class": f"f-{part}", "x": round(x, 1), "y": round(y, 1), "fill": _colour(part),
+         "text-anchor": anchor, "font-size": 12, "font-family": "system-ui, sans-serif"},
+        said,
+    )  # fmt: skip
+
+
+class _Drawing:
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self._shown: Frame = frame(picture)
+
+    def _x(self, at_s: float) -> float:
+        share = (at_s - self._shown.begin_s) / (self._shown.end_s - self._shown.begin_s)
+        return round(min(max(share, -9.0), 9.0) * _WIDE, 1)
+
+    def _y(self, value_bytes: float) -> float:
+        return round(_HIGH - value_bytes / self._shown.top_bytes * _HIGH, 1)
+
+    def scales(self) -> Iterator[Markup]:
+        """Draw grid lines with their levels, and times below."""
+        for value in levels(self._shown.top_bytes):
+            y = _TOP + self._y(value)
+            yield _line("grid", f"M{_LEFT} {y}h{_WIDE}", 1)
+            yield _text(level(value), _LEFT - 8, y + 4, anchor="end")
+        before = ""
+        for at_s in instants(self._shown.begin_s, self._shown.end_s):
+            x = _LEFT + self._x(at_s)
+            day, _, clock = units.clock(at_s).partition(" ")
+            yield _line("grid", f"M{x} {_TOP + _HIGH}v5", 1)
+            yield _text(clock, x, HEIGHT - 25, anchor="middle")
+            if day != before:
+                yield _text(day, x, HEIGHT - 9, anchor="middle")
+            before = day
+
+    def gaps(self) -> Iterator[Markup]:
+        """Draw time of which nothing is known."""
+        for gap in self._picture.gaps:
+            left, right = self._x(gap.begin_s), self._x(gap.end_s)
+            box: dict[str, Attribute] = {
+                "class": "f-gap", "fill": _colour("gap"), "fill-opacity": 0.55,
+                "x": left, "y": 0, "width": round(max(right - left, 1.0), 1), "height": _HIGH,
+            }  # fmt: skip
+            yield element("rect", box, element("title", None, gap.why or LEGEND["gap"]))
+
+    def cone(self) -> Iterator[Markup]:
+        """Draw where memory will be, between the fastest and the slowest growth."""
+        told = self._picture.forecast
+        if told is None or told.limit_bytes is None or told.low_s is None:
+            return
+        top, start = self._y(told.limit_bytes), self._y(told.level_bytes)
+        early = self._x(told.judged_at_s + told.low_s)
+        points = f"M{self._x(told.judged_at_s)} {start}L{early} {top}"
+        if told.high_s is None:  # it may level off before it gets there
+            points += f"H{9 * _WIDE}V{start}Z"
+        else:
+            points += f"L{self._x(told.judged_at_s + told.high_s)} {top}Z"
+        yield element(
+            "path",
+            {"class": "f-band", "fill": _colour("band"), "fill-opacity": BAND_OPACITY, "d": points},
+        )
+
+    def curve(self) -> Iterator[Markup]:
+        """Draw the memory used, with its lowest and highest."""
+        curve = self._picture.curve
+        for run in _runs(curve):
+            at = [self._x(curve.at_s[n]) for n in run]
+            used = [self._y(curve.used_bytes[n] or 0.0) for n in run]
+            low = [self._y(curve.low_bytes[n] or 0.0) for n in run]
+            high = [self._y(curve.high_bytes[n] or 0.0) for n in run]
+            if low != high and len(run) > 1:
+                points = _points(at, high) + "L" + _points(at[::-1], low[::-1])[1:] + "Z"
+                yield element("path", {"class": "f-range", "fill": _colour("range"), "d": points})
+            if len(run) == 1:
+                dot: dict[str, Attribute] = {"cx": at[0], "cy": used[0], "r": 3.5}
+                yield element("circle", {"class": "f-curve", "fill": _colour("curve"), **dot})
+            else:
+                yield _line("curve", _points(at, used))
+
+    def lines(self) -> Iterator[Markup]:
+        """Draw floor, fit, limit and now."""
+        picture, told = self._picture, self._picture.forecast
+        if picture.floor is not None:
+            floor = picture.floor
+            for run in _runs(floor):
+                levels_at = [self._y(floor.used_bytes[n] or 0.0) for n in run]
+                points = _points([self._x(floor.at_s[n]) for n in run], levels_at)
+                yield _line("floor", points, 1.75, FLOOR_DASH)
+        if told is not None:
+            onset_s = told.judged_at_s if told.onset_at_s is None else told.onset_at_s
+            before = told.level_bytes - told.rate_bytes_per_s * (told.judged_at_s - onset_s)
+            places = [(onset_s, before), (told.judged_at_s, told.level_bytes)]
+            if told.mid_s is not None and told.limit_bytes is not None:
+                places.append((told.judged_at_s + told.mid_s, told.limit_bytes))
+            points = _points([self._x(at) for at, _ in places], [self._y(v) for _, v in places])
+            yield _line("fit", points, 1.5, FIT_DASH)
+        if picture.limit_bytes is not None:
+            yield _line("limit", f"M0 {self._y(picture.limit_bytes)}h{_WIDE}", 1.75)
+        yield _line("now", f"M{self._x(picture.now_s)} 0v{_HIGH}", 1, (1, 3))
+
+    def marks(self) -> Iterator[Markup]:
+        """Mark what happened, above the chart; what is close together is one, with its number."""
+        rows: list[list[Mark]] = []
+        last = -_APART
+        for mark in self._picture.marks:
+            x = self._x(mark.at_s)
+            if not 0 <= x <= _WIDE:
+                continue
+            if x - last < _APART:
+                rows[-1].append(mark)
+            else:
+                rows.append([mark])
+            last = x
+        for row in rows:
+            x = _LEFT + sum(self._x(mark.at_s) for mark in row) / len(row)
+            colour = _flag(row[0])
+            yield _line(colour, f"M{round(x, 1)} {_TOP}v{_HIGH}", 1, (2, 2))
+            said = FLAGS[row[0].kind].mark + (str(len(row)) if len(row) > 1 else "")
+            yield _text(said, x, _TOP - 7, colour, "middle")
+
+    def words(self) -> Iterator[Markup]:
+        """Write beside the lines what they are."""
+        picture, told = self._picture, self._picture.forecast
+        if picture.empty:
+            yield _text(f"{LEGEND['gap']}", _LEFT + _WIDE / 2, _TOP + _HIGH / 2, anchor="middle")
+        taken = 0.0
+        if picture.limit_bytes is not None:
+            y = self._y(picture.limit_bytes)
+            said = f"{LEGEND['limit']} {units.size(picture.limit_bytes)}" + (" ↑" if y < 0 else "")
+            yield _text(said, _LEFT + 6, _TOP + (max(y, 0) + 15 if y < 18 else y - 6), "limit")
+            taken = 12 + _CHAR * len(said)
+        if told is not None and told.mid_s is not None and told.limit_bytes is not None:
+            full_s = told.judged_at_s + told.mid_s
+            end, y = self._x(full_s), self._y(told.limit_bytes)
+            beyond = " →" if end > _WIDE else ""
+            said = f"full {units.moment(full_s, now_s=picture.now_s)}{beyond}"
+            wide = _CHAR * len(said)
+            left = min(max(end - wide / 2, taken + 8), _WIDE - wide)
+            if end > 0 and left >= taken and y >= 0:
+                yield _text(said, _LEFT + left, _TOP + (y + 17 if y < 18 else y - 7), "ink")
+        now = self._x(picture.now_s)
+        if 0 < now < _WIDE - 30:
+            yield _text(LEGEND["now"], _LEFT + now + 4, _TOP + _HIGH - 6)
+
+
+def _flag(mark: Mark) -> str:
+    if mark.kind == "alert" and mark.severity is not None:
+        return SEVERITY_KINDS[mark.severity]
+    return FLAGS[mark.kind].colour
+
+
+def _points(at: Sequence[float], levels_at: Sequence[float]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in zip(at, levels_at, strict=True))
+
+
+def _runs(curve: Curve) -> Iterator[list[int]]:
+    """Return the places of the points between gaps."""
+    run: list[int] = []
+    for n, value in enumerate(curve.used_bytes):
+        if value is not None:
+            run.append(n)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
