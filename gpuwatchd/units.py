@@ -304,6 +304,31 @@ def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
     return f"{day}{when:%H:%M}" + (f" {_zone(when)}" if zone else "")
 
 
+def tick(at_s: float, *, step_s: float) -> str:
+    """Return the label of an instant on an axis of local time; days where midnights are.
+
+    Parameters
+    ----------
+    at_s
+        The instant, epoch seconds.
+    step_s
+        Seconds from one label to the next: seconds are shown only where they differ.
+    """
+    try:
+        when = datetime.fromtimestamp(at_s).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return "?"
+    if step_s < 60 and when.second:
+        return f"{when:%H:%M:%S}"
+    if when.hour or when.minute or when.second:
+        return f"{when:%H:%M}"
+    if step_s < 7 * 86400:
+        return f"{_WEEKDAYS[when.weekday()]} {when.day}"
+    if step_s < 28 * 86400:
+        return f"{when:%m-%d}"
+    return when.date().isoformat()
+
+
 def zone(at_s: float) -> str:
     """Return what the local time zone is called at an instant: "CET", or "UTC+03:30"."""
     try:
