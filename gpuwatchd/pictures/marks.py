@@ -1,0 +1,54 @@
+"""Marks of what happened: which stand together, and how they look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.design import FLAGS, SEVERITY_KINDS
+
+if TYPE_CHECKING:
+    from gpuwatchd.pictures.chart import Mark, Picture
+    from gpuwatchd.pictures.scales import Frame
+
+
+class Group(NamedTuple):
+    """Marks that stand at one place."""
+
+    number: int
+    column: int
+    marks: tuple[Mark, ...]
+
+
+def sign(marks: tuple[Mark, ...], *, ascii_only: bool) -> tuple[str, str]:
+    """Return the character and the part of the one that matters most."""
+    order = ("critical", "warning", "info")
+    mark = min(
+        marks,
+        key=lambda one: (
+            one.kind != "alert",
+            order.index(one.severity) if one.severity in order else len(order),
+            one.kind != "event",
+        ),
+    )
+    flag = FLAGS[mark.kind]
+    part = flag.colour
+    if mark.kind == "alert" and mark.severity is not None:
+        part = SEVERITY_KINDS.get(mark.severity, flag.colour)
+    return (flag.ascii_mark if ascii_only else flag.mark), part
+
+
+def groups(picture: Picture, width: int, shown: Frame, *, numbered: bool = True) -> list[Group]:
+    """Return the marks that are seen, those together for which there is one place."""
+    per_s = width / (shown.end_s - shown.begin_s)
+    found: list[Group] = []
+    for mark in picture.marks:
+        if not shown.begin_s <= mark.at_s <= shown.end_s:
+            continue
+        column = min(width - 1, int((mark.at_s - shown.begin_s) * per_s))
+        before = found[-1] if found else None
+        taken = 1 + len(str(before.number)) if before is not None and numbered else 1
+        if before is not None and column < before.column + taken:
+            found[-1] = before._replace(marks=(*before.marks, mark))
+        else:
+            found.append(Group(len(found) + 1, column, (mark,)))
+    return found
