@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.tui.paint import Row
 
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _MIN_SPAN = 0.02
 """Noise must not look like a mountain: a sparkline spans at least this share of the device."""
 
@@ -25,29 +24,45 @@ class PlainScrollBar(ScrollBarRender):
     HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
 
 
-def bar(share: float | None, cells: int, parts: str, *, ascii_only: bool) -> Row:
-    """Return a bar of the used share, exact to an eighth of a cell; dots where it is unknown.
+def figured(
+    share: float | None, cells: int, said: str, parts: str, *, ascii_only: bool, flat: bool
+) -> Row:
+    """Return a bar of the used share with the figures written on it.
+
+    Parameters
+    ----------
+    said
+        The figures; where they are too long, what fits of them.
+    parts
+        Colour of the full part.
+    ascii_only
+        ``[####12/16--]``.
+    flat
+        The terminal has few colours: the full part is reversed, brackets show where it ends.
 
     Examples
     --------
-    >>> bar(0.5, 6, "calm", ascii_only=True)
-    [('[', 'faint'), ('##', 'calm'), ('--', 'grid'), (']', 'faint')]
-    >>> bar(0.3, 4, "calm", ascii_only=False)
-    [('█▎', 'calm bar'), ('  ', 'calm bar')]
+    >>> figured(0.5, 12, "12/16", "calm", ascii_only=True, flat=True)
+    [('[', 'faint'), ('12/16', ''), ('-----]', 'faint')]
+    >>> figured(0.9, 12, "12/16", "calm", ascii_only=True, flat=True)
+    [('[', 'faint'), ('12/16', ''), ('####-]', 'faint')]
     """
-    if cells < 3:
+    inner = cells - 2 if flat else cells
+    if inner < 1:
         return []
+    said = said[:inner]
+    full = 0 if share is None else min(inner, max(0, round(share * inner)))
     if ascii_only:
-        inner = cells - 2
-        full = 0 if share is None else min(inner, max(0, round(share * inner)))
-        rest = ("-" if share is not None else "?") * (inner - full)
-        return [("[", "faint"), ("#" * full, parts), (rest, "grid"), ("]", "faint")]
-    if share is None:
-        return [("?" + " " * (cells - 1), "faint bar")]
-    eighths = min(cells * 8, max(0, round(share * cells * 8)))
-    full, part = divmod(eighths, 8)
-    told = "█" * full + (_EIGHTHS[part] if part else "")
-    return [(told, f"{parts} bar"), (" " * (cells - len(told)), f"{parts} bar")]
+        # Figures first: behind them signs that show how full it is.
+        rest = "".join("#" if at < full else "-" for at in range(len(said), inner))
+        ends = ("[", "]") if flat else ("", "")
+        return [(ends[0], "faint"), (said, ""), (rest + ends[1], "faint")]
+    text = said.ljust(inner)
+    if flat:
+        return [
+            ("[", "faint"), (text[:full], f"{parts} reverse"), (text[full:], ""), ("]", "faint")
+        ]  # fmt: skip
+    return [(text[:full], f"{parts} filled"), (text[full:], "empty")]
 
 
 def spark(

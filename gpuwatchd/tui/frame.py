@@ -63,16 +63,33 @@ def foot(top: TopApp, keys: Sequence[tuple[str, str]], width: int) -> Row:
         words, kind = top.notice
         said = painter.cell(f" {words}", width)
         return [(said, f"{kind} bar")]
+    shown = spans(keys, width)
     row: Row = []
     used = 0
     for key, does in keys:
-        long = len(key) + len(does) + 3
-        if used + long > width:
-            continue
-        row += [(f" {key}", "bar bold"), (f" {does} ", "bar faint")]
-        used += long
+        if key in shown:
+            row += [(f" {key}", "bar bold"), (f" {does} ", "bar faint")]
+            used = shown[key][1]
     row.append((" " * max(0, width - used), "bar"))
     return row
+
+
+def spans(keys: Sequence[tuple[str, str]], width: int) -> dict[str, tuple[int, int]]:
+    """Return the keys that there is room for, with their first column and the one behind them.
+
+    Examples
+    --------
+    >>> spans([("q", "quit"), ("?", "help")], 9)
+    {'q': (0, 8)}
+    """
+    found: dict[str, tuple[int, int]] = {}
+    used = 0
+    for key, does in keys:
+        long = len(key) + len(does) + 3
+        if used + long <= width:
+            found[key] = (used, used + long)
+            used += long
+    return found
 
 
 def clock() -> float:

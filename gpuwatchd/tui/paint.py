@@ -4,13 +4,14 @@ A cell is a text and its parts: words with a space between them. One says what i
 its colour (a :data:`~gpuwatchd.design.Kind`, a key of :data:`~gpuwatchd.design.PARTS`, or a style
 of ``gpuwatchctl``); the others how it is written: ``badge`` (black on the colour of the kind),
 ``bold``, ``underline``, ``reverse``, ``head`` (of a panel), ``bar`` (the first and last row),
-``chosen`` (the row under the cursor), ``cursor`` (a place in a chart).
+``chosen`` (the row under the cursor), ``cursor`` (a place in a chart), ``filled`` and ``empty``
+(parts of a bar with text on it).
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -131,9 +132,11 @@ class Painter:
         if known is None:
             words = parts.split()
             known = _many(words) if self.rich else _few(words, colour=self.depth == "16")
-            for word in ("bold", "underline", "reverse"):
-                if word in words:
-                    known += Style(**{word: True})
+            known += Style(
+                bold="bold" in words or None,
+                underline="underline" in words or None,
+                reverse="reverse" in words or None,
+            )
             self._styles[parts] = known
         return known
 
@@ -194,10 +197,14 @@ def line(row: Iterable[Cell]) -> Text:
     return text
 
 
+def _kind(words: Sequence[str]) -> design.Kind | None:
+    return next((kind for kind in design.LOOKS if kind in words), None)
+
+
 def _many(words: Sequence[str]) -> Style:
     paints, looks = design.PARTS, design.LOOKS
     words = [_MEANT.get(word, word) for word in words]
-    kind = next((cast("design.Kind", word) for word in words if word in looks), None)
+    kind = _kind(words)
     part = next((word for word in words if word in paints), None)
     behind = None
     if "bar" in words or "head" in words:
@@ -206,8 +213,13 @@ def _many(words: Sequence[str]) -> Style:
         behind = _CHOSEN
     if "cursor" in words:
         behind = _CURSOR
+    if "empty" in words:
+        behind = paints["grid"].dark
     if kind is not None and "badge" in words:
         return Style(color=design.BADGE_INK, bgcolor=looks[kind].fill, bold=True)
+    if "filled" in words:
+        fill = looks[kind].fill if kind is not None else paints["curve"].dark
+        return Style(color=design.BADGE_INK, bgcolor=fill)
     colour = None if part is None else paints[part].dark
     if kind is not None:
         colour = looks[kind].dark
@@ -219,7 +231,7 @@ def _many(words: Sequence[str]) -> Style:
 
 def _few(words: Sequence[str], *, colour: bool) -> Style:
     looks = design.LOOKS
-    kind = next((cast("design.Kind", word) for word in words if word in looks), None)
+    kind = _kind(words)
     turned = not {"chosen", "bar", "cursor"}.isdisjoint(words)
     found = Style(reverse=turned or None)
     if kind is not None:

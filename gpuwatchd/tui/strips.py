@@ -1,0 +1,106 @@
+"""Above and below the processes: how the daemon is, what is open, what is held without work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import units
+from gpuwatchd.ctl import panel, whose
+from gpuwatchd.ctl.output import width_of
+from gpuwatchd.tui.sheet import Sheet
+
+if TYPE_CHECKING:
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.ctl.output import Part
+    from gpuwatchd.model import Alert
+    from gpuwatchd.tui.paint import Cell, Painter, Row
+
+_OPEN = {"firing", "watch"}
+_RANK = {"critical": 0, "warning": 1, "info": 2}
+
+
+def health(painter: Painter, view: View, width: int, most: int) -> list[Row]:
+    """Return how the daemon is: a row on it, or a row for each thing that is wrong with it."""
+    rows: list[Row] = []
+    for code, sentence in view.warnings:
+        age = ""
+        if code in {"daemon-dead", "daemon-late"}:
+            at = units.clock(view.taken_at_s, now_s=view.taken_at_s + view.stale_s)
+            age = f" {units.duration(view.stale_s)} ago ({at})"
+        quiet = code == whose.NOTE[0]
+        said = f"{'' if quiet else '! '}{sentence}{age}"
+        loud = "critical" if code.startswith("daemon") else "leak"
+        rows.append([(painter.fit(f" {said}", width), "faint" if quiet else loud)])
+    if not rows:
+        rows.append([(painter.fit(f" {_summary(view)}", width), "faint")])
+    return rows[:most]
+
+
+def _summary(view: View) -> str:
+    daemon = view.daemon
+    who = f"gpuwatchd {daemon.version or ''}".strip()
+    if daemon.pid is not None:
+        who += f"[{daemon.pid}]"
+    up = ""
+    if daemon.started_at_s is not None and view.taken_at_s >= daemon.started_at_s:
+        up = f", up {units.duration(view.taken_at_s - daemon.started_at_s)}"
+    count = sum(len(item.processes or ()) for item in view.devices)
+    gpus = len(view.devices)
+    many = f"{gpus} GPU{'s' if gpus != 1 else ''}, {count} process{'es' if count != 1 else ''}"
+    return f"{who}{up}; {many}; last sample {units.duration(view.stale_s)} ago"
+
+
+def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) -> list[Row]:
+    """Return what is open and what somebody should know, worst first, at most ``most`` rows."""
+    if most < 1:
+        return []
+    lines: list[Row] = [_line(painter, panel.alert_line(one, view), width) for one in worst(view)]
+    lines += _others(painter, flags, view, width)
+    if not lines:
+        return [[(painter.cell(" no open alerts", width), "head faint")]]
+    if most == 1:
+        return [*lines[:1]]
+    return [_head(painter, view, width, len(lines) - most + 1), *lines[: most - 1]]
+
+
+def worst(view: View) -> list[Alert]:
+    """Return the open alerts, the worst first, then the oldest."""
+    found = [alert for alert in view.alerts if alert.state in _OPEN]
+    return sorted(found, key=lambda a: (a.state != "firing", _RANK[a.severity], a.opened_at_s))
+
+
+def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
+    count = sum(alert.state in _OPEN for alert in view.alerts)
+    said = f" {count} open alert{'s' if count != 1 else ''}"
+    if view.silences:
+        said += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
+    more = f" ({hidden} more below: a)" if hidden > 0 else ""
+    return [(painter.cell(said + more, width), "head faint")]
+
+
+def _others(painter: Painter, flags: Globals, view: View, width: int) -> list[Row]:
+    sheet = Sheet(flags, 10_000)
+    if view.untold or view.lost:
+        from gpuwatchd.ctl import unheard  # noqa: PLC0415 - only where nobody was told
+
+        unheard.banner(sheet, view)
+    panel.holdings(sheet, view)
+    for problem in view.daemon.problems:
+        sheet.flow([("problem: " + problem, "yellow")])
+    return [_line(painter, [*row], width) for row in sheet.rows()]
+
+
+def _line(painter: Painter, parts: list[Part] | list[Cell], width: int) -> Row:
+    """Return parts in one row, two columns apart, cut where it ends."""
+    row: Row = [(" ", "")]
+    room = width - 1
+    for part in parts:
+        words, style = (part, "") if isinstance(part, str) else part
+        if not words or room < 2:
+            continue
+        shown = painter.fit(words, room)
+        gap = "" if words.startswith(" ") or shown.endswith(" ") else "  "
+        row += [(shown, style), (gap, "")]
+        room -= width_of(shown) + len(gap)
+    return row
