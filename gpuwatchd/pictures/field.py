@@ -65,15 +65,14 @@ class Field:
     def _ranges(self, curve: Curve) -> None:
         half = max(curve.width_s * self._per_s / 2, 0.5)
         begin_s, per_s, wide = self._shown.begin_s, self._per_s, self._canvas.wide
-        for at_s, low, high in zip(curve.at_s, curve.low_bytes, curve.high_bytes, strict=True):
-            if low is None or high is None or low == high:
+        base, per_byte, fill = self._canvas.high - 0.5, self._per_byte, self._canvas.fill
+        seen = ((at_s - begin_s) * per_s for at_s in curve.at_s)
+        for x, low, high in zip(seen, curve.low_bytes, curve.high_bytes, strict=True):
+            if low is None or high is None or low == high or x < -half or x > wide + half:
                 continue
-            x = (at_s - begin_s) * per_s
-            if x + half < 0 or x - half >= wide:
-                continue
-            top, bottom = self._y(high), self._y(low)
-            for column in range(int(x - half), max(int(x + half), int(x - half) + 1)):
-                self._canvas.fill("range", column, top, bottom, CHECKED)
+            first, top, bottom = int(x - half), base - high * per_byte, base - low * per_byte
+            for column in range(first, max(int(x + half), first + 1)):
+                fill("range", column, top, bottom, CHECKED)
 
     def _gaps(self, gaps: tuple[Gap, ...]) -> None:
         canvas = self._canvas
