@@ -93,10 +93,14 @@ def _colours() -> str:
         f".badge-{kind}{{background:{look.fill}}}.ink-{kind}{{color:var(--{kind})}}"
         for kind, look in LOOKS.items()
     )
+    drawn = "".join(
+        f".drawn .s-{name}{{stroke:var(--{name})}}.drawn .f-{name}{{fill:var(--{name})}}"
+        for name in (*PARTS, *LOOKS)
+    )
     return (
         f":root{light}\n"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){dark}}}\n"
         f":root[data-theme=dark]{dark}\n"
         f"@media print{{:root,:root:not([data-theme=light]),:root[data-theme=dark]{light}}}\n"
-        f"{badges}.ink-faint{{color:var(--faint)}}"
+        f"{badges}.ink-faint{{color:var(--faint)}}\n{drawn}"
     )

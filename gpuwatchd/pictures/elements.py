@@ -29,7 +29,7 @@ Node: TypeAlias = "Markup | str | Iterable[Node] | None"
 """Text, an element, nothing, or several."""
 Attribute: TypeAlias = "str | int | float | bool | None"
 
-_NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+_NAME = re.compile(r"[a-z][a-zA-Z0-9-]*", re.ASCII)
 _ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]*", re.ASCII)
 _VOID: Final = frozenset({"br", "col", "hr", "img", "input", "link", "meta", "wbr"})
 _RAW: Final = frozenset({"script", "style"})
@@ -62,7 +62,7 @@ def element(name: str, attributes: dict[str, Attribute] | None = None, *children
     >>> element("p", {"class": "a", "hidden": True}, "1 < 2", element("br"))
     '<p class="a" hidden>1 &lt; 2<br></p>'
     """
-    if not _NAME.fullmatch(name) or name in _RAW:
+    if not _NAME.fullmatch(name) or name.lower() in _RAW:
         raise ValueError(f"{name!r} is no element for a page")
     head = name + "".join(_attribute(key, value) for key, value in (attributes or {}).items())
     if name in _VOID:

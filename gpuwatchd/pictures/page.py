@@ -12,6 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from gpuwatchd.design import LEGEND
 from gpuwatchd.pictures import assets, encoded, spoken, zones
 from gpuwatchd.pictures.elements import Markup, badge, element, join, table
 from gpuwatchd.pictures.vector import draw
@@ -41,12 +42,20 @@ def figure(picture: Picture, place: int) -> Markup:
         "figure", {"class": "picture"},
         element("figcaption", None, element("strong", None, picture.title), badge(picture.kind),
                 element("span", {"class": "faint"}, picture.verdict)),
-        element("div", {"class": "chart", "data-chart": place}, draw(picture)),
+        element("div", {"class": "chart", "data-chart": place}, _legend(picture), draw(picture)),
         element("ul", {"class": "notes"}, notes) if notes else None,
         element("details", None, element("summary", None, "The numbers"),
                 table(spoken.heads(picture), said, caption=f"Memory of {picture.title}",
                       numbers=(1, 2, 3), stack=False)) if said else None,
     )  # fmt: skip
+
+
+def _legend(picture: Picture) -> Markup:
+    keys = [
+        element("li", None, element("span", {"class": f"key key-{part}"}), LEGEND[part])
+        for part in spoken.parts(picture)
+    ]
+    return element("div", {"class": "chart-bar"}, element("ul", {"class": "chart-legend"}, keys))
 
 
 def document(

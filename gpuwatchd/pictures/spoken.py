@@ -88,6 +88,22 @@ def extremes(curve: Curve) -> tuple[float | None, float | None]:
     return (min(low), max(high)) if low and high else (None, None)
 
 
+def parts(picture: Picture) -> list[str]:
+    """Return the keys of :data:`gpuwatchd.design.LEGEND` that a chart shows."""
+    curve, told = picture.curve, picture.forecast
+    band = told is not None and told.low_s is not None and told.limit_bytes is not None
+    shown = {
+        "curve": not picture.empty,
+        "range": curve.low_bytes != curve.high_bytes,
+        "floor": picture.floor is not None and bool(picture.floor.at_s),
+        "fit": told is not None,
+        "band": band,
+        "limit": picture.limit_bytes is not None,
+        "gap": bool(picture.gaps),
+    }
+    return [part for part, there in shown.items() if there]
+
+
 def heads(picture: Picture) -> tuple[str, ...]:
     """Return the titles of the columns of :func:`rows`."""
     found = ("time", LEGEND["curve"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import units
@@ -16,7 +18,7 @@ from gpuwatchd.design import (
     SEVERITY_KINDS,
 )
 from gpuwatchd.pictures.elements import element
-from gpuwatchd.pictures.frame import frame, instants, level, levels
+from gpuwatchd.pictures.scales import frame, instants, levels
 from gpuwatchd.pictures.spoken import sentence
 
 if TYPE_CHECKING:
@@ -24,14 +26,15 @@ if TYPE_CHECKING:
 
     from gpuwatchd.pictures.chart import Curve, Mark, Picture
     from gpuwatchd.pictures.elements import Attribute, Markup
-    from gpuwatchd.pictures.frame import Frame
+    from gpuwatchd.pictures.scales import Frame
 
 WIDTH: Final = 860
 HEIGHT: Final = 300
 _LEFT, _TOP = 74, 26
-_WIDE, _HIGH = WIDTH - _LEFT - 14, HEIGHT - _TOP - 44
+_WIDE, _HIGH = WIDTH - _LEFT - 24, HEIGHT - _TOP - 44
 _APART = 18.0
 """Marks closer than this become one with their number."""
+_DAY_S = 86400.0
 _CHAR = 6.6
 """Width of a letter, about."""
 
@@ -56,6 +59,32 @@ def draw(picture: Picture) -> Markup:
 def _colour(name: str) -> str:
     looks: dict[str, str] = {kind: look.light for kind, look in LOOKS.items()}
     return PARTS[name].light if name in PARTS else looks[name]
+
+
+def _day(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s).astimezone():%a %-d %b}"
+
+
+def _clock(at_s: float, step_s: float) -> str:
+    return units.clock(at_s, seconds=step_s < 60).partition(" ")[2]
+
+
+def _level(value_bytes: float) -> str:
+    """Return the label of a grid line: a round size without decimals."""
+    number, _, unit = units.size(value_bytes).partition(" ")
+    return f"{float(number):g} {unit}" if value_bytes else "0"
+
+
+def _fade(name: str, left: float) -> Markup:
+    place: dict[str, Attribute] = {
+        "id": name, "gradientUnits": "userSpaceOnUse", "x1": left, "x2": _WIDE, "y1": 0, "y2": 0,
+    }  # fmt: skip
+    colour: dict[str, Attribute] = {"stop-color": _colour("band")}
+    return element(
+        "linearGradient", place,
+        element("stop", {"offset": 0, **colour}),
+        element("stop", {"offset": 1, "stop-opacity": 0, **colour}),
+    )  # fmt: skip
 
 
 def _line(part: str, points: str, width: float = 2, dash: Sequence[int] = ()) -> Markup:
@@ -92,26 +121,34 @@ class _Drawing:
         for value in levels(self._shown.top_bytes):
             y = _TOP + self._y(value)
             yield _line("grid", f"M{_LEFT} {y}h{_WIDE}", 1)
-            yield _text(level(value), _LEFT - 8, y + 4, anchor="end")
+            yield _text(_level(value), _LEFT - 8, y + 4, anchor="end")
         before = ""
-        for at_s in instants(self._shown.begin_s, self._shown.end_s):
+        found, step_s = instants(self._shown.begin_s, self._shown.end_s)
+        for at_s in found:
             x = _LEFT + self._x(at_s)
-            day, _, clock = units.clock(at_s).partition(" ")
+            rows = [_day(at_s)] if step_s >= _DAY_S else [_clock(at_s, step_s), _day(at_s)]
             yield _line("grid", f"M{x} {_TOP + _HIGH}v5", 1)
-            yield _text(clock, x, HEIGHT - 25, anchor="middle")
-            if day != before:
-                yield _text(day, x, HEIGHT - 9, anchor="middle")
-            before = day
+            yield _text(rows[0], x, HEIGHT - 25, anchor="middle")
+            if rows[-1] != before and len(rows) > 1:
+                yield _text(rows[-1], x, HEIGHT - 9, anchor="middle")
+            before = rows[-1]
+        zone = f"time in {units.zone(self._picture.now_s)}"
+        yield _text(zone, _LEFT + _WIDE, HEIGHT - 9, anchor="end")
 
     def gaps(self) -> Iterator[Markup]:
         """Draw time of which nothing is known."""
         for gap in self._picture.gaps:
-            left, right = self._x(gap.begin_s), self._x(gap.end_s)
+            left, right = max(self._x(gap.begin_s), 0.0), min(self._x(gap.end_s), float(_WIDE))
+            if right < 0 or left > _WIDE:
+                continue
             box: dict[str, Attribute] = {
                 "class": "f-gap", "fill": _colour("gap"), "fill-opacity": 0.55,
                 "x": left, "y": 0, "width": round(max(right - left, 1.0), 1), "height": _HIGH,
             }  # fmt: skip
-            yield element("rect", box, element("title", None, gap.why or LEGEND["gap"]))
+            said = gap.why or LEGEND["gap"]
+            yield element("rect", box, element("title", None, said))
+            if _CHAR * len(said) + 12 < right - left:
+                yield _text(said, (left + right) / 2, _HIGH / 2, anchor="middle")
 
     def cone(self) -> Iterator[Markup]:
         """Draw where memory will be, between the fastest and the slowest growth."""
@@ -121,14 +158,15 @@ class _Drawing:
         top, start = self._y(told.limit_bytes), self._y(told.level_bytes)
         early = self._x(told.judged_at_s + told.low_s)
         points = f"M{self._x(told.judged_at_s)} {start}L{early} {top}"
-        if told.high_s is None:  # it may level off before it gets there
+        fill = _colour("band")
+        if told.high_s is None:  # it may level off before it gets there: an end that fades
             points += f"H{9 * _WIDE}V{start}Z"
+            name = f"fade-{sha256(self._picture.key.encode()).hexdigest()[:12]}"
+            yield _fade(name, self._x(told.judged_at_s))
+            fill = f"url(#{name})"
         else:
             points += f"L{self._x(told.judged_at_s + told.high_s)} {top}Z"
-        yield element(
-            "path",
-            {"class": "f-band", "fill": _colour("band"), "fill-opacity": BAND_OPACITY, "d": points},
-        )
+        yield element("path", {"fill": fill, "fill-opacity": BAND_OPACITY, "d": points})
 
     def curve(self) -> Iterator[Markup]:
         """Draw the memory used, with its lowest and highest."""
@@ -166,7 +204,8 @@ class _Drawing:
             yield _line("fit", points, 1.5, FIT_DASH)
         if picture.limit_bytes is not None:
             yield _line("limit", f"M0 {self._y(picture.limit_bytes)}h{_WIDE}", 1.75)
-        yield _line("now", f"M{self._x(picture.now_s)} 0v{_HIGH}", 1, (1, 3))
+        if 0 < self._x(picture.now_s) < _WIDE - 2:
+            yield _line("now", f"M{self._x(picture.now_s)} 0v{_HIGH}", 1, (1, 3))
 
     def marks(self) -> Iterator[Markup]:
         """Mark what happened, above the chart; what is close together is one, with its number."""
@@ -192,7 +231,12 @@ class _Drawing:
         """Write beside the lines what they are."""
         picture, told = self._picture, self._picture.forecast
         if picture.empty:
-            yield _text(f"{LEGEND['gap']}", _LEFT + _WIDE / 2, _TOP + _HIGH / 2, anchor="middle")
+            yield _text(
+                "Nothing is recorded for this time.",
+                _LEFT + _WIDE / 2,
+                _TOP + _HIGH / 2,
+                anchor="middle",
+            )
         taken = 0.0
         if picture.limit_bytes is not None:
             y = self._y(picture.limit_bytes)

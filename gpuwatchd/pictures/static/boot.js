@@ -7,7 +7,7 @@
   const { pictures, zones } = JSON.parse(store.textContent);
   for (const element of document.querySelectorAll("[data-chart]")) {
     const picture = pictures[Number(element.dataset.chart)];
-    const drawn = element.firstElementChild;
+    const drawn = element.querySelector("svg");
     const sentence = drawn ? drawn.getAttribute("aria-label") : undefined;
     if (picture) gpuwatchdChart(element, picture, { zones, sentence: sentence || undefined });
   }

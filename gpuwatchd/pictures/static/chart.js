@@ -45,7 +45,15 @@ const gpuwatchdChart = (() => {
     ui.tip.setAttribute("aria-hidden", "true");
     ui.tools.append(ui.close, ui.reset);
     ui.bar.append(ui.legend, ui.tools);
+    // What was drawn for those without scripts is sharper on paper than a canvas.
+    const drawn = element.querySelector("svg.drawn");
     element.replaceChildren(ui.bar, ui.host, ui.zone, ui.hint);
+    if (drawn) {
+      const paper = make("div", "chart-paper");
+      paper.append(drawn);
+      element.append(paper);
+      element.classList.add("chart-printable");
+    }
     element.classList.add("chart", "chart-live");
     return ui;
   }
@@ -69,7 +77,7 @@ const gpuwatchdChart = (() => {
       width,
       height,
       legend: { show: false },
-      padding: [24, 14, 0, 4],
+      padding: [24, 24, 0, 4],
       cursor: {
         x: false,
         y: false,
@@ -85,7 +93,7 @@ const gpuwatchdChart = (() => {
         {
           ...axis, grid: { show: false }, ticks,
           splits: (plot, _, low, high) => {
-            const found = chart.clock.ticks(low, high, plot.bbox.width / uPlot.pxRatio / 84);
+            const found = chart.clock.ticks(low, high, (plot.width - 96) / 88);
             step = found.step;
             return found.found;
           },
@@ -94,7 +102,7 @@ const gpuwatchdChart = (() => {
         {
           ...axis, size: 68, grid, ticks: { ...ticks, show: false },
           splits: (plot, _, low, high) => {
-            const found = GpuwatchdWords.levels(low, high, plot.bbox.height / uPlot.pxRatio / 44);
+            const found = GpuwatchdWords.levels(low, high, (plot.height - 70) / 44);
             chart.levelStep = found.step;
             return found.found;
           },
@@ -272,22 +280,25 @@ const gpuwatchdChart = (() => {
       const { at, used } = this.facts;
       const places = at.filter((_, n) => used[n] !== null);
       if (!places.length) return;
-      const [low, high] = this.shown();
+      const high = this.shown()[1];
       let place = GpuwatchdFacts.nearest(this.facts, this.at === null ? Math.min(high, this.facts.now) : this.at);
       place = this.at === null ? places.indexOf(at[place]) : places.indexOf(at[place]) + by;
-      const found = places[Math.max(0, Math.min(places.length - 1, place))];
-      if (this.window && (found < low || found > high)) {
-        const half = (high - low) / 2;
-        this.zoom(found - half, found + half);
-      }
-      this.point(found);
+      this.reveal(places[Math.max(0, Math.min(places.length - 1, place))]);
+    }
+
+    /* Points at an instant, and moves there when it is not shown. */
+    reveal(at) {
+      const [low, high] = this.shown();
+      const half = (high - low) / 2;
+      if (this.window && (at < low || at > high)) this.zoom(at - half, at + half);
+      this.point(at);
     }
 
     mark(by) {
       const marks = by > 0 ? this.facts.marks : [...this.facts.marks].reverse();
       const from = this.at === null ? -by * Infinity : this.at;
       const next = marks.find((mark) => (mark.at - from) * by > 0.5);
-      if (next) this.point(next.at);
+      if (next) this.reveal(next.at);
     }
 
     update(picture) {

@@ -62,7 +62,7 @@ const GpuwatchdFacts = (() => {
       floor: line(picture.floor),
       limit: known(picture.limit_bytes),
       forecast: forecast(picture.forecast),
-      marks: (picture.marks || []).map(mark),
+      marks: (picture.marks || []).map(mark).sort((one, other) => one.at - other.at),
       gaps: (picture.gaps || []).map((gap) => ({
         begin: seconds(gap.begin_at), end: seconds(gap.end_at), why: gap.why,
       })),

@@ -3,7 +3,8 @@
 
 const GpuwatchdPaint = (() => {
   const FLAG = 9;
-  const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+  const FAMILY = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+  const FONT = `12px ${FAMILY}`;
 
   function colours(element) {
     const style = getComputedStyle(element);
@@ -77,7 +78,7 @@ const GpuwatchdPaint = (() => {
       const far = Math.max(box.right, early);
       const fade = ctx.createLinearGradient(from[0], 0, far, 0);
       fade.addColorStop(0, chart.colour("band"));
-      fade.addColorStop(1, "transparent");
+      fade.addColorStop(1, `${chart.colour("band")}00`);
       ctx.fillStyle = fade;
       ctx.lineTo(far, top);
       ctx.lineTo(far, from[1]);
@@ -203,10 +204,11 @@ const GpuwatchdPaint = (() => {
     if (forecast && forecast.mid !== null && forecast.limit !== null) {
       const end = x(forecast.judged + forecast.mid);
       const at = y(forecast.limit);
-      const when = `full ${chart.clock.moment(forecast.judged + forecast.mid)}`;
+      const full = chart.clock.near(forecast.judged + forecast.mid, facts.now);
+      const when = `full ${full}${end > box.right ? " →" : ""}`;
       const width = ctx.measureText(when).width;
       const left = Math.min(Math.max(end - width / 2, taken + 8), box.right - width - 4);
-      if (end > box.left && end < box.right && at >= box.top && left > taken) {
+      if (end > box.left && at >= box.top && left > taken) {
         write(ctx, when, left, at - box.top < 18 ? at + 17 : at - 7, colour("ink"), ground);
       }
     }
@@ -253,7 +255,7 @@ const GpuwatchdPaint = (() => {
       stroke(ctx, chart.colour(worst.colour), 1, [2, 2]);
       ctx.globalAlpha = 1;
       const label = cluster.marks.length > 1 ? `${worst.glyph}${cluster.marks.length}` : worst.glyph;
-      ctx.font = `bold ${FONT}`;
+      ctx.font = `bold 14px ${FAMILY}`;
       write(ctx, label, at, box.top - 7, chart.colour(worst.colour), chart.colour("paper"), "center");
     }
   }

@@ -35,7 +35,7 @@ const GpuwatchdTip = (() => {
   function lines(chart, at) {
     const near = GpuwatchdFacts.gapAt(chart.facts, at) ? -1 : place(chart, at);
     const when = near < 0 ? at : chart.facts.at[near];
-    const seconds = chart.facts.width < 60 && chart.shown()[1] - chart.shown()[0] < 2 * 86400;
+    const seconds = near >= 0 && chart.facts.width < 60 && chart.shown()[1] - chart.shown()[0] < 2 * 86400;
     const found = [{ text: chart.clock.moment(when, seconds), strong: true }, ...level(chart, at, near)];
     const width = chart.plot ? chart.plot.over.clientWidth : 400;
     const reach = GpuwatchdHands.NEAR * ((chart.shown()[1] - chart.shown()[0]) / Math.max(width, 1));

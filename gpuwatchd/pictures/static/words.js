@@ -10,6 +10,8 @@ const GpuwatchdWords = (() => {
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200,
     DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 182 * DAY, 364 * DAY,
   ];
+  const HALVES = [1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+  const ROUND = [1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 64, 80, 100, 128, 160, 200, 256, 512];
   const WEEKDAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -50,7 +52,7 @@ const GpuwatchdWords = (() => {
     const wanted = (high - low) / Math.max(most, 1);
     let step = MIB / 4;
     for (const unit of [MIB, GIB, TIB]) {
-      for (const factor of [1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 64, 100, 128, 200, 256, 512]) {
+      for (const factor of unit === MIB ? HALVES : ROUND) {
         step = factor * unit;
         if (step >= wanted) return steps(low, high, step);
       }
@@ -98,11 +100,13 @@ const GpuwatchdWords = (() => {
       const wanted = (high - low) / Math.max(most, 1);
       const step = STEPS.find((each) => each >= wanted) || STEPS[STEPS.length - 1] * Math.ceil(wanted / STEPS[STEPS.length - 1]);
       const found = [];
-      const first = Math.ceil((low + offset(low)) / step);
+      // The first day of all was a Thursday; weeks begin on Mondays.
+      const shift = step % (7 * DAY) === 0 ? 4 * DAY : 0;
+      const first = Math.ceil((low + offset(low) - shift) / step);
       for (let n = first; found.length < 60; n += 1) {
         // Midnight stays midnight when the clocks change within the span.
-        const guess = n * step - offset(low);
-        const at = n * step - offset(guess);
+        const local = n * step + shift;
+        const at = local - offset(local - offset(low));
         if (at > high) break;
         if (at >= low && at !== found[found.length - 1]) found.push(at);
       }
@@ -120,7 +124,14 @@ const GpuwatchdWords = (() => {
         return fresh ? `${label}\n${day}` : label;
       });
     }
-    return { date, time, zone, ticks, labels, moment: (at, seconds) => `${date(at)} ${time(at, seconds)}` };
+    /* As units.moment: the weekday when it is another day, the date beyond six. */
+    function near(at, now) {
+      const day = (when) => Math.floor(wall(when).getTime() / 86400000);
+      const days = Math.abs(day(at) - day(now));
+      const iso = days > 6 ? `${wall(at).toISOString().slice(0, 10)} ` : "";
+      return days ? `${WEEKDAYS[wall(at).getUTCDay()]} ${iso}${time(at, false)}` : time(at, false);
+    }
+    return { near, date, time, zone, ticks, labels, moment: (at, seconds) => `${date(at)} ${time(at, seconds)}` };
   }
 
   return { size, level, levels, clockOf };
