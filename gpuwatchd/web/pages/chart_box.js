@@ -1,0 +1,108 @@
+/* global gpuwatchdChart */
+// A chart of the page: asks for its picture over the chosen span, and again when it is worth it.
+
+import { h, island, show } from "./dom.js";
+import { Failed, Gone, Refused, ask } from "./server.js";
+
+const SPANS = ["1h", "6h", "24h", "7d", "30d"];
+const USUAL = "1h";
+const HEIGHT = 320;
+const AGAIN_S = 5;
+
+export function spanOf(route) {
+  const wish = route.query.get("span");
+  return SPANS.includes(wish) ? wish : USUAL;
+}
+
+/** The choice of a span, which is part of the address. */
+export function spans(route, title) {
+  const here = route.hash.split("?")[0];
+  const span = spanOf(route);
+  return h("nav", { class: "spans", "aria-label": title }, SPANS.map((one) =>
+    h("a", { key: one, href: `${here}?span=${one}`, "aria-current": one === span ? "true" : null }, one)));
+}
+
+/** A chart; `what` is the query that names its subject. */
+export function chart(what, route, height = HEIGHT) {
+  return island("div", { class: "drawn", key: `chart-${what}` }, mount, { what, span: spanOf(route), height });
+}
+
+/** The chart of one GPU or process, with its heading. */
+export function chartBox(what, route) {
+  return h("section", { class: "chart-box", key: "chart" },
+    h("div", { class: "over" }, h("h2", {}, "Memory"), spans(route, "Span of the chart")),
+    chart(what, route));
+}
+
+function mount(element, given) {
+  const place = document.createElement("div");
+  const below = document.createElement("div");
+  place.className = "chart-place";
+  element.append(place, below);
+  const own = { place, below, given, drawn: null, span: null, timer: 0, asking: null, near: false };
+  const turned = () => (document.hidden ? window.clearTimeout(own.timer) : fetchIt(own));
+  document.addEventListener("visibilitychange", turned);
+  const sight = new IntersectionObserver((found) => {
+    own.near = found[found.length - 1].isIntersecting;
+    if (own.near) fetchIt(own);
+  }, { rootMargin: "300px" });
+  sight.observe(element);
+  return {
+    update(now) {
+      if (now.what === own.given.what && now.span === own.given.span) return;
+      own.given = now;
+      fetchIt(own);
+    },
+    destroy() {
+      sight.disconnect();
+      document.removeEventListener("visibilitychange", turned);
+      window.clearTimeout(own.timer);
+      if (own.asking) own.asking.abort();
+      if (own.drawn) own.drawn.destroy();
+      own.over = true;
+    },
+  };
+}
+
+async function fetchIt(own) {
+  window.clearTimeout(own.timer);
+  if (!own.near || document.hidden) return;
+  if (own.asking) own.asking.abort();
+  const mine = new AbortController();
+  own.asking = mine;
+  const { what, span } = own.given;
+  let next = AGAIN_S;
+  try {
+    const answer = await ask(`/api/v1/page/picture?${what}&span=${span}`, { signal: mine.signal });
+    if (own.over) return;
+    draw(own, answer, span);
+    next = answer.next_s;
+  } catch (error) {
+    if (mine.signal.aborted || own.over) return;
+    if (error instanceof Failed) show(own.below, h("p", { class: "notice" }, error.message));
+    else if (!(error instanceof Gone || error instanceof Refused)) throw error;
+  }
+  own.timer = window.setTimeout(fetchIt, next * 1000, own);
+}
+
+function draw(own, answer, span) {
+  if (own.drawn && own.span !== span) {
+    own.drawn.destroy();
+    own.drawn = null;
+  }
+  own.span = span;
+  if (own.drawn) own.drawn.update(answer.picture);
+  else own.drawn = gpuwatchdChart(own.place, answer.picture, { height: own.given.height, zones: answer.zones });
+  show(own.below,
+    answer.empty ? h("p", { class: "notice" }, "Nothing is recorded in this span.") : null,
+    answer.notes.map((words) => h("p", { class: "faint small", key: words }, words)),
+    marks(answer.marks));
+}
+
+function marks(found) {
+  if (!found.length) return null;
+  return h("details", { class: "fold", key: "marks" },
+    h("summary", {}, `What happened (${found.length})`),
+    h("ul", { class: "marks" }, found.map((one, at) =>
+      h("li", { key: `${one.when}${one.text}${at}` }, h("span", { class: "when" }, one.when), " ", one.text))));
+}
