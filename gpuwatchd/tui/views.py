@@ -1,0 +1,296 @@
+"""What every screen behind a key of ``gpuwatchctl top`` has in common.
+
+A view reads in a thread of its own, one question at a time, and draws what it has been told; the
+screen never waits for it. A question whose answer nobody wants any more is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widget import Widget
+
+from gpuwatchd.ctl import output
+from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.tui import frame
+from gpuwatchd.tui.page import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual.app import ComposeResult
+    from textual.strip import Strip
+
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.tui.paint import Cell, Painter, Row
+
+    Job = Callable[[], Any]
+    """What is done in the thread; it touches nothing of the screen."""
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE_S: Final = 0.2
+"""A question that is answered sooner is answered without a word."""
+_SHARE: Final = 10.0
+"""A question is asked again after so many times as long as its answer took."""
+_WORTH_CUTTING: Final = 12
+"""Columns below which a piece is left out rather than cut."""
+
+
+class Bar(Widget):
+    """One line: pieces from the left, as many as there is room for, and one at the right."""
+
+    DEFAULT_CSS = """
+    Bar { height: 1; width: 100%; }
+    """
+
+    def __init__(self, painter: Painter, *, id: str | None = None) -> None:  # noqa: A002 - textual's
+        super().__init__(id=id)
+        self._painter = painter
+        self._pieces: tuple[Cell, ...] = ()
+        self._right: Cell = ("", "")
+
+    def say(self, pieces: Iterable[Cell], right: Cell = ("", "")) -> None:
+        """Show these texts with their parts."""
+        said = tuple(pieces), right
+        if said != (self._pieces, self._right):
+            self._pieces, self._right = said
+            self.refresh()
+
+    @property
+    def text(self) -> str:
+        """What is shown, without its looks."""
+        return "".join(words for words, _ in self._row())
+
+    def _row(self) -> Row:
+        return _fitted(self._pieces, self._right, self.size.width, self._painter)
+
+    def render_line(self, y: int) -> Strip:
+        """Return the line."""
+        return self._painter.strip(self._row() if y == 0 else (), self.size.width)
+
+
+def _fitted(pieces: Iterable[Cell], right: Cell, width: int, painter: Painter) -> Row:
+    """Return pieces, two columns apart, that fit; one that does not is cut where that is worth it.
+
+    The first is shown however little room there is.
+    """
+    room = width - (output.width_of(right[0]) + 2 if right[0] else 0)
+    found: Row = []
+    used = 0
+    for words, parts in pieces:
+        gap = 2 if found else 0
+        safe = painter.safe(words)
+        if not safe:
+            continue
+        left = room - used - gap
+        if output.width_of(safe) > left and found and left < _WORTH_CUTTING:
+            break
+        kept = painter.fit(safe, max(1, left))
+        found += [(" " * gap, ""), (kept, parts)] if gap else [(kept, parts)]
+        used += output.width_of(kept) + gap
+        if kept != safe:
+            break
+    if right[0] and used + 2 + output.width_of(right[0]) <= width:
+        found += [(" " * (width - used - output.width_of(right[0])), ""), right]
+    return found
+
+
+class Framed(Widget):
+    """The first or the last line, as every screen of ``top`` has it."""
+
+    DEFAULT_CSS = """
+    Framed { height: 1; width: 100%; }
+    """
+
+    def __init__(self, painter: Painter, row: Callable[[int], Row]) -> None:
+        super().__init__()
+        self._painter = painter
+        self._row = row
+        self._said: Row = []
+
+    def again(self) -> None:
+        """Draw it again, if it says something else now."""
+        if self._row(self.size.width) != self._said:
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Return the line."""
+        width = self.size.width
+        self._said = self._row(width)
+        return self._painter.strip(self._said if y == 0 else (), width, ground="bar")
+
+
+class ViewScreen(Page):
+    """A screen that shows one thing about what ``app.view`` has."""
+
+    own_keys: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """(key, what it does) beside those of every screen."""
+    ascii_keys: ClassVar[dict[str, str]] = {"↑↓": "up/down", "←→": "left/right"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "back", show=False),
+    ]
+    DEFAULT_CSS = """
+    ViewScreen { layout: vertical; background: transparent; }
+    """
+
+    class Answered(Message):
+        """A question was answered, or could not be."""
+
+        def __init__(self, serial: int, found: Any, trouble: str, took_s: float) -> None:
+            super().__init__()
+            self.serial = serial
+            self.found = found
+            self.trouble = trouble
+            self.took_s = took_s
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: View | None = None
+        self._serial = 0
+        self._asking = False
+        self._again = False
+        self._due_s = 0.0
+        self.trouble = ""
+
+    # ---- what a view fills in
+
+    def parts(self) -> Iterable[Widget]:
+        """Return what is between the first and the last line."""
+        raise NotImplementedError
+
+    def job(self) -> Job | None:
+        """Return what is to be read now; None for nothing."""
+        return None
+
+    def answered(self, found: Any) -> None:
+        """Show what was read."""
+
+    def redrawn(self) -> None:
+        """Show what a new live state says, at once."""
+
+    # ---- what all of them do
+
+    @property
+    def flags(self) -> Globals:
+        """The global flags of the call."""
+        return self.top.flags
+
+    def compose(self) -> ComposeResult:
+        """Lay out the first line, the subject, the body and the last line."""
+        yield Framed(self.painter, lambda width: frame.head(self.top, self.name_shown, width))
+        yield Bar(self.painter, id="subject")
+        yield from self.parts()
+        yield Framed(self.painter, lambda width: frame.foot(self.top, self._hints(), width))
+
+    def _hints(self) -> tuple[tuple[str, str], ...]:
+        keys = (*self.own_keys, *self.keys)
+        plain = self.painter.ascii
+        return tuple((self.ascii_keys.get(key, key) if plain else key, what) for key, what in keys)
+
+    def on_mount(self) -> None:
+        """Show what is known already, when there is a size to lay it out for."""
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.retitled()
+        if self.top.view is not None:
+            self.show(self.top.view)
+
+    def headline(self, *pieces: Cell) -> None:
+        """Write the line of what it is about, with what there is to wait for or to regret."""
+        state: Cell = ("", "")
+        if self.trouble:
+            most = max(20, self.size.width // 2) if pieces else self.size.width
+            state = (self.painter.fit(self.trouble, most), "watch")
+        elif self._asking and self._slow:
+            state = ("reading...", "faint")
+        self.query_one("#subject", Bar).say(pieces, state)
+
+    _slow = False
+
+    def show(self, view: View) -> None:
+        """Take a new live state."""
+        self.view = view
+        if self.is_mounted and self.size.width:
+            self.redrawn()
+            self.draw()
+            self.wish()
+
+    def draw(self) -> None:
+        """Draw what depends on nothing that is read: the first and the last line."""
+        if self.is_mounted and self.is_current:
+            for one in self.query(Framed):
+                one.again()
+
+    def wish(self, *, anew: bool = False) -> None:
+        """Read again, if it is time to; ``anew``: what was asked before is not wanted any more."""
+        if anew:
+            self._serial += 1
+            self._due_s = 0.0
+        if self._asking:
+            self._again = self._again or anew
+            return
+        if time.monotonic() < self._due_s:
+            return
+        job = self.job()
+        if job is None:
+            return
+        self._asking = True
+        self._slow = False
+        serial = self._serial
+        self.set_timer(_PATIENCE_S, lambda: self._wait(serial))
+        self.run_worker(
+            lambda: self._read(job, serial), thread=True, group="read", exit_on_error=False
+        )
+
+    def _read(self, job: Job, serial: int) -> None:
+        """Run in the thread: answer one question."""
+        begun_s = time.perf_counter()
+        found, trouble = None, ""
+        try:
+            found = job()
+        except GpuwatchdError as error:
+            trouble = f"{error.message} ({error.hint})" if error.hint else error.message
+        except Exception as error:  # noqa: BLE001 - the screen goes on, whatever a view meets
+            _LOG.exception("view=%s", type(self).__name__)
+            trouble = f"this cannot be shown: {type(error).__name__}"
+        took_s = time.perf_counter() - begun_s
+        self.post_message(self.Answered(serial, found, trouble, took_s))
+
+    def _wait(self, serial: int) -> None:
+        if self._asking and serial == self._serial and self.is_attached:
+            self._slow = True
+            self.retitled()
+
+    def retitled(self) -> None:
+        """Write the first line again; a view that says more there overrides it."""
+        self.headline()
+
+    def on_view_screen_answered(self, message: Answered) -> None:
+        """Show an answer, unless nobody wants it any more."""
+        message.stop()
+        self._asking = False
+        if message.serial == self._serial:
+            self._due_s = time.monotonic() + _SHARE * message.took_s
+            self.trouble = message.trouble
+            if not message.trouble:
+                self.answered(message.found)
+        self.retitled()
+        if self._again:
+            self._again = False
+            self.wish()
+
+    def on_screen_resume(self) -> None:
+        """Show what came in while another screen lay above."""
+        if self.view is not None and self.top.view is not None:
+            self.show(self.top.view)
+
+    def action_back(self) -> None:
+        """Leave the view; what it still reads is forgotten."""
+        self._serial += 1
+        self.app.pop_screen()
