@@ -16,7 +16,6 @@ from gpuwatchd.ctl.output import Out
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from textual.app import RenderResult
 
     from gpuwatchd.config import Loaded
     from gpuwatchd.ctl.output import Part
@@ -146,10 +145,6 @@ class Pages(ScrollView):
         """Lay out anew for another width."""
         if self.scrollable_content_region.width != self._laid_for:
             self._lay()
-
-    def render(self) -> RenderResult:
-        """Return nothing: rows are drawn one by one."""
-        return ""
 
     def render_line(self, y: int) -> Strip:
         """Return one row of the screen."""
