@@ -8,10 +8,12 @@ import sys
 COMMANDS: dict[str, str] = {
     "status": "gpuwatchd.ctl.status:command",
     "watch": "gpuwatchd.ctl.watch:command",
+    "top": "gpuwatchd.ctl.top:command",
     "predict": "gpuwatchd.ctl.predict:command",
     "explain": "gpuwatchd.ctl.explain:command",
     "zombies": "gpuwatchd.ctl.zombies:command",
     "history": "gpuwatchd.ctl.history:command",
+    "report": "gpuwatchd.ctl.report:command",
     "alerts": "gpuwatchd.ctl.alerts:command",
     "snooze": "gpuwatchd.ctl.snooze:command",
     "feedback": "gpuwatchd.ctl.feedback:command",

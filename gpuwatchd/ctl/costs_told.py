@@ -110,21 +110,27 @@ def beside(bill: Bill, by: str) -> dict[str, Any]:
             {"name": text.clean(name), "sums": sums_json(group, prices)}
             for name, group in cost.grouped(bill.entries, BY[by])
         ],
-        "prices": [
-            {
-                "device_uid": text.clean(uid),
-                "name": text.clean(bill.devices[uid].name),
-                **money_json("per_hour", None if price is None else price.usd_per_hour, prices),
-                **money_json(
-                    "whole_per_hour", None if price is None else price.whole_usd_per_hour, prices
-                ),
-                "basis": None if price is None else text.clean(price.basis),
-                "source": None if price is None else text.clean(price.source, limit=1024) or None,
-                "age_days": None if price is None else price.age_days,
-            }
-            for uid, price in bill.used.items()
-        ],
+        "prices": prices_json(bill),
     }
+
+
+def prices_json(bill: Bill) -> list[dict[str, Any]]:
+    """Return the price of each device, as it was counted with."""
+    prices = bill.prices
+    return [
+        {
+            "device_uid": text.clean(uid),
+            "name": text.clean(bill.devices[uid].name),
+            **money_json("per_hour", None if price is None else price.usd_per_hour, prices),
+            **money_json(
+                "whole_per_hour", None if price is None else price.whole_usd_per_hour, prices
+            ),
+            "basis": None if price is None else text.clean(price.basis),
+            "source": None if price is None else text.clean(price.source, limit=1024) or None,
+            "age_days": None if price is None else price.age_days,
+        }
+        for uid, price in bill.used.items()
+    ]
 
 
 def engineer(bill: Bill) -> tuple[int | None, float | None]:

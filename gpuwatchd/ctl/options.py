@@ -29,6 +29,7 @@ PAGES = {
     "explain": "understand-a-verdict",
     "zombies": "find-idle-memory",
     "history": "storage",
+    "report": "report",
     "alerts": "be-warned",
     "snooze": "quiet",
     "feedback": "teach-it-your-programs",

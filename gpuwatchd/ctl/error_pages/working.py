@@ -362,4 +362,16 @@ WORKING: Final = (
             "`gpuwatchctl docs analyse-a-log`",
         ),
     ),
+    ErrorPage(
+        "report-not-written",
+        "A report cannot be written",
+        "The file that `report` or `analyze --html` was to write could not be made. A report is "
+        "written whole or not at all: an older one at that place is as it was.",
+        (
+            "the name is that of a folder",
+            "there is no such folder, or you may not write to it",
+            "the disk is full",
+        ),
+        ("name a file in a folder of yours: `--output ~/report.html`",),
+    ),
 )  # fmt: skip

@@ -1,0 +1,62 @@
+"""The charts of a report: of GPUs, and of processes that are asked for by their pid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.ctl.reporting import limits
+
+if TYPE_CHECKING:
+    from gpuwatchd.ctl import charts
+    from gpuwatchd.ctl.reporting.period import Period
+    from gpuwatchd.model import Device, ProcessInfo
+    from gpuwatchd.pictures.chart import Picture
+    from gpuwatchd.store.reader import Reader
+
+_POINTS: Final = 240
+_OF_THE_MACHINE: Final = frozenset({"event", "restart"})
+"""Marks that tell of nobody's process."""
+
+
+def draw(period: Period, history: Reader | None) -> None:
+    """Add the charts to a period."""
+    if not period.asked.charts:
+        return
+    from gpuwatchd.ctl import charts  # noqa: PLC0415 - numpy comes with it
+
+    span = charts.Asked(period.asked.since_s, period.asked.until_s, points=_POINTS)
+    view = period.shown_view()
+    for use in period.uses[: limits.GPU_CHARTS]:
+        picture = charts.of_device(history, view, period.item(use.device), span)
+        period.pictures[use.device.uid] = _own(period, picture)
+    for info in period.infos[: limits.CHARTS]:
+        for device in period.devices:
+            picture = _of_process(period, history, device, info, span)
+            if picture is not None and not picture.empty:
+                period.process_pictures.append((info, picture))
+
+
+def _of_process(
+    period: Period,
+    history: Reader | None,
+    device: Device,
+    info: ProcessInfo,
+    span: charts.Asked,
+) -> Picture | None:
+    from gpuwatchd.ctl import charts  # noqa: PLC0415
+
+    item, view = period.item(device), period.shown_view()
+    for process in item.processes or ():
+        if process.info.key == info.key:
+            return charts.of_process(history, view, item, process, span)
+    return None if history is None else charts.past_process(history, device, info, span)
+
+
+def _own(period: Period, picture: Picture) -> Picture:
+    """Return the chart of a GPU; with --user without what happened to others' processes on it."""
+    if not period.flags.user:
+        return picture
+    kept = tuple(mark for mark in picture.marks if mark.kind in _OF_THE_MACHINE)
+    return msgspec.structs.replace(picture, marks=kept)

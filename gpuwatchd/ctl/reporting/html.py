@@ -1,0 +1,119 @@
+"""A report as one file that a browser shows without anything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.ctl.reporting.document import Card, Facts, Figures, Says, Shown, Steps, Table
+from gpuwatchd.pictures import page
+from gpuwatchd.pictures.elements import badge, element, facts, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.ctl.reporting.document import Block, Document
+    from gpuwatchd.pictures.chart import Picture
+    from gpuwatchd.pictures.elements import Markup
+
+
+def render(document: Document) -> str:
+    """Return the whole page."""
+    sections = [section for section in document.sections if section.blocks]
+    pictures: list[Picture] = []
+    body = [
+        element(
+            "section",
+            {"id": section.key, "aria-labelledby": f"{section.key}-title"},
+            element("h2", {"id": f"{section.key}-title"}, section.title),
+            [_block(block, pictures) for block in section.blocks],
+        )
+        for section in sections
+    ]
+    links = [
+        element("li", None, element("a", {"href": f"#{section.key}"}, section.title))
+        for section in sections
+    ]
+    head = [
+        element("h1", None, document.title),
+        element("p", {"class": "faint"}, document.about),
+        element("nav", {"aria-label": "Parts of this report"}, element("ul", None, links)),
+    ]
+    foot = element("p", None, document.foot)
+    return page.document(document.title, body, pictures=pictures, head=head, foot=foot)
+
+
+def _block(block: Block, pictures: list[Picture]) -> Markup:
+    if isinstance(block, Card):
+        return _card(block, pictures)
+    if isinstance(block, Shown):
+        pictures.append(block.picture)
+        return page.figure(block.picture, len(pictures) - 1)
+    if isinstance(block, Says):
+        return element("p", {"class": block.tone or None}, block.text)
+    if isinstance(block, Figures):
+        return _figures(block)
+    if isinstance(block, Facts):
+        return facts(_merged(block))
+    if isinstance(block, Steps):
+        return _steps(block)
+    return _table(block)
+
+
+def _card(card: Card, pictures: list[Picture]) -> Markup:
+    heading = f"{card.key}-title"
+    return element(
+        "article",
+        {"class": "card", "id": card.key, "aria-labelledby": heading},
+        element("h3", {"id": heading}, badge(card.kind, card.word), " ", card.title),
+        element("p", {"class": "said"}, card.said) if card.said else None,
+        [_block(block, pictures) for block in card.blocks],
+    )
+
+
+def _figures(block: Figures) -> Markup:
+    tiles = [
+        element(
+            "div",
+            {"class": "tile"},
+            element("dt", None, one.label),
+            element("dd", None, element("strong", None, one.value)),
+            element("dd", {"class": "faint"}, one.note) if one.note else None,
+        )
+        for one in block.figures
+    ]
+    return element("dl", {"class": "tiles"}, tiles)
+
+
+def _merged(block: Facts) -> Iterator[tuple[str, Markup]]:
+    """Yield each label once, with all of its lines."""
+    groups: list[tuple[str, list[str]]] = []
+    for label, said in block.rows:
+        if label or not groups:
+            groups.append((label, []))
+        groups[-1][1].append(said)
+    for label, lines in groups:
+        if len(lines) == 1:
+            yield label, element("span", None, lines[0])
+        else:
+            yield label, element("ul", None, [element("li", None, line) for line in lines])
+
+
+def _steps(block: Steps) -> Markup:
+    items = [
+        element(
+            "li",
+            None,
+            element("strong", None, step.text),
+            element("p", {"class": "faint"}, step.why) if step.why else None,
+            element("code", None, step.command) if step.command else None,
+        )
+        for step in block.steps
+    ]
+    return element("ol", {"class": "steps"}, items)
+
+
+def _table(block: Table) -> Markup:
+    shown = table(block.heads, block.rows, caption=block.caption, numbers=block.right)
+    if not block.left_out:
+        return shown
+    return element("div", None, shown, element("p", {"class": "faint"}, block.left_out))
