@@ -16,7 +16,6 @@ from gpuwatchd.ctl.output import Out
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-
     from gpuwatchd.config import Loaded
     from gpuwatchd.ctl.output import Part
     from gpuwatchd.tui.paint import Cell, Painter, Row
