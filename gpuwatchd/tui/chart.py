@@ -327,7 +327,7 @@ class Chart(Widget):
         if column is None or not self._plot.top <= y < self._plot.bottom:
             return strip
         before, under, after = strip.divide([column, column + 1, width])
-        marked = self._painter.style("selected")
+        marked = self._painter.style("cursor")
         # What is drawn there keeps its colour.
         lit = Style(bgcolor=marked.bgcolor, reverse=marked.reverse)
         return Strip.join([before, under.apply_style(lit), after])

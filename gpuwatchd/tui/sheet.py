@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 _BEGIN, _NAMED, _END = "\x01", "\x02", "\x03"
 """Around a styled text; no text that is shown holds control characters."""
 _STYLED = re.compile(f"{_BEGIN}([a-z -]*){_NAMED}([^{_END}]*){_END}")
-_PARTS: Final[dict[str, str]] = {
-    "red-bold": "critical bold", "yellow-bold": "leak bold", "red": "critical", "yellow": "watch",
-    "green": "calm", "dim": "faint", "cyan": "held",
-}  # fmt: skip
-"""Styles of verbs as parts of the screen: the kinds that are written so by ``status``."""
 
 
 class _Screen(io.StringIO):
@@ -74,7 +69,7 @@ def _row(line: str) -> Row:
     for match in _STYLED.finditer(line):
         if match.start() > end:
             found.append((line[end : match.start()], ""))
-        found.append((match[2], _PARTS.get(match[1], match[1])))
+        found.append((match[2], match[1]))
         end = match.end()
     if end < len(line):
         found.append((line[end:], ""))
@@ -152,7 +147,7 @@ class Pages(ScrollView):
         row: Row = self._rows[at] if at < len(self._rows) else []
         ground = ""
         if at < len(self._rows) and self.chosen is not None and self._choices[at] == self.chosen:
-            row, ground = [(words, f"{part} selected") for words, part in row], "selected"
+            row, ground = [(words, f"{part} chosen") for words, part in row], "chosen"
         strip = self._painter.strip(row, width - 1, ground=ground)
         return Strip.join([strip, self._painter.strip([self._edge(y)], 1)])
 
