@@ -3,8 +3,7 @@
 ``python -m gpuwatchd.notify.chart`` reads an :class:`Order` as JSON on standard input and writes a
 PNG on standard output. Matplotlib takes 73 MiB and most of a second: the daemon never imports it.
 
-The colours are those of Okabe and Ito, which people who see fewer colours can tell apart; every
-part has a line style or a label of its own besides.
+Every part has a line style or a label of its own beside its colour.
 """
 
 from __future__ import annotations
@@ -12,23 +11,22 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from gpuwatchd import units
+from gpuwatchd.design import BAND_OPACITY, PAPER, PARTS
 from gpuwatchd.model import Chart
 from gpuwatchd.model.names import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-CURVE = "#0072b2"
-LIMIT = "#d55e00"
-BAND = "#e69f00"
-INK = "#222222"
-FAINT = "#8a8a8a"
-PAPER = "#ffffff"
+T = TypeVar("T")
+
+CURVE, LIMIT, BAND, INK = (PARTS[part].light for part in ("curve", "limit", "band", "ink"))
+GRID, SOFT, FAINT = (PARTS[part].light for part in ("grid", "faint", "now"))
 
 WIDTH_PX, HEIGHT_PX = 640, 380
 """As shown; it is drawn with twice as many, for screens that have them."""
@@ -114,7 +112,7 @@ def draw(order: Order) -> bytes:
     """Return the picture as PNG. Imports Matplotlib."""
     import io  # noqa: PLC0415 - of the child alone
 
-    with _own_fonts_only():
+    with own_fonts_only():
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -163,7 +161,7 @@ class _Picture:
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(FAINT)
         axes.tick_params(colors=INK, labelsize=_FONT_PT, color=FAINT, length=4)
-        axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+        axes.grid(axis="y", color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)
         axes.locator_params(axis="y", nbins=5)
         limit = chart.limit_bytes
@@ -179,7 +177,7 @@ class _Picture:
         )  # fmt: skip
         axes.text(
             1.0, -0.15, f"time in {units.zone(self._judged_s)}", transform=axes.transAxes,
-            ha="right", va="top", fontsize=_FONT_PT - 1.5, color="#555555",
+            ha="right", va="top", fontsize=_FONT_PT - 1.5, color=SOFT,
         )  # fmt: skip
 
     def _future(self) -> None:
@@ -193,7 +191,7 @@ class _Picture:
         else:
             far = [(self._judged_s + chart.high_s, limit)]
         xs, ys = zip((self._judged_s, start), (low_s, limit), *far, strict=True)
-        axes.fill(xs, ys, facecolor=BAND, alpha=0.45, edgecolor="none", zorder=2)
+        axes.fill(xs, ys, facecolor=BAND, alpha=BAND_OPACITY, edgecolor="none", zorder=2)
         axes.plot(
             [self._judged_s, self._judged_s + chart.mid_s], [start, limit],
             color=INK, linewidth=1.8, linestyle=(0, (5, 3)), zorder=3,
@@ -292,7 +290,7 @@ class _Picture:
 
 
 @contextlib.contextmanager
-def _own_fonts_only() -> Iterator[None]:
+def own_fonts_only() -> Iterator[None]:
     """Let Matplotlib find the fonts that it comes with, and no others, while it is imported.
 
     On its first import it looks at every font of the system, which can take many seconds; and
@@ -315,7 +313,7 @@ def _own_fonts_only() -> Iterator[None]:
             os.environ["PATH"] = path
 
 
-def _bound() -> None:
+def bound() -> None:
     """Bound this process: what goes wrong with a picture is no harm to the machine."""
     import resource  # noqa: PLC0415 - of the child alone
 
@@ -334,8 +332,31 @@ def _bound() -> None:
 
 def main() -> int:
     """Draw what standard input says; return 0, or 1 with the reason on standard error."""
+    return answer(Order, draw, most_bytes=_MOST_ORDER_BYTES)
+
+
+def answer(kind: type[T], draw_it: Callable[[T], bytes], *, most_bytes: int) -> int:
+    """Read an order, draw it within bounds, write the picture and leave nothing; as :func:`main`.
+
+    Parameters
+    ----------
+    kind
+        Of the order.
+    draw_it
+        What draws; it imports Matplotlib.
+    most_bytes
+        Of an order.
+    """
     try:
-        return _answer()
+        bound()
+        order = msgspec.json.decode(sys.stdin.buffer.read(most_bytes), type=kind)
+        sys.stdout.buffer.write(draw_it(order))
+        sys.stdout.buffer.flush()
+    except Exception as error:  # noqa: BLE001 (whatever it is, the mail goes without a picture)
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    else:
+        return 0
     finally:
         # Who started us does the same; but he may be gone by now.
         folder = os.environ.get("MPLCONFIGDIR", "")
@@ -343,18 +364,6 @@ def main() -> int:
             import shutil  # noqa: PLC0415 - of the child alone
 
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _answer() -> int:
-    _bound()
-    try:
-        order = msgspec.json.decode(sys.stdin.buffer.read(_MOST_ORDER_BYTES), type=Order)
-        sys.stdout.buffer.write(draw(order))
-        sys.stdout.buffer.flush()
-    except Exception as error:  # noqa: BLE001 (whatever it is, the mail goes without a picture)
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from gpuwatchd.notify import curve, extra
 from gpuwatchd.notify.chart import FOLDER, Order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gpuwatchd.model import Chart
 
@@ -61,16 +61,35 @@ def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
     if curve.drawable(chart) is None or not available():
         return None
     order = msgspec.json.encode(Order(chart=chart, now_s=time.time()))
+    out, why = ask(PROGRAM, order, deadline_s=deadline_s)
+    if out is not None and out.startswith(_PNG) and len(out) <= MOST_BYTES:
+        return out
+    log.debug("no picture: %s", why or f"{len(out or b'')} bytes")
+    return None
+
+
+def ask(
+    program: Sequence[str], order: bytes, *, deadline_s: float = DEADLINE_S
+) -> tuple[bytes | None, str]:
+    """Return what a child has drawn, and "" or why there is nothing.
+
+    Parameters
+    ----------
+    program
+        Arguments of Python.
+    order
+        For its standard input.
+    deadline_s
+        Seconds until it is ended.
+    """
     try:
         folder = tempfile.mkdtemp(prefix=FOLDER)
     except OSError as error:
-        log.debug("no picture: %s", error)
-        return None
+        return None, str(error)
     try:
-        return _run(order, environment(os.environ, folder), deadline_s)
+        return _run(program, order, environment(os.environ, folder), deadline_s)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        log.debug("no picture: %s", error)
-        return None
+        return None, str(error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -81,9 +100,11 @@ def environment(base: Mapping[str, str], folder: str) -> dict[str, str]:
     return kept | {"MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def _run(order: bytes, environ: dict[str, str], deadline_s: float) -> bytes | None:
+def _run(
+    program: Sequence[str], order: bytes, environ: dict[str, str], deadline_s: float
+) -> tuple[bytes | None, str]:
     process = subprocess.Popen(
-        [sys.executable, *PROGRAM],
+        [sys.executable, *program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -94,15 +115,12 @@ def _run(order: bytes, environ: dict[str, str], deadline_s: float) -> bytes | No
     try:
         out, said = process.communicate(order, timeout=deadline_s)
     except subprocess.TimeoutExpired:
-        log.debug("no picture within %g s", deadline_s)
-        out, said = b"", b""
+        return None, f"not drawn within {deadline_s:g} s"
     finally:
         _end(process)
-    why = text.clean(said[-400:]).strip()
-    if process.returncode == 0 and out.startswith(_PNG) and len(out) <= MOST_BYTES:
-        return out
-    log.debug("no picture: exit %s, %d bytes %s", process.returncode, len(out), why)
-    return None
+    if process.returncode == 0:
+        return out, ""
+    return None, text.clean(said[-400:]).strip() or f"exit {process.returncode}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

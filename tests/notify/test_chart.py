@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatchd import design
 from gpuwatchd.model import Chart
 from gpuwatchd.notify import chart as drawing
 from gpuwatchd.notify import curve, picture, render
@@ -83,6 +84,12 @@ def places(image: npt.NDArray[np.uint8], colour: str) -> npt.NDArray[Any]:
     wanted = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
     near = np.abs(image.astype(int) - wanted).max(axis=2) <= 12
     return np.argwhere(near)
+
+
+def on_paper(colour: str, opacity: float) -> str:
+    """Return how a colour that is let through looks on white."""
+    parts = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - opacity * (255 - part)):02x}" for part in parts)
 
 
 def test_the_end_is_in_the_picture() -> None:
@@ -158,7 +165,7 @@ def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:
     low, high = line[:, 0].max(), line[:, 0].min()
     assert (low - high) / (low - limit_row) == pytest.approx(0.4, abs=0.03)
     # The shade lies after now, and not beyond the last of its cases.
-    shade = places(image, "#f3d38d")
+    shade = places(image, on_paper(drawing.BAND, design.BAND_OPACITY))
     assert len(shade) > 2000
     assert shade[:, 1].min() > column(NOW_S)
     # Its tip is thinner than the line of the limit.
