@@ -10,6 +10,8 @@ const PLACES = [
   ["help", "Help"],
 ];
 const OF = { gpu: "", process: "" };
+/** Where warnings are told with all their lines. */
+const TOLD = new Set(["", "alerts"]);
 
 export function frame(page, title, inside) {
   return [
@@ -51,8 +53,9 @@ function state(page) {
     const since = head.seen ? `not live since ${head.seen}` : "not live";
     lines.push(notice("dead", "dead", [mark("trouble", "✕"), since]));
   }
+  const whole = TOLD.has(page.route.name);
   for (const one of head ? head.warnings : []) {
-    lines.push(notice(one.code + one.text, one.bad ? "bad" : "mild", one.text, one.more));
+    lines.push(notice(one.code + one.text, one.bad ? "bad" : "mild", one.text, whole ? one.more : []));
   }
   return h("div", { class: "state", role: "status", hidden: lines.length === 0 }, lines);
 }

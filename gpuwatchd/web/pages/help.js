@@ -17,9 +17,11 @@ export function tree(answer) {
       h("dl", { class: "legend" }, answer.kinds.map((one) => [
         h("dt", { key: `${one.badge.kind}-` }, badge(one.badge)), h("dd", { key: one.badge.kind }, one.means)]))),
     h("section", { key: "parts" }, h("h2", {}, "Charts"),
-      h("dl", { class: "legend" }, answer.parts.map(([part, words]) => [
-        h("dt", { key: `${part}-` }, h("span", { class: `key key-${part}`, "aria-hidden": "true" }), part),
-        h("dd", { key: part }, words)]))),
+      h("dl", { class: "legend" }, answer.parts.map(([part, words, means]) => [
+        h("dt", { key: `${part}-` }, h("span", { class: `key key-${part}`, "aria-hidden": "true" }), words),
+        h("dd", { key: part }, means)])),
+      h("p", { class: "flags" }, "Marks: ", answer.marks.map(([sign, words, colour]) =>
+        h("span", { key: words, class: "flag" }, h("span", { class: `ink-${colour}`, "aria-hidden": "true" }, sign), ` ${words}`)))),
     h("section", { key: "how" }, h("h2", {}, "How to use a chart"),
       h("ul", {},
         h("li", {}, "Point at it, or focus it and use the arrow keys: it says what was there."),

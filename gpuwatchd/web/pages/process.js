@@ -3,7 +3,7 @@
 import { chartBox } from "./chart_box.js";
 import { h, island, show } from "./dom.js";
 import { badge } from "./frame.js";
-import { facts, gpuLink, strip, subjects } from "./parts.js";
+import { gpuLink, strip, subjects } from "./parts.js";
 import { Failed, ask } from "./server.js";
 
 const AGAIN_S = 30;
@@ -36,9 +36,14 @@ export function tree(answer, route) {
     chartBox(what, route),
     answer.foreseen.length ? h("section", { key: "foreseen" },
       h("h2", {}, "Judged"), h("div", { class: "subjects" }, subjects(answer.foreseen))) : null,
-    h("section", { key: "who" }, h("h2", {}, "Who"), facts(answer.facts, "who") || h("p", { class: "faint" }, "Nothing more is known.")),
+    h("section", { key: "who" }, h("h2", {}, "Who"), who(answer.facts)),
     answer.over ? null : island("div", { class: "evidence", key: "evidence" }, mount, what),
   ];
+}
+
+function who(found) {
+  if (!found.length) return h("p", { class: "faint" }, "Nothing more is known.");
+  return h("ul", { class: "plain" }, found.map((words) => h("li", { key: words }, words)));
 }
 
 /** The reasoning takes longer than the numbers: it is asked for by itself, and less often. */

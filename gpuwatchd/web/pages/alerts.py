@@ -1,0 +1,117 @@
+"""Alerts, open and past, what is snoozed, and everything about one of them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuwatchd import text
+from gpuwatchd.ctl import alert_story, incidents, look, silenced, silencing, words
+from gpuwatchd.ctl import alerts as listed
+from gpuwatchd.web.pages import incident, lines, overview
+from gpuwatchd.web.pages.head import head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.incidents import Found
+    from gpuwatchd.model import Alert, Silence
+
+_DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
+_DAY_S: Final = 86400.0
+_MOST: Final = 200
+
+
+def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the open alerts, those of the last days, and what is snoozed."""
+    view = look.see(flags)
+    now_s = time.time()
+    since = query.get("since", "7d")
+    found = incidents.gather(now_s - _DAYS.get(since, 7) * _DAY_S, only_open=False)
+    rows = [one for one in found.alerts if found.wanted(flags, one)]
+    past = [one for one in rows if one.state not in incidents.OPEN]
+    return {
+        "page": head(flags, view),
+        "missing": [text.clean(one) for code, one in found.warnings if "daemon" not in code],
+        "open": [_row(one, found, now_s) for one in rows if one.state in incidents.OPEN],
+        "past": [_row(one, found, now_s) for one in past[:_MOST]],
+        "more": max(0, len(past) - _MOST),
+        "since": since if since in _DAYS else "7d",
+        "terms": _terms(),
+        "silences": [_silence(one, found.alerts, now_s) for one in found.silences],
+        "can": found.trouble is None,
+    }
+
+
+def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything about one alert; ``id`` names it."""
+    view = look.see(flags)
+    now_s = time.time()
+    found = incidents.gather(0.0, only_open=False)
+    meant = incidents.pick(found.alerts, query.get("id", ""))
+    story = alert_story.load(meant, found)
+    return {
+        "page": head(flags, view),
+        "alert": _row(meant, found, now_s),
+        "lines": [[label, lines.joined([said])] for label, said, _ in alert_story.lines(story)],
+        "about": _about(view, meant),
+        "terms": _terms(),
+        "can": found.trouble is None,
+    }
+
+
+def _terms() -> list[list[str]]:
+    named = {silencing.UNTIL_RESOLVED: "until it is over"}
+    return [[one, named.get(one, f"for {one}")] for one in silencing.TERMS]
+
+
+def _row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
+    code, state, when, title, *rest = listed.line(one, found, now_s)
+    silence = found.silence(one, now_s)
+    return {
+        "id": one.code,
+        "key": text.clean(one.key),
+        "opened": str(round(one.opened_at_s * 1000)),
+        "open": one.state in incidents.OPEN,
+        "badge": overview.badge(incident.badge(one)),
+        "state": lines.joined([state]),
+        "when": lines.joined([when]),
+        "title": lines.joined([title]),
+        "line": lines.joined(rest),
+        "code": lines.joined([code]),
+        "silence": None if silence is None else _silence(silence, found.alerts, now_s),
+        "said": words.said(found.said(one)),
+    }
+
+
+def _silence(one: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
+    fits = silenced.fitting(one, known)
+    count = f"fits {len(fits)} open alert{'' if len(fits) == 1 else 's'}"
+    parts = (
+        silenced.until(one, now_s),
+        "" if one.matcher.key else count,
+        "also of what is critical" if one.even_critical else "",
+        f"by {one.who}" if one.who else "",
+        one.why,
+    )
+    return {
+        "id": one.row,
+        "about": text.clean(silenced.called(one.matcher, known), limit=400),
+        "of_alert": bool(one.matcher.key),
+        "line": lines.joined(parts),
+    }
+
+
+def _about(view: look.View, meant: Alert) -> dict[str, str]:
+    """Return where on the page its GPU and its process are, as far as they are here."""
+    subject = meant.subject
+    item = next((one for one in view.devices if one.device.uid == subject.device_uid), None)
+    if item is None:
+        return {}
+    found = {"gpu": text.clean(item.device.uid), "label": text.clean(item.device.label)}
+    for one in item.processes or ():
+        if one.info.key == subject.process:
+            found["process"] = overview.address(item, one)
+            found["who"] = text.clean(words.who(one.info))
+    return found

@@ -1,0 +1,67 @@
+"""Memory that is held without work, as ``zombies`` tells it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd import text, units
+from gpuwatchd.ctl import badges, money, words, zombies
+from gpuwatchd.web.pages import lines, overview
+from gpuwatchd.web.pages.head import head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.ctl.money import Book
+    from gpuwatchd.model import Holding
+
+_LINE = 1024
+
+
+def held(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
+    """Return what is held, by whom, since when, what it costs and what would free it."""
+    view = zombies.seen(flags)
+    loose = zombies.openers(flags, view)
+    every = [item.device for item in view.devices]
+    book = money.Book(flags.load_config().config, every, now_s=view.taken_at_s)
+    out = lines.Lines(flags)
+    zombies.openers_told(out, loose, sure=not zombies.unknown_lists(view))
+    priced = [one.device_uid for one in view.holdings if one.cost_usd is not None]
+    return {
+        "page": head(flags, view),
+        "holdings": [_holding(one, view, book) for one in view.holdings],
+        "prices": [f"cost: its share of {one}" for one in book.lines(priced)],
+        "unknown": zombies.unknown_lists(view),
+        "checked": zombies.checked(view),
+        "openers": [[depth, words_] for depth, words_ in out.kept],
+    }
+
+
+def _holding(one: Holding, view: View, book: Book) -> dict[str, Any]:
+    items = {item.device.uid: item for item in view.devices}
+    item = items.get(one.device_uid)
+    since_s, process = one.since_s, one.process
+    address = None
+    if item is not None and process is not None:
+        live = next((p for p in item.processes or () if p.info.key == process.key), None)
+        address = None if live is None else overview.address(item, live)
+    now_s = view.taken_at_s
+    hours = one.gib_hours
+    return {
+        "key": text.clean(one.id),
+        "gpu": "?" if item is None else text.clean(item.device.label),
+        "badge": overview.badge(badges.holding(one)),
+        "kind": one.kind,
+        "who": "nobody" if process is None else text.clean(words.who(process)),
+        "context": "" if process is None else lines.joined(zombies.context(process)),
+        "process": address,
+        "held": units.size(one.held_bytes),
+        "since": "?" if since_s is None else units.clock(since_s, now_s=now_s),
+        "lasts": "?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
+        "hours": "?" if hours is None else f"{hours:,.1f}",
+        "cost": book.money(one.cost_usd, ascii_only=False),
+        "evidence": text.clean(one.evidence, limit=_LINE),
+        "advice": [text.clean(line, limit=_LINE) for line in one.advice],
+    }

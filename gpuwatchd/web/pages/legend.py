@@ -1,0 +1,50 @@
+"""What the marks, colours and lines mean: from the one design."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuwatchd.ctl import look
+from gpuwatchd.design import FLAGS, LEGEND, LOOKS, Kind
+from gpuwatchd.web.pages.head import head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.ctl.flags import Globals
+
+_MEANS: Final[dict[Kind, str]] = {
+    "critical": "leaks, and it will soon be full; somebody was told",
+    "leak": "leaks, with evidence enough for an alert",
+    "watch": "grows, not yet proven: shown, not sent",
+    "calm": "stable, or it rises and falls as it should",
+    "unknown": "no verdict: too little is known, or it rests",
+    "trouble": "the GPU cannot be read, or is broken",
+    "held": "memory that is held without work",
+}
+_PARTS: Final = {
+    "curve": "each point is a sample, or the mean of many",
+    "range": "where one point stands for many: from the least to the most of them",
+    "floor": "the level that memory always came back to; a leak raises it",
+    "fit": "the growth as it was judged, from where it began",
+    "band": "the memory will be full within this time, nine times in ten, if it goes on so",
+    "limit": "where memory ends",
+    "gap": "nothing is known of this time, and nothing is drawn over it",
+    "now": "the newest sample",
+}
+
+
+def legend(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
+    """Return every mark with its meaning, and every part of a chart with its name."""
+    return {
+        "page": head(flags, look.see(flags)),
+        "kinds": [
+            {
+                "badge": {"kind": kind, "mark": of.mark, "word": of.word, "words": ""},
+                "means": _MEANS[kind],
+            }
+            for kind, of in LOOKS.items()
+        ],
+        "parts": [[part, words, _PARTS[part]] for part, words in LEGEND.items()],
+        "marks": [[of.mark, of.word, of.colour] for of in FLAGS.values()],
+    }

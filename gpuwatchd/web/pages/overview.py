@@ -1,0 +1,216 @@
+"""The overview: a card for each GPU, who grows most, what is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuwatchd import text, units
+from gpuwatchd.ctl import badges, cards, device_facts, look, panel, process_facts, words
+from gpuwatchd.ctl.envelope import is_leak
+from gpuwatchd.design import LOOKS
+from gpuwatchd.model import LEAK_PATTERNS
+from gpuwatchd.web.pages import incident, lines
+from gpuwatchd.web.pages.head import head, silent_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpuwatchd.ctl.badges import Badge
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.model import Alert
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+
+    Entry = tuple[LiveDevice, LiveProcess]
+
+ROWS: Final = 200
+"""More processes than these are sent only to who asks for all."""
+_SPARK_SPAN: Final = 0.02
+"""Noise must not look like a mountain: the scale of a curve spans at least so much of the card."""
+
+
+def overview(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything at a glance; ``filter`` narrows the processes, ``all`` sends each."""
+    view = look.see(flags)
+    return {
+        "page": head(flags, view),
+        "devices": [device(view, item) for item in view.devices],
+        "alerts": alerts(view),
+        "held": _held(flags, view),
+        **table(ordered(view.devices), query),
+    }
+
+
+def table(found: Sequence[Entry], query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the rows of processes that are wanted, and how many there are."""
+    wish = query.get("filter", "").lower().split()
+    fitting = [one for one in found if all(_has(*one, word) for word in wish)]
+    shown = fitting if query.get("all") else fitting[:ROWS]
+    rows = [_row(*one) for one in shown]
+    return {"processes": rows, "fitting": len(fitting), "count": len(found)}
+
+
+# ---- devices ------------------------------------------------------------------------------------
+
+
+def device(view: View, item: LiveDevice) -> dict[str, Any]:
+    """Return the card of one device."""
+    reading = item.reading
+    total = reading.total_bytes if reading is not None else None
+    total = total if total is not None else item.device.memory_total_bytes
+    used = reading.used_bytes if reading is not None else None
+    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
+    broken = [] if state else device_facts.broken(item, now_s=view.taken_at_s)
+    others = view.others.get(item.device.uid)
+    said = (
+        lines.joined(state),
+        lines.joined(broken),
+        device_facts.processes(item),
+        device_facts.unowned(item),
+        "" if others is None else others.line(none=not item.processes),
+    )
+    return {
+        "uid": text.clean(item.device.uid),
+        "label": text.clean(item.device.label),
+        "name": text.clean(item.device.name),
+        "memory": device_facts.memory_note(item.device),
+        "badge": badge(badges.device(item)),
+        "used": f"{cards.amount(used)}/{units.size(total)}",
+        "percent": cards.share_of(used, total).strip(),
+        "share": None if used is None or not total else min(1.0, used / total),
+        "spark": spark(item, total),
+        "verdict": verdict(view, item),
+        "facts": [lines.joined([part]) for part in cards.extras(item)],
+        "notes": [text.clean(one, limit=1024) for one in said if one],
+        "processes": None if item.processes is None else len(item.processes),
+    }
+
+
+def verdict(view: View, item: LiveDevice) -> list[str]:
+    """Return the judgement of a device in parts: what, how fast, until when, by whom."""
+    if not view.trend:
+        return []
+    instead = device_facts.judged_instead(item, view.devices)
+    if item.finding is None and instead:
+        return [instead]
+    said = (lines.joined([part]) for part in cards.judgement(item, item.finding))
+    return [one for one in said if one]
+
+
+def badge(of: Badge) -> dict[str, str]:
+    """Return a verdict at a glance."""
+    return {
+        "kind": of.kind,
+        "mark": LOOKS[of.kind].mark,
+        "word": text.clean(of.word),
+        "words": text.clean(of.words, limit=1024),
+    }
+
+
+def spark(item: LiveDevice, total: int | None) -> list[float | None]:
+    """Return the last values of a device, 0-1 of the scale they are drawn on; None is a gap."""
+    known = [value for value in item.recent_bytes if value is not None]
+    if len(known) < 2:
+        return []
+    low, high = float(min(known)), float(max(known))
+    least = _SPARK_SPAN * (total or high or 1)
+    if high - low < least:
+        low, high = max(0.0, low - least / 2), high + least / 2
+    scale = (high - low) or 1.0
+    return [None if v is None else round((v - low) / scale, 3) for v in item.recent_bytes]
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+def address(item: LiveDevice, one: LiveProcess) -> str:
+    """Return where a process is found on the page: device, pid and when it began."""
+    began_s = one.info.key.started_at_s
+    began = "-" if began_s is None else str(round(began_s * 1000))
+    return f"{text.clean(item.device.uid)}/{one.info.key.pid}/{began}"
+
+
+def ordered(items: Iterable[LiveDevice]) -> list[Entry]:
+    """Return processes, those that grow fastest first, then by what they hold: as `top` has it."""
+    found = [(item, one) for item in items for one in item.processes or ()]
+    return sorted(found, key=_order)
+
+
+def _order(of: Entry) -> tuple[float, float, int, str]:
+    item, one = of
+    finding = one.finding
+    grows = finding is not None and finding.pattern in LEAK_PATTERNS
+    rate = (finding.rate_bytes_per_s or 0.0) if grows and finding is not None else 0.0
+    return -rate, -float(one.used_bytes or 0), one.info.key.pid, item.device.uid
+
+
+def _has(item: LiveDevice, one: LiveProcess, word: str) -> bool:
+    """Say whether a process fits a word of the filter, as in `top`; digits alone begin its pid."""
+    info, device = one.info, item.device
+    if word.isdecimal():
+        return str(info.key.pid).startswith(word)
+    fields = (
+        info.label, info.name, info.user, info.framework, info.model, info.job, info.group,
+        info.container, info.unit, badges.process(one).word, device.name,
+    )  # fmt: skip
+    if any(field and word in field.lower() for field in fields):
+        return True
+    return word in {device.label.lower().replace(" ", ""), device.uid.lower()}
+
+
+def _row(item: LiveDevice, one: LiveProcess) -> dict[str, Any]:
+    rate, full = pace(one)
+    return {
+        "key": address(item, one),
+        "gpu": text.clean(item.device.label),
+        "who": text.clean(words.who(one.info)),
+        "runs": text.clean(process_facts.runs(one.info)),
+        "held": units.size(one.used_bytes),
+        "rate": rate,
+        "full": full,
+        "badge": badge(badges.process(one)),
+        "host": text.clean(process_facts.host_growth(one)),
+    }
+
+
+def pace(one: LiveProcess) -> tuple[str, str]:
+    """Return how fast a process grows and until when; "" where it does not."""
+    finding = one.finding
+    if finding is None or finding.pattern not in LEAK_PATTERNS:
+        return "", ""
+    past = words.stopped(finding)
+    if past:
+        return past, ""
+    return words.growth(finding.rate_bytes_per_s), words.eta(finding.eta) if is_leak(
+        finding
+    ) else ""
+
+
+# ---- alerts and memory that is held -------------------------------------------------------------
+
+
+def alerts(view: View) -> list[dict[str, Any]]:
+    """Return the strip of what is open, the oldest first."""
+    silent = silent_until(view)
+    shown = [one for one in view.alerts if one.state in {"firing", "watch"}]
+    return [_alert(one, view, silent) for one in sorted(shown, key=lambda one: one.opened_at_s)]
+
+
+def _alert(alert: Alert, view: View, silent: Mapping[str, str]) -> dict[str, Any]:
+    begin, title, *rest = panel.alert_line(alert, view)
+    return {
+        "id": alert.code,
+        "key": text.clean(alert.key),
+        "badge": badge(incident.badge(alert)),
+        "when": lines.joined([begin]).rstrip(":"),
+        "title": lines.joined([title]),
+        "line": lines.joined(rest),
+        "silent": silent.get(alert.key, ""),
+    }
+
+
+def _held(flags: Globals, view: View) -> str:
+    """Return one line on memory that is held without work; "" where there is none."""
+    out = lines.Lines(flags)
+    panel.holdings(out, view)
+    return " ".join(out.texts()).partition(":")[0]
