@@ -234,6 +234,8 @@ class TopApp(App[int]):
 
     def on_key(self, event: Any) -> None:
         """Open the screen whose key it is, where the screen itself has no use for it."""
+        if event.key in self.screen.active_bindings:
+            return  # textual runs those after us
         if event.key in VIEWS:
             event.stop()
             self.open(event.key)
