@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import envelope, exits, options, output, parallel, words
+from gpuwatchd.ctl import analyzed, envelope, exits, options, output, parallel
 from gpuwatchd.errors import GpuwatchdError, LogFormatError
-from gpuwatchd.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -110,7 +109,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
                 out.line("")
             if log.error is not None and len(results) == 1:
                 continue  # standard error says it
-            _show(out, log, found, show_all=show_all or flags.verbose)
+            analyzed.show(out, log, found, show_all=show_all or flags.verbose)
     return _exit_code(results, fail_on, tell=not flags.json)
 
 
@@ -282,87 +281,6 @@ def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:
         "hint": log.hint or None,
         "subjects": [_subject_json(one) for one in found],
     }
-
-
-def _show(out: output.Out, log: LogFile, found: list[SubjectResult], *, show_all: bool) -> None:
-    skipped = ", ".join(f"{count} {why}" for why, count in log.skipped.items())
-    rows = f"rows: {log.rows - log.bad_rows:,} read, {log.bad_rows:,} skipped"
-    facts = [log.format or "", f"{rows} ({skipped})" if skipped else rows]
-    if out.terminal and output.width_of(f"{log.path}  {'  '.join(facts)}") > out.width:
-        out.line((log.path, "bold"))
-        out.flow(facts, first="  ", rest="  ")
-    else:
-        out.line((log.path, "bold"), "  " + "  ".join(facts))
-    for warning in log.warnings:
-        out.line("  note: ", warning)
-    if log.error is not None:
-        out.line("  ", (f"no verdict: {log.error}", "yellow"))
-        return
-    # A device whose processes are judged has the verdict of one of them: that says it.
-    told = [one.finding for one in found if one.process is not None and one.finding is not None]
-    found = [one for one in found if one.process is not None or one.finding not in told]
-    shown = [one for one in found if show_all or _notable(one)]
-    for one in shown:
-        _show_subject(out, one, epoch=log.epoch)
-    quiet: dict[str, int] = {}
-    for one in found:
-        if one not in shown:
-            why = _in_short(one)
-            quiet[why] = quiet.get(why, 0) + 1
-    for why, count in quiet.items():
-        out.line(f"  {count} {'subject' if count == 1 else 'subjects'} without a finding: {why}")
-    if not found:
-        out.line("  nothing to judge in this log")
-
-
-def _notable(found: SubjectResult) -> bool:
-    finding = found.finding
-    growing = finding is not None and finding.pattern in LEAK_PATTERNS
-    return bool(found.alerts or found.watches) or growing
-
-
-def _in_short(found: SubjectResult) -> str:
-    finding = found.finding
-    if finding is None:
-        return "not judged"
-    return finding.reason if finding.pattern == "unknown" else finding.pattern
-
-
-def _title(found: SubjectResult) -> str:
-    from gpuwatchd.pipeline.titles import device_title, process_title  # noqa: PLC0415
-
-    if found.process is not None:
-        return process_title(found.device, found.process)
-    return device_title(found.device)
-
-
-def _show_subject(out: output.Out, found: SubjectResult, *, epoch: bool) -> None:
-    finding = found.finding
-    span = units.duration(found.ended_at_s - found.started_at_s)
-    out.line("  ", (_title(found), "bold"), f"  {found.samples:,} samples over {span}")
-    if finding is not None:
-        verdict = words.verdict(finding, samples=finding.samples)
-        tail = "" if finding.reason == verdict[0] else f" - {finding.reason}"
-        if out.terminal:
-            parts = ["at the end:", verdict, *output.sentence(tail.strip())]
-            out.flow(parts, first="    ", rest="      ", gap=" ")
-        else:
-            out.line("    at the end: ", verdict, tail)
-    # What ends an alert ends its watch too: one line says it.
-    ends = {event.at_s for event in found.alerts if event.state == "resolved"}
-    watches = [e for e in found.watches if e.state != "resolved" or e.at_s not in ends]
-    events = [("watch", e) for e in watches] + [("alert", e) for e in found.alerts]
-    for kind, event in sorted(events, key=lambda pair: pair[1].at_s):
-        now = event.alert.finding
-        tail = f"{units.rate(now.rate_bytes_per_s)}, full in {words.eta(now.eta) or '?'}"
-        if event.state == "resolved":
-            tail = event.alert.ended
-        when = units.instant(event.at_s) if epoch else f"+{units.duration(event.at_s)}"
-        line = f"{kind} {event.state}: {tail}"
-        if out.terminal:
-            out.flow(output.sentence(line), first=f"    {when}  ", rest="      ", gap=" ")
-        else:
-            out.line(f"    {when}  {line}")
 
 
 def _exit_code(
