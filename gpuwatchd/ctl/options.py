@@ -25,6 +25,7 @@ else:
 PAGES = {
     "status": "understand-a-verdict",
     "watch": "understand-a-verdict",
+    "top": "see-it",
     "predict": "understand-a-verdict",
     "explain": "understand-a-verdict",
     "zombies": "find-idle-memory",

@@ -68,14 +68,15 @@ def figured(
 def spark(
     values: Sequence[int | None], total: float | None, points: int, *, ascii_only: bool
 ) -> str:
-    """Return the newest ``points`` values as a sparkline, right-aligned.
+    """Return the values as a sparkline of ``points`` columns; the newest one is the last.
 
     Examples
     --------
     >>> spark([0, 50, None, 100], 100, 5, ascii_only=True)
     ' _= #'
     """
-    shown: list[float | None] = list(values[-points:]) if points > 0 else []
+    every = -(-len(values) // points) if points > 0 else 1
+    shown: list[float | None] = list(values[::-1][:: max(1, every)][::-1])
     known = [value for value in shown if value is not None]
     if len(known) < 2:
         return " " * max(0, points)

@@ -11,6 +11,7 @@ from gpuwatchd.ctl.output import width_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuwatchd.ctl.look import View
     from gpuwatchd.tui.app import TopApp
     from gpuwatchd.tui.paint import Cell, Row
 
@@ -23,21 +24,19 @@ def head(top: TopApp, name: str, width: int) -> Row:
     left: Row = [(" gpuwatchctl top ", "bar bold"), (f" {painter.safe(name)} ", "bar")]
     right: Row = []
     if view is not None:
+        at = units.clock(view.taken_at_s, now_s=top.now_s(), seconds=True)
+        right.append((f" {at} ", "bar"))
+        right.append((f" {_daemon(view)} ", "bar" if view.daemon.running else "trouble bar bold"))
         loud = [a for a in view.alerts if a.state in _OPEN]
-        critical = sum(a.severity == "critical" for a in loud)
         if loud:
-            kind = "critical" if critical else "leak"
-            said = f" {len(loud)} alert{'s' if len(loud) != 1 else ''} "
-            right.append((said, f"{kind} bar bold"))
-        right.append((f" {_daemon(top)} ", "bar" if view.daemon.running else "trouble bar bold"))
-        right.append((f" {units.clock(view.taken_at_s, now_s=top.now_s(), seconds=True)} ", "bar"))
+            kind = "critical" if any(a.severity == "critical" for a in loud) else "leak"
+            right.append(
+                (f" {len(loud)} alert{'s' if len(loud) != 1 else ''} ", f"{kind} bar bold")
+            )
     return spread(left, right, width, "bar")
 
 
-def _daemon(top: TopApp) -> str:
-    view = top.view
-    if view is None:
-        return ""
+def _daemon(view: View) -> str:
     if not view.daemon.running:
         return "daemon off"
     late = any(code == "daemon-late" for code, _ in view.warnings)

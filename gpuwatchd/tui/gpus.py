@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 BADGE: Final = badges.WORD_CELLS + 2
 """Columns of a badge: mark, blank, word."""
-_ETA_SHORT, _ETA_BAND, _RATE, _LOAD, _HEAT = 8, 24, 13, 4, 11
+_ETA_SHORT, _ETA_BAND, _RATE, _LOAD, _HEAT = 7, 24, 13, 4, 11
 _BAR_MIN, _BAR_MOST, _SPARK_MOST, _SUSPECT = 14, 32, 32, 24
+_NARROW, _BAR_NARROW = 60, 12
 
 
 class Plan(NamedTuple):
@@ -40,28 +41,31 @@ class Plan(NamedTuple):
 def plan(view: View, width: int) -> Plan:
     """Return what fits into a row of ``width`` columns, the most needed first."""
     label = max((width_of(item.device.label) for item in view.devices), default=5)
-    room = width - 1 - label - 1 - BADGE - 1 - _BAR_MIN
-    given = []
+    least = _BAR_NARROW if width < _NARROW else _BAR_MIN
+    room = width - 1 - label - 1 - BADGE - 1 - least
+    given: list[int] = []
     for wish, instead in ((_ETA_BAND, _ETA_SHORT), (_LOAD, 0), (_HEAT, 0), (_RATE, 0)):
         taken = next((w for w in (wish, instead) if w and w + 1 <= room), 0)
         room -= taken + 1 if taken else 0
         given.append(taken)
     spark = 0
-    if room >= 9:
+    if room >= 9 and width >= _NARROW:
         spark = min(_SPARK_MOST, room - 1, 8 + max(0, room - 9 - _SUSPECT) // 2)
         room -= spark + 1
-    more = min(room, _BAR_MOST - _BAR_MIN) if room < _SUSPECT + 1 else min(room // 4, 12)
+    more = min(room, _BAR_MOST - least) if room < _SUSPECT + 1 else min(room // 4, 12)
     rest = max(0, room - more - 1)
     if rest < _SUSPECT:
-        more, rest = min(room, _BAR_MOST - _BAR_MIN), 0
-    return Plan(label, _BAR_MIN + more, *given, spark, rest)
+        more, rest = min(room, _BAR_MOST - least), 0
+    eta, load, heat, rate = given
+    return Plan(label, least + more, eta, load, heat, rate, spark, rest)
 
 
-def head(painter: Painter, columns: Plan, view: View) -> Row:
-    """Return the names of the columns."""
+def head(painter: Painter, columns: Plan, view: View, shown: int) -> Row:
+    """Return the names of the columns, and how many of the devices are shown."""
     count = len(view.devices)
+    some = f" {shown} of {count}" if shown < count else ""
     named = [
-        ("GPU", columns.label, False), ("VERDICT", BADGE, False), ("MEMORY", columns.bar, False),
+        ("GPU", columns.label, False), ("VERDICT", BADGE, False), (f"MEMORY{some}", columns.bar, False),
         ("FULL IN" if columns.eta < _ETA_BAND else "FULL IN (90 %)", columns.eta, False),
         ("UTIL", columns.load, True), ("TEMP POWER", columns.heat, True),
         ("GROWTH", columns.rate, True), ("LATELY", columns.spark, False),
@@ -128,13 +132,14 @@ def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     note = device_facts.memory_note(item.device)
     facts = (*state, *broken, (note, "faint"), (device_facts.processes(item), "yellow"))
     said += [(part, "") if isinstance(part, str) else part for part in facts]
-    if item.finding is not None and not state:
-        said += [
-            (one, "") if isinstance(one, str) else one
-            for one in cards.judgement(item, item.finding)
-        ]
-    elif not state:
-        said.append((badges.device(item).words, "faint"))
+    finding = item.finding
+    if not state:
+        badge = badges.device(item)
+        said.append(
+            (badge.words, badge.kind if finding is not None and is_leak(finding) else "faint")
+        )
+        by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
+        said.append((f"by {by}" if by else "", ""))
     said.append((device_facts.unowned(item), "yellow"))
     others = view.others.get(item.device.uid)
     said.append(("" if others is None else others.line(none=not item.processes), "dim"))
@@ -160,6 +165,8 @@ def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row
     used = None if reading is None else reading.used_bytes
     share = used / total if used is not None and total else None
     said = f"{cards.amount(used)}/{units.size(total)}"
+    if width_of(said) > width - 2 * (not painter.rich):
+        said = said.removesuffix(" GiB")
     if width >= 20 and share is not None:
         said += f" {units.percent(share)}"
     kind = badge.kind if badge.kind != "unknown" else "curve"

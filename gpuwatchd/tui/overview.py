@@ -107,7 +107,7 @@ class OverviewScreen(Page):
         rows = strips.health(painter, view, width, share.health)
         rows += [[] for _ in range(share.health - len(rows))]
         hits: list[Hit | None] = [None] * share.health
-        rows.append(gpus.head(painter, plan, view))
+        rows.append(gpus.head(painter, plan, view, share.gpus))
         hits.append(None)
         first = self.chosen.first_gpu(share.gpus)
         for item in view.devices[first : first + share.gpus]:

@@ -72,7 +72,7 @@ def worst(view: View) -> list[Alert]:
 
 def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
     count = sum(alert.state in _OPEN for alert in view.alerts)
-    said = f" {count} open alert{'s' if count != 1 else ''}"
+    said = f" {count or 'no'} open alert{'s' if count != 1 else ''}"
     if view.silences:
         said += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
     more = f" ({hidden} more below: a)" if hidden > 0 else ""

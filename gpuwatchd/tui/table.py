@@ -143,6 +143,8 @@ _COLUMNS = (
     Column("sm", 4, ">", 96), Column("host", 9, ">", 112), Column("time", 8, ">", 104),
 )  # fmt: skip
 _NAME_MIN = 8
+_SIGNS = 3
+"""Columns before the first: the cursor, the mark of the verdict, a blank."""
 _HEADS = {"pid": "PID", "gpu": "GPU", "sm": "SM", "host": "HOST MEM", "time": "TIME"}
 
 
@@ -154,13 +156,13 @@ def columns(view: View, width: int) -> tuple[Column, ...]:
         for one in _COLUMNS
         if width >= one.from_width
     ]
-    used = 2 + sum(one.wide + 1 for one in found)
+    used = _SIGNS + sum(one.wide + 1 for one in found)
     return (*found, Column("name", max(_NAME_MIN, width - used - 1), "<", 0))
 
 
 def heads(painter: Painter, shown: Sequence[Column], by: str, *, turned: bool) -> Row:
     """Return the names of the columns, the sorted one marked."""
-    row: Row = [("  ", "head")]
+    row: Row = [("   ", "head")]
     arrow = ("^" if turned else "v") if painter.ascii else ("▲" if turned else "▼")
     for one in shown:
         said = _HEADS.get(one.name, one.name.upper())
@@ -173,7 +175,7 @@ def heads(painter: Painter, shown: Sequence[Column], by: str, *, turned: bool) -
 
 def column_at(shown: Sequence[Column], x: int) -> str | None:
     """Return the column whose head was clicked."""
-    at = 2
+    at = _SIGNS
     for one in shown:
         if at <= x < at + one.wide + 1:
             return one.name
@@ -188,7 +190,7 @@ def row(
     badge = badges.process(entry.process)
     here = "chosen" if chosen else ""
     sign = ">" if chosen and not painter.rich else " "
-    cells: Row = [(sign, here), (painter.mark(badge.kind), f"{badge.kind} {here}")]
+    cells: Row = [(sign, here), (f"{painter.mark(badge.kind)} ", f"{badge.kind} {here}")]
     for one in shown:
         if one.name == "verdict":
             if badge.kind in {"critical", "leak"}:
