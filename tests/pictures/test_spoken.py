@@ -1,0 +1,98 @@
+"""Pictures in words and numbers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatchd import units
+from gpuwatchd.pictures import spoken
+from gpuwatchd.pictures.chart import Curve, Picture
+from tests.browser import gallery
+
+GIB = gallery.GIB
+
+
+def picture(used: list[float | None], spread: float = 0.0) -> Picture:
+    """Return a picture of one point a minute."""
+    at = tuple(gallery.NOW_S - 60.0 * (len(used) - n) for n in range(len(used)))
+    curve = Curve(
+        at_s=at,
+        used_bytes=tuple(used),
+        low_bytes=tuple(None if v is None else v - spread for v in used),
+        high_bytes=tuple(None if v is None else v + spread for v in used),
+    )
+    return Picture(
+        key="k", title="GPU 0", kind="calm", verdict="stable", curve=curve,
+        begin_s=gallery.NOW_S - 3600, end_s=gallery.NOW_S, now_s=gallery.NOW_S,
+    )  # fmt: skip
+
+
+def test_a_leak_is_told_with_its_end_and_its_interval() -> None:
+    said = spoken.sentence(gallery.leak())
+    assert said.startswith("python train.py[4711] of alice on GPU 0: gradual leak, confirmed")
+    assert "The limit is 23.6 GiB." in said
+    assert "full in 0h 47m (0h 39m - 1h 02m)." in said
+    assert said.endswith("4 marks.")
+
+
+def test_an_end_that_is_open_is_said_to_be() -> None:
+    assert "(5h 00m - open)." in spoken.sentence(gallery.open_ended())
+
+
+def test_gaps_and_one_sample_and_nothing() -> None:
+    assert "3 gaps." in spoken.sentence(gallery.gaps())
+    assert "One sample from " in spoken.sentence(gallery.one_sample())
+    assert "2.5 GiB used." in spoken.sentence(gallery.one_sample())
+    nothing = spoken.sentence(gallery.empty())
+    assert nothing.startswith("GPU 4  NVIDIA GB10: lost. Nothing is recorded from ")
+    assert spoken.rows(gallery.empty()) == []
+
+
+def test_what_does_not_change_is_said_once() -> None:
+    assert "8.0 GiB throughout." in spoken.sentence(picture([8 * GIB] * 5))
+
+
+def test_a_gap_is_a_row_and_no_number() -> None:
+    rows = spoken.rows(picture([GIB, None, 2 * GIB]))
+    assert [row[1:] for row in rows] == [("1.0 GiB",), ("nothing recorded",), ("2.0 GiB",)]
+
+
+def test_a_row_of_many_points_has_their_extremes() -> None:
+    shown = picture([float(n) * GIB for n in range(500)])
+    rows = spoken.rows(shown)
+    assert len(rows) == spoken.MOST_ROWS
+    assert len(spoken.heads(shown)) == len(rows[0]) == 4
+    assert rows[0][1:] == ("4.5 GiB", "0 MiB", "9.0 GiB")
+    assert rows[-1][3] == units.size(499 * GIB)
+
+
+@given(st.lists(st.none() | st.floats(0, 1e12), min_size=1, max_size=300))
+def test_rows_are_few_and_miss_no_extreme(used: list[float | None]) -> None:
+    shown = picture(used, spread=1.0)
+    rows = spoken.rows(shown)
+    breaks = sum((a is None) != (b is None) for a, b in pairwise(used))
+    assert len(rows) <= spoken.MOST_ROWS + breaks + len(used) // spoken.MOST_ROWS + 1
+    assert {len(row) for row in rows} == {len(spoken.heads(shown))}
+    known = [v for v in used if v is not None]
+    low, high = spoken.extremes(shown.curve)
+    if not known:
+        assert low is None
+        assert high is None
+        return
+    assert low == min(known) - 1.0
+    assert high == max(known) + 1.0
+    assert units.size(low) in {row[2] for row in rows}
+    assert units.size(high) in {row[3] for row in rows}
+
+
+@pytest.mark.parametrize("shown", gallery.everything(), ids=lambda one: one.key)
+def test_the_legend_names_what_is_there(shown: Picture) -> None:
+    parts = spoken.parts(shown)
+    assert ("gap" in parts) == bool(shown.gaps)
+    assert ("limit" in parts) == (shown.limit_bytes is not None)
+    assert ("band" in parts) == (shown.forecast is not None)
+    assert ("curve" in parts) == (not shown.empty)

@@ -1,0 +1,74 @@
+"""The drawing that is seen without scripts and on paper."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gpuwatchd.pictures.chart import Curve, Picture
+from gpuwatchd.pictures.vector import HEIGHT, WIDTH, draw
+from tests.browser import gallery
+
+KINDS = {one.key: one for one in gallery.everything()}
+
+
+def parsed(picture: Picture) -> ET.Element:
+    return ET.fromstring(draw(picture))
+
+
+def texts(root: ET.Element) -> list[str]:
+    return [node.text or "" for node in root.iter("text")]
+
+
+def of(root: ET.Element, name: str) -> list[ET.Element]:
+    return [node for node in root.iter() if node.get("class") == name]
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_it_is_well_formed_and_within_its_frame(key: str) -> None:
+    root = parsed(KINDS[key])
+    assert root.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
+    for node in root.iter("text"):
+        assert 0 <= float(node.get("x", "-1")) <= WIDTH
+        assert 0 <= float(node.get("y", "-1")) <= HEIGHT
+    assert not re.search(r"nan|inf\b", draw(KINDS[key]), re.IGNORECASE)
+
+
+def test_gaps_are_not_bridged() -> None:
+    root = parsed(gallery.gaps())
+    assert len(of(root, "s-curve")) == 2
+    assert len([node for node in of(root, "f-curve") if node.tag == "circle"]) == 1
+    assert len(of(root, "f-gap")) == 3
+    assert texts(root).count("the GPU was lost") == 3
+
+
+def test_a_forecast_says_when_and_an_open_end_fades() -> None:
+    assert any(said.startswith("full ") for said in texts(parsed(gallery.leak())))
+    assert list(parsed(gallery.leak()).iter("linearGradient")) == []
+    assert len(list(parsed(gallery.open_ended()).iter("linearGradient"))) == 1
+
+
+def test_nothing_known_is_said() -> None:
+    assert "Nothing is recorded for this time." in texts(parsed(gallery.empty()))
+
+
+def test_marks_that_cover_each_other_are_counted() -> None:
+    assert "▲3" in texts(parsed(gallery.month()))
+
+
+def test_text_from_elsewhere_is_text() -> None:
+    root = parsed(gallery.hostile())
+    assert [node.tag for node in root.iter() if node.tag in {"script", "img"}] == []
+
+
+def test_levels_beyond_all_bounds_are_drawn() -> None:
+    wild = Curve(
+        at_s=(1.0, 2.0), used_bytes=(0.0, 2.0**62), low_bytes=(0.0, 0.0), high_bytes=(0.0, 2.0**62)
+    )
+    picture = Picture(
+        key="k", title="t", kind="calm", verdict="v", begin_s=0.0, end_s=0.0, now_s=0.0,
+        curve=wild, limit_bytes=0.0,
+    )  # fmt: skip
+    assert len(of(parsed(picture), "s-curve")) == 1
