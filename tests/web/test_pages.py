@@ -1,0 +1,233 @@
+"""The answers that the live page is drawn from: the words of the verbs, whatever there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.ctl import look
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.model import Matcher, ProcessKey, Silence
+from gpuwatchd.store import live
+from gpuwatchd.web.pages import answers, overview
+from tests import making
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VIEWS = ("overview", "predict", "alerts", "held", "help")
+CARD = {"gpu": making.CARD.uid}
+LEAKER = {**CARD, "pid": "4711", "began": "1000000"}
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def ask(name: str, **query: str) -> dict[str, Any]:
+    """Return an answer as it travels."""
+    said = answers.answer(name, Globals(), query)
+    found: dict[str, Any] = json.loads(json.dumps(said, allow_nan=False))
+    return found
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yield every text of an answer."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings(one)
+
+
+def crowd(count: int) -> live.LiveDevice:
+    """Return a GPU that many processes are on."""
+    many = tuple(
+        msgspec.structs.replace(
+            world.process(1000 + n, f"job{n}", 0.01 * (n % 7)),
+            finding=world.leak(rate_bytes_per_s=float(n), tier="watch") if n % 50 == 0 else None,
+        )
+        for n in range(count)
+    )
+    return live.LiveDevice(
+        device=making.CARD, reading=world.reading(making.CARD.uid, 70), processes=many, samples=9
+    )
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_answers_with_the_same_head(name: str) -> None:
+    world.write()
+    said = ask(name)["page"]
+    assert said["live"] is True
+    assert said["interval_s"] == 5.0
+    assert [one["key"] for one in said["open"]] == ["leak:GPU-1/4711@1000.0"]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", said["clock"])
+
+
+@pytest.mark.parametrize("name", [*VIEWS, "gpu", "process", "evidence"])
+def test_hostile_words_are_clean_in_every_answer(name: str) -> None:
+    alerts = (world.firing(title=world.HOSTILE),)
+    world.write(msgspec.structs.replace(world.odd(world.HOSTILE), alerts=alerts))
+    query = LEAKER if name in {"process", "evidence"} else CARD if name == "gpu" else {}
+    said = list(strings(ask(name, **query)))
+    assert [one for one in said if _CONTROL.search(one)] == []
+    assert name == "help" or any("evil" in one for one in said)
+
+
+def test_a_gpu_is_told_of_in_the_words_of_status() -> None:
+    world.write()
+    first, second = ask("overview")["devices"]
+    shown = world.run("status").stdout
+    for words in (*first["verdict"], first["used"], first["percent"], *second["verdict"]):
+        assert words in shown
+    assert first["badge"]["word"] == "LEAK"
+    assert first["badge"]["words"] in shown
+    assert second["badge"]["kind"] == "calm"
+    assert first["share"] == pytest.approx(52 / 80)
+
+
+def test_what_is_foreseen_has_the_figures_of_predict() -> None:
+    world.write()
+    subjects = ask("predict")["devices"][0]["subjects"]
+    shown = world.run("predict").stdout
+    told = {label: words for label, words in subjects[0]["facts"]}
+    assert told["full in"] == "0h 47m (0h 39m - 1h 02m)"
+    for label, words in told.items():
+        assert re.search(rf"{re.escape(label)} +{re.escape(words.split(',')[0])}", shown), label
+
+
+def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() -> None:
+    table = pytest.importorskip("gpuwatchd.tui.table")
+    world.write(devices=(crowd(120), *world.state().devices[1:]))
+    view = look.see(Globals())
+    mine = overview.ordered(view.devices)
+    theirs = table.ordered(table.entries(view), table.NATURAL, turned=False)
+    assert mine == [tuple(one) for one in theirs]
+    for wish in ("job1", "105", "alice", "watch", "a100 job", "gpu0", "nobody"):
+        fitting = overview.table(mine, {"filter": wish, "all": "1"})["fitting"]
+        assert fitting == len(table.matching(theirs, wish)), wish
+
+
+def test_of_a_thousand_processes_two_hundred_are_sent_until_all_are_wanted() -> None:
+    world.write(devices=(crowd(1000),))
+    some, every = ask("overview"), ask("overview", all="1")
+    assert (len(some["processes"]), some["fitting"], some["count"]) == (overview.ROWS, 1000, 1000)
+    assert len(every["processes"]) == 1000
+    assert some["processes"][0]["who"] == "job950[1950] of alice"
+    assert len({one["key"] for one in every["processes"]}) == 1000
+    narrow = ask("overview", filter="job999")
+    assert [one["who"] for one in narrow["processes"]] == ["job999[1999] of alice"]
+
+
+def test_a_dead_daemon_is_told_of_and_nothing_is_called_live() -> None:
+    world.write(pid=2**22 + 1, taken_at_s=time.time() - 400)
+    page = ask("overview")["page"]
+    assert page["live"] is False
+    assert any(
+        one["bad"] and "the daemon is not running" in one["text"] for one in page["warnings"]
+    )
+    assert page["daemon"] == "No daemon is running."
+
+
+def test_without_a_gpu_the_error_of_status_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "replay")
+    with pytest.raises(SourceUnavailable) as raised:
+        ask("overview")
+    assert raised.value.hint
+
+
+def test_a_gpu_that_cannot_be_read_has_no_bar_and_says_why() -> None:
+    lost = msgspec.structs.replace(
+        world.state().devices[0], reading=None, faults=("the driver is gone",), recent_bytes=()
+    )
+    world.write(devices=(lost,))
+    one = ask("overview")["devices"][0]
+    assert one["share"] is None
+    assert one["spark"] == []
+    assert one["badge"]["kind"] == "trouble"
+    assert any("the driver is gone" in words for words in one["notes"])
+
+
+def test_gaps_of_a_small_curve_stay_gaps() -> None:
+    item = msgspec.structs.replace(
+        world.state().devices[0], recent_bytes=(10 * making.GIB, None, 20 * making.GIB)
+    )
+    assert overview.spark(item, 80 * making.GIB) == [0.0, None, 1.0]
+
+
+def test_addresses_lead_back_to_their_processes_and_strangers_to_an_error() -> None:
+    world.write()
+    row = ask("overview")["processes"][0]
+    uid, pid, began = row["key"].split("/")
+    found = ask("process", gpu=uid, pid=pid, began=began)
+    assert found["who"] == row["who"]
+    assert found["over"] == ""
+    for wrong in ({"gpu": "no\x1b"}, {**CARD, "pid": "5", "began": "-"}, {}):
+        view = "process" if "pid" in wrong else "gpu"
+        with pytest.raises(GpuwatchdError) as raised:
+            ask(view, **wrong)
+        assert "\x1b" not in raised.value.message
+    with pytest.raises(KeyError):
+        ask("../secrets")
+
+
+def test_a_process_without_a_known_beginning_is_found_by_its_pid() -> None:
+    first = world.state().devices[0]
+    alone = world.process(7)
+    key = ProcessKey(pid=7, started_at_s=None)
+    alone = msgspec.structs.replace(alone, info=msgspec.structs.replace(alone.info, key=key))
+    world.write(devices=(msgspec.structs.replace(first, processes=(alone,)),))
+    assert ask("overview")["processes"][0]["key"].endswith("/7/-")
+    assert ask("process", **CARD, pid="7", began="-")["who"] == "python[7] of alice"
+
+
+def test_why_a_process_is_judged_so_is_what_explain_says() -> None:
+    world.write()
+    said = ask("evidence", **LEAKER)
+    told = json.loads(world.run("explain", "4711", "--json").stdout)["data"]
+    assert [one["title"] for one in said["sections"]] == [one["title"] for one in told["sections"]]
+    assert said["next_steps"] == told["next_steps"]
+
+
+def test_an_open_alert_says_until_when_it_is_silent() -> None:
+    alert = world.firing()
+    now_s = time.time()
+    world.write(
+        silences=(
+            Silence(
+                row=3, matcher=Matcher(key=alert.key), from_at_s=now_s, until_at_s=now_s + 3600
+            ),
+        )
+    )
+    assert ask("overview")["alerts"][0]["silent"].startswith("silent until ")
+    shown = ask("alerts")
+    assert shown["open"][0]["silence"]["id"] == 3
+    assert shown["can"] is False, "without a history nothing can be snoozed"
+
+
+def test_all_about_an_alert_is_what_the_verb_tells() -> None:
+    world.write()
+    listed = ask("alerts")["open"][0]
+    one = ask("alert", id=listed["id"])
+    shown = " ".join(world.run("alerts", "show", listed["id"]).stdout.split())
+    assert one["about"]["process"] == "GPU-1/4711/1000000"
+    for label, words in one["lines"]:
+        assert " ".join(words.split()) in shown, label
+
+
+def test_held_memory_has_who_and_what_would_free_it() -> None:
+    world.write(world.odd("plain"))
+    said = ask("held")
+    shown = world.run("zombies").stdout
+    assert said["holdings"]
+    for one in said["holdings"]:
+        assert one["badge"]["kind"] == "held"
+        assert one["who"] in shown
+        assert one["evidence"] in shown
