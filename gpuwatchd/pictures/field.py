@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import units
 from gpuwatchd.design import LEGEND
+from gpuwatchd.pictures.marks import full
 from gpuwatchd.pictures.raster import CHECKED, FAINT, SPARSE
 
 if TYPE_CHECKING:
@@ -132,9 +133,7 @@ class Field:
         room = canvas.columns - 2
         if row > 0 or canvas.columns < _LEAST_WIDTH:
             room -= len(f"{LEGEND['limit']} {units.size(told.limit_bytes)}") + 3
-        words = next(
-            (words for words in _full(told, self._picture.now_s) if len(words) <= room), ""
-        )
+        words = next((words for words in full(told, self._picture.now_s) if len(words) <= room), "")
         canvas.over(canvas.columns - len(words) - 1, max(0, row - 1), words, "ink")
         if full_s <= shown.end_s:
             canvas.over(
@@ -163,17 +162,6 @@ class Field:
         words = LEGEND["gap"]
         middle = max(0, (canvas.columns - len(words)) // 2)
         canvas.over(max(0, middle - 1), canvas.rows // 2, f" {words} ", "faint")
-
-
-def _full(told: Forecast, now_s: float) -> list[str]:
-    """Return when it is full, the longest form first."""
-    passed_s = max(0.0, now_s - told.judged_at_s)
-    mid_s = max(0.0, (told.mid_s or 0.0) - passed_s)
-    short = f"full in {units.duration(mid_s)}"
-    if told.low_s is None:
-        return [short]
-    high_s = None if told.high_s is None else max(0.0, told.high_s - passed_s)
-    return [f"full in {units.band(max(0.0, told.low_s - passed_s), mid_s, high_s)}", short]
 
 
 def _pieces(curve: Curve) -> list[list[tuple[float, float]]]:

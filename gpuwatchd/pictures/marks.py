@@ -1,13 +1,14 @@
-"""Marks of what happened: which stand together, and how they look."""
+"""Words and marks on a chart: what stands together, and how it looks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuwatchd import units
 from gpuwatchd.design import FLAGS, SEVERITY_KINDS
 
 if TYPE_CHECKING:
-    from gpuwatchd.pictures.chart import Mark, Picture
+    from gpuwatchd.pictures.chart import Forecast, Mark, Picture
     from gpuwatchd.pictures.scales import Frame
 
 
@@ -52,3 +53,14 @@ def groups(picture: Picture, width: int, shown: Frame, *, numbered: bool = True)
         else:
             found.append(Group(len(found) + 1, column, (mark,)))
     return found
+
+
+def full(told: Forecast, now_s: float) -> list[str]:
+    """Return when it is full, the longest form first."""
+    passed_s = max(0.0, now_s - told.judged_at_s)
+    mid_s = max(0.0, (told.mid_s or 0.0) - passed_s)
+    short = f"full in {units.duration(mid_s)}"
+    if told.low_s is None:
+        return [short]
+    high_s = None if told.high_s is None else max(0.0, told.high_s - passed_s)
+    return [f"full in {units.band(max(0.0, told.low_s - passed_s), mid_s, high_s)}", short]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gpuwatchd import units
+
 if TYPE_CHECKING:
     from gpuwatchd.pictures.chart import Picture
 
@@ -82,6 +84,18 @@ def levels(most_bytes: float, count: int = 5) -> list[float]:
     return [n * step for n in range(int(most_bytes / step) + 1)]
 
 
+def level(value_bytes: float) -> str:
+    """Return the label of a level.
+
+    Examples
+    --------
+    >>> level(8 * 1024**3), level(1.5 * 1024**3), level(0)
+    ('8 GiB', '1.5 GiB', '0')
+    """
+    words = units.size(value_bytes) if value_bytes else "0"
+    return words.replace(".00 ", " ").replace(".0 ", " ")
+
+
 def instants(begin_s: float, end_s: float, count: int = 7) -> tuple[list[float], float]:
     """Return instants that are round on the local clock, and the seconds from one to the next.
 
@@ -96,7 +110,7 @@ def instants(begin_s: float, end_s: float, count: int = 7) -> tuple[list[float],
 
 
 def _clocks(begin_s: float, end_s: float, step_s: float) -> list[float]:
-    found = []
+    found: list[float] = []
     ahead_s = _ahead_s(begin_s)
     place = -int(-(begin_s + ahead_s) // step_s)
     while True:
@@ -114,7 +128,7 @@ def _days(begin_s: float, end_s: float, step_s: float) -> list[float]:
     days = round(step_s / _DAY_S)
     day = datetime.fromtimestamp(begin_s).astimezone().date()
     day += timedelta(days=(1 - day.toordinal()) % days)  # of weeks: a Monday
-    found = []
+    found: list[float] = []
     while True:
         at_s = datetime(day.year, day.month, day.day).astimezone().timestamp()
         if at_s > end_s:

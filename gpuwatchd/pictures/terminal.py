@@ -56,12 +56,9 @@ def _place(width: int, height: int, shown: scales.Frame) -> Plot:
 def _gutter(shown: scales.Frame) -> int:
     # Whatever the height is, so that the legend knows it too.
     counts = range(1, _MOST_LEVELS + 1)
-    return max(len(_level(v)) for count in counts for v in scales.levels(shown.top_bytes, count))
-
-
-def _level(value_bytes: float) -> str:
-    words = units.size(value_bytes) if value_bytes else "0"
-    return words.replace(".00 ", " ").replace(".0 ", " ")
+    return max(
+        len(scales.level(v)) for count in counts for v in scales.levels(shown.top_bytes, count)
+    )
 
 
 def draw(
@@ -112,7 +109,7 @@ def _with_scales(
     heights = {}
     for level in scales.levels(shown.top_bytes, max(1, min(_MOST_LEVELS, place.bottom // 2))):
         row = place.bottom - 1 - int(level / shown.top_bytes * place.bottom)
-        heights[max(0, row)] = _level(level)
+        heights[max(0, row)] = scales.level(level)
     gutter = place.left - 1
     stem, notch = ("|", "+") if ascii_only else ("│", "┤")
     found: list[list[Cell]] = []
