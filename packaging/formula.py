@@ -8,6 +8,7 @@ if its hash is among those of ``packaging/constraints.txt``. The formula is an o
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import textwrap
@@ -34,7 +35,7 @@ class Gpuwatchd < Formula
   homepage "{homepage}"
   url "{url}"
   sha256 "{sha256}"
-  license "Apache-2.0"
+  license all_of: ["Apache-2.0", "MIT"]
 
   livecheck do
     skip "the tap is updated with each release"
@@ -211,11 +212,11 @@ def problems(text: str, found: list[pins.Pin]) -> list[str]:
         said.append("the description starts with an article or the name, or ends with a full stop")
     if re.search(r'^  resource "(.|\n)*^  on_(macos|linux) do$', text, re.MULTILINE):
         said.append("what one system needs stands after what all need")
-    licence = pyproject()["project"]["license"]
+    licences = json.dumps(pyproject()["project"]["license"].split(" AND "))
     said += [
         f"{word!r} is missing"
         for word in (
-            f'license "{licence}"',
+            f"license all_of: {licences}",
             f'depends_on "python@{PYTHON}"',
             "keep_alive true",
             "  test do",

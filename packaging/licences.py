@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pins
+import vendored
 from project import PINS_FULL, ROOT, run, sha256
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def of_pins(found: Mapping[str, Said], pinned: Iterable[pins.Pin]) -> dict[str, 
 def table(licences: Mapping[str, str | None], pinned: Iterable[pins.Pin]) -> str:
     """Return the list that goes with a release."""
     rows = sorted({(pin.name, pin.version, licences[pin.name] or "unknown") for pin in pinned})
+    rows += [(one.name, one.version(), f"{one.licence} (inside ours)") for one in vendored.VENDORED]
     return "".join(f"{name:24} {version:14} {licence}\n" for name, version, licence in rows)
 
 

@@ -22,6 +22,7 @@ import licences
 import pins
 import project
 import sbom
+import vendored
 from project import NAME, Failed
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def licensed(tree: Tree) -> list[Fault]:
     found = licences.of_pins(licences.installed(), full)
     licences.write(tree.out / f"{NAME}-{tree.version}-licences.txt", licences.table(found, full))
     mend = "depend on something else; packaging/licences.py has what is allowed and why"
-    return [Fault(what=what, mend=mend) for what in licences.faults(found)]
+    return [Fault(what=what, mend=mend) for what in licences.faults(found | vendored.licences())]
 
 
 def bill(tree: Tree) -> list[Fault]:

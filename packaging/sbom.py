@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import vendored
 from project import NAME, epoch_s, pyproject, sha256, version
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pins
     from licences import Said
 
-_PURL = re.compile(r"pkg:pypi/[a-z0-9-]+@[^@\s]+")
+_PURL = re.compile(r"pkg:(?:pypi|npm)/[a-z0-9-]+@[^@\s]+")
 _SERIAL = re.compile(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -51,9 +52,17 @@ def make(
                 "scope": "required" if pin.name in needed else "optional",
             }
             for pin in full
-        ],
+        ]
+        + [_inside(one) for one in vendored.VENDORED],
         "dependencies": _dependencies(ours["bom-ref"], full, said),
     }
+
+
+def _inside(one: vendored.Vendored) -> dict[str, Any]:
+    number = one.version()
+    purl = f"{one.purl}@{number}"
+    found = _component(one.name, number, [one.digest()], one.licence)
+    return {**found, "bom-ref": purl, "purl": purl, "scope": "required"}
 
 
 def _component(name: str, number: str, hashes: list[str], licence: str | None) -> dict[str, Any]:
@@ -86,7 +95,9 @@ def _dependencies(
     direct = [*table["dependencies"]]
     for name, words in table["optional-dependencies"].items():
         direct += words if name not in {"dev", "bench"} else []
-    found = [{"ref": ours, "dependsOn": met(direct)}]
+    inside = [f"{one.purl}@{one.version()}" for one in vendored.VENDORED]
+    found: list[dict[str, Any]] = [{"ref": ours, "dependsOn": [*met(direct), *inside]}]
+    found += [{"ref": ref, "dependsOn": []} for ref in inside]
     for name, each in refs.items():
         needs = [w for w in (said[name].needs if name in said else ()) if "extra ==" not in w]
         found += [{"ref": ref, "dependsOn": met(needs)} for ref in each]

@@ -12,6 +12,7 @@ import pytest
 
 import gpuwatchd
 import project
+import vendored
 from debian import legal, tree
 from gpuwatchd.ctl import settings
 from tests.conftest import ROOT, need
@@ -211,3 +212,18 @@ def test_the_terms_of_a_library_are_told(tmp_path: Path) -> None:
         "License: MIT and Zlib",
     ]
     assert " ." in thing.splitlines()
+
+
+def test_the_terms_of_what_lies_inside_ours_are_told(tmp_path: Path) -> None:
+    ours = tmp_path / "gpuwatchd-0.dist-info"
+    (one,) = vendored.VENDORED
+    terms = ours / "licenses" / one.terms
+    terms.parent.mkdir(parents=True)
+    shutil.copy(ROOT / one.terms, terms)
+    shutil.copy(ROOT / "LICENSE", ours / "licenses" / "LICENSE")
+    said = project.pyproject()["project"]["license"]
+    (ours / "METADATA").write_text(f"Name: gpuwatchd\nVersion: 0\nLicense-Expression: {said}\n")
+    text = legal.copyright_file(tmp_path, "gpuwatchd", tree.LIB)
+    assert "License: Apache-2.0 and MIT" in text
+    assert "2022 Leon Sorokin" in text
+    assert "Permission is hereby granted, free of charge" in text

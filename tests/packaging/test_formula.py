@@ -103,7 +103,7 @@ def test_what_one_system_needs_is_for_that_one(text: str) -> None:
         ("class Gpuwatchd <", "class Other <", "class"),
         ('desc "GPU', 'desc "A GPU', "article"),
         ('desc "GPU', 'desc "' + "GPU " * 20, "longer"),
-        ('license "Apache-2.0"', 'license "MIT"', "license"),
+        ('all_of: ["Apache-2.0", "MIT"]', 'all_of: ["Apache-2.0"]', "license"),
         ("keep_alive true", "keep_alive successful_exit: false", "keep_alive"),
         ("  test do", "  nothing do", "test do"),
         ("  def install", "  on_linux do\n  end\n\n  def install", "after what all need"),

@@ -13,6 +13,7 @@ import pytest
 import dist
 import project
 import readme
+import vendored
 from tests.conftest import ROOT
 from tests.packaging import built
 
@@ -90,6 +91,15 @@ def test_man_pages_and_completions_go_where_shells_look(names: set[str], name: s
     assert f"gpuwatchd-{project.version()}.data/data/share/{name}" in names
 
 
+@pytest.mark.parametrize("one", vendored.VENDORED, ids=lambda one: one.name)
+def test_what_others_have_made_goes_with_its_terms(
+    names: set[str], source: set[str], one: vendored.Vendored
+) -> None:
+    assert {one.file, one.terms} <= names & source
+    assert f"gpuwatchd-{project.version()}.dist-info/licenses/{one.terms}" in names
+    assert re.fullmatch(r"\d+\.\d+\.\d+", one.version())
+
+
 @pytest.mark.parametrize("name", ["config/prices.toml", "service/gpuwatchd.service.in", "py.typed"])
 def test_what_is_no_program_is_there(names: set[str], name: str) -> None:
     assert f"gpuwatchd/{name}" in names
@@ -107,8 +117,8 @@ def test_what_the_package_says_of_itself(metadata: Message) -> None:
     assert metadata["Name"] == "gpuwatchd"
     assert metadata["Version"] == project.version()
     assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["License-File"] == "LICENSE"
+    assert metadata["License-Expression"] == "Apache-2.0 AND MIT"
+    assert metadata.get_all("License-File") == ["LICENSE", vendored.VENDORED[0].terms]
     assert metadata["Description-Content-Type"] == "text/markdown"
     classifiers = metadata.get_all("Classifier") or []
     for python in ("3.11", "3.12", "3.13"):
