@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpuwatchd.config import Config
+    from gpuwatchd.pictures.chart import Picture
     from gpuwatchd.pipeline.offline import Event, SubjectResult
     from gpuwatchd.sources.formats.log import LogFile, LogOptions
 
     Job = tuple[tuple[str, ...], LogOptions, Config]
-    Answer = tuple[LogFile, list[SubjectResult]]
+    Drawn = dict[str, Picture]
+    Answer = tuple[LogFile, list[SubjectResult], Drawn]
 
 FINDINGS, BAD_INPUT = 3, 5
 _PARALLEL_FROM_BYTES = 2 * 1024**2
@@ -59,6 +62,10 @@ def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     help="Exit 3 from this severity on.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List harmless subjects too.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write a page with charts there, too.",
+)  # fmt: skip
 def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     logs: tuple[str, ...],
     form: str | None,
@@ -69,6 +76,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     columns: str | None,
     fail_on: str,
     show_all: bool,  # noqa: FBT001
+    page: Path | None,
 ) -> int:
     """Find leaks in recorded logs: nvidia-smi, dmon, gpustat, DCGM, W&B ...
 
@@ -89,10 +97,13 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if not files:
         raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
     config = flags.load_config().config
-    results = [
-        (log, [one for one in found if flags.wants(one.device)])
-        for log, found in _work(files, wishes, config, quiet=flags.quiet or flags.json)
+    answers = [
+        (log, [one for one in found if flags.wants(one.device)], drawn)
+        for log, found, drawn in _work(
+            files, wishes, config, quiet=flags.quiet or flags.json, drawn=page is not None
+        )
     ]
+    results = [(log, found) for log, found, _ in answers]
     if flags.gpu and not any(found for _, found in results):
         named = ", ".join(flags.gpu)
         raise GpuwatchdError(
@@ -100,6 +111,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
             hint="leave it out",
             page="errors#no-such-gpu",
         )
+    if page is not None:
+        _save(page, answers, show_all=show_all or flags.verbose)
     if flags.json:
         output.emit_json(_answer(results))
     else:
@@ -111,6 +124,16 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
                 continue  # standard error says it
             analyzed.show(out, log, found, show_all=show_all or flags.verbose)
     return _exit_code(results, fail_on, tell=not flags.json)
+
+
+def _save(page: Path, answers: list[Answer], *, show_all: bool) -> None:
+    """Write what was found as one page; where no log could be read there is none to write."""
+    if all(log.error is not None for log, _, _ in answers):
+        return
+    from gpuwatchd.ctl.reporting import html, of_log, saving  # noqa: PLC0415 - rare
+
+    logs = [of_log.Log(*one) for one in answers]
+    saving.write(page, html.render(of_log.document(logs, everything=show_all)))
 
 
 def _zone(name: str) -> str:
@@ -160,7 +183,7 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _one(job: Job, tell: Callable[[float], None]) -> list[Answer]:
+def _one(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Answer]:
     from gpuwatchd.pipeline import offline  # noqa: PLC0415
     from gpuwatchd.sources.formats import together  # noqa: PLC0415
     from gpuwatchd.sources.replay import read_log  # noqa: PLC0415
@@ -178,13 +201,27 @@ def _one(job: Job, tell: Callable[[float], None]) -> list[Answer]:
             found = offline.analyze(
                 log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
             )
+        pictures = _pictures(log, found) if drawn else {}
         # What was read is not needed any more: a directory costs the memory of its largest file.
         log.series = []
-        answers.append((log, found))
+        answers.append((log, found, pictures))
     return answers
 
 
-def _work(files: list[str], wishes: LogOptions, config: Config, *, quiet: bool) -> list[Answer]:
+def _pictures(log: LogFile, found: list[SubjectResult]) -> Drawn:
+    """Return a chart of each subject; of one with several runs the last."""
+    from gpuwatchd.ctl.reporting import logged  # noqa: PLC0415 - rare
+
+    chosen = (series for series in log.series if series.t_s.size)
+    return {
+        one.subject.id: logged.picture(log, series, one)
+        for series, one in zip(chosen, found, strict=True)
+    }
+
+
+def _work(
+    files: list[str], wishes: LogOptions, config: Config, *, quiet: bool, drawn: bool = False
+) -> list[Answer]:
     from gpuwatchd.sources.formats import together  # noqa: PLC0415
     from gpuwatchd.sources.formats.log import LogFile  # noqa: PLC0415
     from gpuwatchd.sources.replay import glance  # noqa: PLC0415
@@ -197,7 +234,7 @@ def _work(files: list[str], wishes: LogOptions, config: Config, *, quiet: bool) 
     # Standard input cannot be handed to another process.
     alone = "-" in files or sum(sizes) < _PARALLEL_FROM_BYTES
     spread: parallel.Spread[Job, list[Answer]] = parallel.Spread(
-        _one, lambda job: Path(job[0][0]).name, cores=1 if alone else None
+        partial(_one, drawn=drawn), lambda job: Path(job[0][0]).name, cores=1 if alone else None
     )
     much = len(jobs) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
     with parallel.Bar(shown=not quiet and much and parallel.on_terminal()) as bar:
@@ -210,7 +247,7 @@ def _work(files: list[str], wishes: LogOptions, config: Config, *, quiet: bool) 
         if options.current().debug:
             sys.stderr.write(answers.trace)
         why = f"could not be judged: {answers.why}"
-        out += [(LogFile(path=file, error=why), []) for file in group]
+        out += [(LogFile(path=file, error=why), [], {}) for file in group]
     return out
 
 

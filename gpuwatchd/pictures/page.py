@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 sentence = spoken.sentence
 
 
-def figure(picture: Picture, place: int) -> Markup:
+def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
     """Return a chart with its title, verdict, notes and numbers.
 
     Parameters
@@ -35,12 +35,15 @@ def figure(picture: Picture, place: int) -> Markup:
         What is drawn.
     place
         Of this picture among those that :func:`document` gets.
+    titled
+        False below a heading that says title and verdict: then they are only read out.
     """
     said = spoken.rows(picture)
     notes = [element("li", None, note) for note in picture.notes]
     return element(
         "figure", {"class": "picture"},
-        element("figcaption", None, element("strong", None, picture.title), badge(picture.kind),
+        element("figcaption", None if titled else {"class": "hidden"},
+                element("strong", None, picture.title), badge(picture.kind),
                 element("span", {"class": "faint"}, picture.verdict)),
         element("div", {"class": "chart", "data-chart": place}, _legend(picture), draw(picture)),
         element("ul", {"class": "notes"}, notes) if notes else None,

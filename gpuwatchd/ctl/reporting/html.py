@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.ctl.reporting.document import Card, Facts, Figures, Says, Shown, Steps, Table
 from gpuwatchd.pictures import page
@@ -11,9 +11,18 @@ from gpuwatchd.pictures.elements import badge, element, facts, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.ctl.reporting.document import Block, Document
+    from gpuwatchd.ctl.reporting.document import Block, Document, Tone
     from gpuwatchd.pictures.chart import Picture
     from gpuwatchd.pictures.elements import Markup
+
+
+_TONES: Final[dict[Tone, str | None]] = {
+    "": None,
+    "note": "faint",
+    "good": "notice notice-good",
+    "warn": "notice notice-warn",
+    "bad": "notice notice-bad",
+}
 
 
 def render(document: Document) -> str:
@@ -36,20 +45,24 @@ def render(document: Document) -> str:
     head = [
         element("h1", None, document.title),
         element("p", {"class": "faint"}, document.about),
-        element("nav", {"aria-label": "Parts of this report"}, element("ul", None, links)),
+        element(
+            "nav",
+            {"class": "contents", "aria-label": "Parts of this report"},
+            element("ul", None, links),
+        ),
     ]
     foot = element("p", None, document.foot)
     return page.document(document.title, body, pictures=pictures, head=head, foot=foot)
 
 
-def _block(block: Block, pictures: list[Picture]) -> Markup:
+def _block(block: Block, pictures: list[Picture], *, titled: bool = True) -> Markup:
     if isinstance(block, Card):
         return _card(block, pictures)
     if isinstance(block, Shown):
         pictures.append(block.picture)
-        return page.figure(block.picture, len(pictures) - 1)
+        return page.figure(block.picture, len(pictures) - 1, titled=titled)
     if isinstance(block, Says):
-        return element("p", {"class": block.tone or None}, block.text)
+        return element("p", {"class": _TONES[block.tone]}, block.text)
     if isinstance(block, Figures):
         return _figures(block)
     if isinstance(block, Facts):
@@ -66,7 +79,7 @@ def _card(card: Card, pictures: list[Picture]) -> Markup:
         {"class": "card", "id": card.key, "aria-labelledby": heading},
         element("h3", {"id": heading}, badge(card.kind, card.word), " ", card.title),
         element("p", {"class": "said"}, card.said) if card.said else None,
-        [_block(block, pictures) for block in card.blocks],
+        [_block(block, pictures, titled=False) for block in card.blocks],
     )
 
 
