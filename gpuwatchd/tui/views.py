@@ -152,7 +152,7 @@ class ViewScreen(Page):
         super().__init__()
         self.view: View | None = None
         self._serial = 0
-        self._asking = False
+        self.asking = False
         self._again = False
         self._due_s = 0.0
         self.trouble = ""
@@ -207,7 +207,7 @@ class ViewScreen(Page):
         if self.trouble:
             most = max(20, self.size.width // 2) if pieces else self.size.width
             state = (self.painter.fit(self.trouble, most), "watch")
-        elif self._asking and self._slow:
+        elif self.asking and self._slow:
             state = ("reading...", "faint")
         self.query_one("#subject", Bar).say(pieces, state)
 
@@ -232,7 +232,7 @@ class ViewScreen(Page):
         if anew:
             self._serial += 1
             self._due_s = 0.0
-        if self._asking:
+        if self.asking:
             self._again = self._again or anew
             return
         if time.monotonic() < self._due_s:
@@ -240,7 +240,7 @@ class ViewScreen(Page):
         job = self.job()
         if job is None:
             return
-        self._asking = True
+        self.asking = True
         self._slow = False
         serial = self._serial
         self.set_timer(_PATIENCE_S, lambda: self._wait(serial))
@@ -263,7 +263,7 @@ class ViewScreen(Page):
         self.post_message(self.Answered(serial, found, trouble, took_s))
 
     def _wait(self, serial: int) -> None:
-        if self._asking and serial == self._serial and self.is_attached:
+        if self.asking and serial == self._serial and self.is_attached:
             self._slow = True
             self.retitled()
 
@@ -274,7 +274,7 @@ class ViewScreen(Page):
     def on_view_screen_answered(self, message: Answered) -> None:
         """Show an answer, unless nobody wants it any more."""
         message.stop()
-        self._asking = False
+        self.asking = False
         if message.serial == self._serial:
             self._due_s = time.monotonic() + _SHARE * message.took_s
             self.trouble = message.trouble
