@@ -20,14 +20,17 @@ _FIT_DASH: Final = (4, 3)
 _FLOOR_DASH: Final = (1, 2)
 _FADES: Final = (SPARSE, FAINT)
 """Of what is foreseen without an end, the further the fainter."""
-_LEAST_WIDTH: Final = 24
-"""In fewer columns there is no room for words."""
+_ROWS_WITH_WORDS: Final = 5
+"""Of fewer, none is left to the words above the limit."""
 
 
 class Field:
     """Everything between the scales."""
 
     def __init__(self, picture: Picture, canvas: Canvas, shown: Frame) -> None:
+        limit, rows = picture.limit_bytes, canvas.rows
+        if limit is not None and limit <= shown.top_bytes and rows >= _ROWS_WITH_WORDS:
+            shown = shown._replace(top_bytes=max(shown.top_bytes, limit * rows / (rows - 1.2)))
         self._picture, self._canvas, self._shown = picture, canvas, shown
         self._per_s = canvas.wide / (shown.end_s - shown.begin_s)
         self._per_byte = canvas.high / shown.top_bytes
@@ -51,6 +54,10 @@ class Field:
             self._canvas.line("curve", points)
         if picture.empty:
             self._say_empty()
+
+    def row(self, value_bytes: float) -> int:
+        """Return the row of cells in which a level is."""
+        return self._canvas.row_of(self._y(value_bytes))
 
     def _x(self, at_s: float) -> float:
         return (at_s - self._shown.begin_s) * self._per_s
@@ -99,7 +106,12 @@ class Field:
             return
         row = canvas.row_of(self._y(limit_bytes))
         canvas.under(0, row, ("=" if canvas.ascii else "─") * canvas.columns, "limit")
-        canvas.over(1, max(0, row - 1), f"{LEGEND['limit']} {units.size(limit_bytes)}", "limit")
+        words = self._words(limit_bytes)
+        if len(words) + 2 <= canvas.columns:
+            canvas.over(1, max(0, row - 1), words, "limit")
+
+    def _words(self, limit_bytes: float) -> str:
+        return f"{LEGEND['limit']} {units.size(limit_bytes)}"
 
     def _now(self) -> None:
         canvas = self._canvas
@@ -130,11 +142,10 @@ class Field:
         last = canvas.columns if high is None else canvas.column_of(high) + 1
         if high is not None:
             canvas.under(first, row, ("#" if canvas.ascii else "━") * (last - first), "band")
-        room = canvas.columns - 2
-        if row > 0 or canvas.columns < _LEAST_WIDTH:
-            room -= len(f"{LEGEND['limit']} {units.size(told.limit_bytes)}") + 3
+        room = canvas.columns - len(self._words(told.limit_bytes)) - 5
         words = next((words for words in full(told, self._picture.now_s) if len(words) <= room), "")
-        canvas.over(canvas.columns - len(words) - 1, max(0, row - 1), words, "ink")
+        if row > 0:  # in the line itself it would be in the way
+            canvas.over(canvas.columns - len(words) - 1, row - 1, words, "ink")
         if full_s <= shown.end_s:
             canvas.over(
                 canvas.column_of(self._x(full_s)), row, "X" if canvas.ascii else "╳", "limit"

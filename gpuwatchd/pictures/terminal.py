@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd import units
+from gpuwatchd.design import LEGEND
 from gpuwatchd.pictures import scales
 from gpuwatchd.pictures.field import LAYERS, Field
 from gpuwatchd.pictures.marks import groups, sign
 from gpuwatchd.pictures.raster import Canvas, Cell, runs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuwatchd.pictures.chart import Picture
 
-__all__ = ["Cell", "Plot", "draw", "legend", "plot", "span"]
+__all__ = ["Cell", "Plot", "draw", "keys", "legend", "plot", "span"]
 
 span = scales.span
 
@@ -21,6 +24,18 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 24, 4
 """In less room there is nothing but the curve."""
 _COLUMNS_PER_TICK: Final = 12
 _MOST_LEVELS: Final = 5
+
+_SWATCHES: Final[dict[str, tuple[str, str]]] = {
+    "curve": ("⠤⠤", "--"),
+    "range": ("⢕⢕", "::"),
+    "floor": ("⠁⠄", ",,"),
+    "fit": ("⠒⠂", "++"),
+    "band": ("⠡⠡", "//"),
+    "limit": ("──", "=="),
+    "gap": ("░░", ".."),
+    "now": ("┊", ":"),
+}
+"""Of each part a piece, and that of plain characters."""
 
 
 class Plot(NamedTuple):
@@ -90,32 +105,19 @@ def draw(
     shown = scales.frame(picture, window)
     place = _place(width, height, shown)
     canvas = Canvas(place.right - place.left, place.bottom, LAYERS, ascii_only=ascii_only)
-    Field(picture, canvas, shown).draw()
+    field = Field(picture, canvas, shown)
+    field.draw()
     rows = canvas.cells()
     if place.left == 0:
         return rows[:height]
-    return _with_scales(picture, rows, shown, place, ascii_only=ascii_only, numbered=numbered)
-
-
-def _with_scales(
-    picture: Picture,
-    rows: list[list[Cell]],
-    shown: scales.Frame,
-    place: Plot,
-    *,
-    ascii_only: bool,
-    numbered: bool,
-) -> list[list[Cell]]:
-    heights = {}
-    for level in scales.levels(shown.top_bytes, max(1, min(_MOST_LEVELS, place.bottom // 2))):
-        row = place.bottom - 1 - int(level / shown.top_bytes * place.bottom)
-        heights[max(0, row)] = scales.level(level)
-    gutter = place.left - 1
+    levels = scales.levels(shown.top_bytes, max(1, min(_MOST_LEVELS, place.bottom // 2)))
+    heights = {field.row(level): scales.level(level) for level in levels}
     stem, notch = ("|", "+") if ascii_only else ("│", "┤")
     found: list[list[Cell]] = []
     for at, cells in enumerate(rows):
         words = heights.get(at)
-        found.append([(f"{words or '':>{gutter}}{notch if words else stem}", "faint"), *cells])
+        label = f"{words or '':>{place.left - 1}}{notch if words else stem}"
+        found.append([(label, "faint"), *cells])
     return [*found, *_times(picture, shown, place, ascii_only=ascii_only, numbered=numbered)]
 
 
@@ -189,3 +191,30 @@ def legend(
     if left_out > 0:
         rows = [*rows[: most - 1], [(f"and {left_out + 1} more", "faint")]]
     return rows
+
+
+def keys(pictures: Sequence[Picture], *, ascii_only: bool = False) -> list[tuple[Cell, Cell]]:
+    """Return what the parts of these pictures look like: for each a piece of it and its word."""
+    have = {part for picture in pictures for part in _parts(picture)}
+    return [
+        ((shape[1 if ascii_only else 0], part), (LEGEND[part], "faint"))
+        for part, shape in _SWATCHES.items()
+        if part in have
+    ]
+
+
+def _parts(picture: Picture) -> set[str]:
+    curve, told = picture.curve, picture.forecast
+    ranged = any(low != high for low, high in zip(curve.low_bytes, curve.high_bytes, strict=True))
+    ends = told is not None and told.mid_s is not None and told.limit_bytes is not None
+    have = {
+        "curve": not picture.empty,
+        "range": ranged,
+        "floor": picture.floor is not None,
+        "fit": told is not None,
+        "band": ends,
+        "limit": picture.limit_bytes is not None,
+        "gap": bool(picture.gaps),
+        "now": told is not None,
+    }
+    return {part for part, there in have.items() if there}
