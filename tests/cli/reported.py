@@ -235,7 +235,7 @@ class Truth:
             advice=("Ask carol to restart the kernel.",), gib_hours=40.0, cost_usd=1.0,
         )  # fmt: skip
         plain: dict[str, Any] = {
-            "taken_at_s": self.now_s, "holdings": (holding,), "alerts": (self.leak,),
+            "taken_at_s": time.time() - 0.5, "holdings": (holding,), "alerts": (self.leak,),
             "devices": (
                 LiveDevice(device=making.CARD, reading=world.reading(making.CARD.uid, 0),
                            samples=900, processes=()),

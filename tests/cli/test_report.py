@@ -1,0 +1,274 @@
+"""``report``: its numbers are those of a world whose truth is known to the minute."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd.ctl import main
+from tests import making
+from tests.cli import reported, world
+from tests.cli.reported import HOUR_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SINCE = "44h"
+OPEN_HOURS = 1.0 + 3.0 - 2.5 * math.log(1.6)
+"""Half of two hours, then what alice's share of GPU 1 adds up to."""
+CAROL_HOURS = 6.0 - OPEN_HOURS
+
+
+@pytest.fixture
+def truth(monkeypatch: pytest.MonkeyPatch) -> Iterator[reported.Truth]:
+    """Return the world, with a price of $2 an hour and a daemon that runs."""
+    monkeypatch.setenv("GPUWATCHD_COST_USD_PER_GPU_HOUR", str(reported.PRICE))
+    monkeypatch.setenv("COLUMNS", "80")
+    found = reported.Truth()
+    found.live()
+    yield found
+    found.close()
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return the payload of ``report --json``."""
+    assert main(["report", "--json", "--since", SINCE, *arguments]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["data"]
+    return found
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """Return what ``report`` says."""
+    assert main(["report", *arguments]) == code
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("truth")
+def test_the_summary_counts_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys)["summary"]
+    counts = ("incidents", "open", "leaks", "gpu_troubles", "idle", "ended_full")
+    assert [found[name] for name in counts] == [2, 1, 2, 0, 0, 1]
+    assert (found["forecasts_held"], found["forecasts_known"]) == (1, 1)
+    assert found["gpu_hours"] == pytest.approx(72.0, abs=0.05)
+    assert found["busy_gpu_hours"] == pytest.approx(0.5 * 36 + 1.0 * 36, abs=0.1)
+    assert found["watched_share"] == pytest.approx(36 / 44, abs=0.002)
+    assert "1 process probably ran out of memory" in found["text"]
+    assert "$16.00 probably lost" in found["text"]
+
+
+@pytest.mark.usefixtures("truth")
+def test_the_score_is_its_formula(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys)["score"]
+    wasted = OPEN_HOURS + 8.0 + 0.5
+    assert found["waste_share"] == pytest.approx(wasted / 72.0, abs=0.002)
+    assert (found["less_waste"], found["less_ends"], found["less_open"]) == (6, 10, 5)
+    assert (found["value"], found["grade"], found["reason"]) == (79, "B", None)
+    assert "100 - 6 - 10 - 5 = 79" in told(capsys, "--since", SINCE)
+
+
+def test_a_finding_tells_what_was_foreseen_and_what_came(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = asked(capsys)
+    leak, crash = data["findings"]
+    assert (leak["alert"]["id"], crash["alert"]["id"]) == (truth.leak.code, truth.crash.code)
+    assert crash["forecast_held"] is True
+    assert leak["forecast_held"] is None
+    assert crash["first"]["eta"]["mid_s"] == 6 * HOUR_S
+    assert crash["cost_usd"] == pytest.approx(16.0, abs=0.1)
+    assert [one["state"] for one in crash["alert"]["deliveries"]] == ["sent", "failed"]
+    text = " ".join(told(capsys, "--since", SINCE).split())
+    assert "within the interval that was foreseen" in text
+    assert "firing held back: quiet hours until 07:00" in text
+    assert "given up after 5 tries: no mail server at mx.example" in text
+    assert "python train.py[4711] of alice, PyTorch, slurm 42" in text
+    assert "Check what train.py keeps from step to step." in text
+
+
+def test_what_was_said_and_snoozed_is_on_the_finding(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth.snooze()
+    assert main(["feedback", truth.crash.code, "leak", "--why", "the cache"]) == 0
+    capsys.readouterr()
+    found = asked(capsys)["findings"]
+    assert [one["why"] for one in found[0]["silences"]] == ["I know"]
+    assert found[1]["alert"]["feedback"]["word"] == "leak"
+    text = " ".join(told(capsys, "--since", SINCE).split())
+    assert "snoozed until" in text
+    assert "by alice (I know)" in text
+    assert "said: leak (the cache)" in text
+
+
+@pytest.mark.usefixtures("truth")
+def test_who_had_what_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    users = {one["name"]: one for one in asked(capsys)["users_sum"]}
+    held = {name: one["gib_hours"] for name, one in users.items()}
+    assert held["bob"] == pytest.approx(400.0, abs=1.0)
+    assert held["alice"] == pytest.approx(344.0 + 68.0, abs=1.5)
+    assert held["carol"] == pytest.approx(60.0, abs=0.5)
+    hours = {name: one["gpu_hours"] for name, one in users.items()}
+    assert hours["bob"] == pytest.approx(20.0, abs=0.05)
+    assert hours["alice"] == pytest.approx(8.0 + OPEN_HOURS, abs=0.05)
+    assert hours["carol"] == pytest.approx(CAROL_HOURS, abs=0.05)
+    assert sum(hours.values()) == pytest.approx(34.0, abs=0.1)
+    assert users["carol"]["cost_usd"] == pytest.approx(CAROL_HOURS * reported.PRICE, abs=0.1)
+    assert list(users) == ["alice", "bob", "carol"]
+
+
+def test_gpus_have_their_peak_and_its_time(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = asked(capsys)["gpus"]
+    assert first["peak_bytes"] / making.GIB == pytest.approx(78.0, abs=0.3)
+    assert second["peak_bytes"] / making.GIB == pytest.approx(32.0, abs=0.3)
+    assert (first["util_pct"], second["util_pct"]) == (50.0, 100.0)
+    assert first["watched_s"] == pytest.approx(36 * HOUR_S, abs=120)
+    from gpuwatchd import units
+
+    at_s = units.parse_instant(first["peak_at"], now_s=0.0)
+    assert truth.at(36.9) <= at_s <= truth.at(38)
+
+
+@pytest.mark.usefixtures("truth")
+def test_cost_is_what_the_verb_says(capsys: pytest.CaptureFixture[str]) -> None:
+    sums = asked(capsys)["cost"]["sums"]
+    assert main(["cost", "--json", "--since", SINCE]) == 0
+    verb = json.loads(capsys.readouterr().out)["sums"]
+    for what in ("at_risk", "lost", "held", "saved"):
+        assert sums[what]["incidents"] == verb[what]["incidents"]
+        assert sums[what]["cost_usd"] == pytest.approx(verb[what]["cost_usd"], abs=0.02)
+    assert sums["lost"]["cost_usd"] == pytest.approx(16.0, abs=0.1)
+    assert "$2.00/h (yours)" in told(capsys, "--since", SINCE)
+
+
+def test_what_is_missing_is_said(truth: reported.Truth, capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys)["quality"]
+    (gap,) = found["gaps"]
+    assert gap["why"] == "the daemon was not running"
+    from gpuwatchd import units
+
+    begin, end = (units.parse_instant(gap[key], now_s=0.0) for key in ("begin_at", "end_at"))
+    assert (begin, end) == (truth.at(20), truth.at(24))
+    assert units.parse_instant(found["record_begins_at"], now_s=0.0) == truth.at(0)
+    assert [one["text"] for one in found["unreadable"]] == ["it fell off the bus"]
+    text = " ".join(told(capsys, "--since", SINCE).split())
+    assert "In 4h 00m nothing was recorded" in text
+    assert "The record begins at" in text
+
+
+@pytest.mark.usefixtures("truth")
+def test_advice_is_ordered_by_money_then_time(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys)["advice"]
+    stakes = [one["stake_usd"] or 0.0 for one in found]
+    assert stakes == sorted(stakes, reverse=True)
+    assert [one["command"].split()[1] for one in found] == [
+        "explain", "explain", "zombies", "notify",
+    ]  # fmt: skip
+    assert stakes[1] == pytest.approx(16.0, abs=0.1)
+    short = told(capsys, "--since", SINCE, "--top", "1")
+    assert "3 more: --all has them." in short
+    assert short.count("gpuwatchctl explain") == 1
+    assert "Further incidents" in short
+
+
+@pytest.mark.usefixtures("truth")
+def test_deliveries_are_counted_by_channel(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {one["name"]: one for one in asked(capsys)["channels"]}
+    assert (found["desktop"]["sent"], found["desktop"]["failed"]) == (1, 0)
+    assert (found["email"]["sent"], found["email"]["failed"]) == (0, 1)
+    assert found["email"]["why"] == "no mail server at mx.example"
+
+
+@pytest.mark.usefixtures("truth")
+def test_text_is_eighty_columns_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "--since", SINCE, "--all")
+    assert max(map(len, text.splitlines())) <= 80
+    plain = told(capsys, "--since", SINCE, "--ascii")
+    assert plain.isascii()
+
+
+@pytest.mark.usefixtures("truth")
+def test_a_process_has_a_report_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys, "--pid", "4711")
+    assert [one["pid"] for one in found["processes"]] == [4711]
+    assert [one["alert"]["process"]["pid"] for one in found["findings"]] == [4711]
+    assert {one["pid"] for one in found["who"]} == {4711}
+    assert [one["device"]["index"] for one in found["gpus"]] == [0]
+    assert "GPU report on python train.py[4711]" in told(
+        capsys, "--since", SINCE, "--pid", "4711"
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("truth")
+def test_a_gpu_has_a_report_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys, "--gpu", "1")
+    assert [one["device"]["index"] for one in found["gpus"]] == [1]
+    assert [one["alert"]["process"]["pid"] for one in found["findings"]] == [5000]
+    assert found["summary"]["gpu_hours"] == pytest.approx(36.0, abs=0.05)
+
+
+@pytest.mark.usefixtures("truth")
+def test_an_incident_longer_than_the_span_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--json", "--since", "30m"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert [one["alert"]["process"]["pid"] for one in data["findings"]] == [5000]
+    assert data["summary"]["watched_share"] == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.usefixtures("truth")
+def test_a_period_that_is_over_has_nothing_of_now(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys, "--until", "5h")
+    assert [one["alert"]["process"]["pid"] for one in found["findings"]] == [4711]
+    assert found["holdings"] == []
+    assert all("zombies" not in one["command"] for one in found["advice"])
+    calm = asked(capsys, "--until", "30h")
+    assert calm["findings"] == []
+    assert calm["score"]["value"] == 100
+
+
+@pytest.mark.usefixtures("truth")
+def test_findings_can_be_a_gate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "--since", SINCE, "--exit-code", code=3)
+    assert told(capsys, "--since", SINCE, "--until", "30h", "--exit-code", code=0)
+
+
+def test_a_daemon_that_has_died_is_told(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth.live(pid=2**22 + 1)
+    text = " ".join(told(capsys, "--since", SINCE).split())
+    assert "Start the daemon: nobody watches now." in text
+    assert "the daemon is not running" in text
+
+
+def test_the_price_that_is_missing_is_not_zero(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_MODE", "off")
+    found = asked(capsys)
+    assert found["cost"]["sums"]["lost"]["cost_usd"] is None
+    assert found["users_sum"][0]["cost_usd"] is None
+    assert found["score"]["value"] == 79
+    truth.live()
+    assert "$0.00" not in told(capsys, "--since", SINCE)
+
+
+def test_nothing_judged_has_no_score(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(alerts=())
+    found = asked(capsys)
+    assert (found["score"]["value"], found["score"]["reason"]) == (None, "not enough data")
+    assert found["quality"]["watched_share"] is None
+    text = told(capsys)
+    assert "not enough data" in text
+    assert "There is no history" in text
+
+
+def test_without_anything_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report"]) == 1
+    said = capsys.readouterr().err
+    assert "no history and no live state" in said
+    assert "hint: gpuwatchctl service install" in said
