@@ -198,8 +198,11 @@ class TopApp(App[int]):
         self._show()
 
     def on_failed(self, message: feed.Failed) -> None:
-        """Say why there is nothing new; what was seen last stays."""
-        self.say(message.error.message, "trouble")
+        """Say why there is nothing new; what was seen last stays, and is not called live."""
+        if self.view is not None:
+            self.view.daemon.running = False
+            self.view.warnings = [("daemon-absent", message.error.message)]
+            self._show()
 
     def _show(self) -> None:
         show = getattr(self.screen, "show", None)

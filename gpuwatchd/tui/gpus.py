@@ -63,9 +63,9 @@ def plan(view: View, width: int) -> Plan:
 def head(painter: Painter, columns: Plan, view: View, shown: int) -> Row:
     """Return the names of the columns, and how many of the devices are shown."""
     count = len(view.devices)
-    some = f" {shown} of {count}" if shown < count else ""
+    memory = f"MEMORY {shown} of {count}" if shown < count else "MEMORY"
     named = [
-        ("GPU", columns.label, False), ("VERDICT", BADGE, False), (f"MEMORY{some}", columns.bar, False),
+        ("GPU", columns.label, False), ("VERDICT", BADGE, False), (memory, columns.bar, False),
         ("FULL IN" if columns.eta < _ETA_BAND else "FULL IN (90 %)", columns.eta, False),
         ("UTIL", columns.load, True), ("TEMP POWER", columns.heat, True),
         ("GROWTH", columns.rate, True), ("LATELY", columns.spark, False),

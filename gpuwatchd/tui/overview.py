@@ -130,11 +130,7 @@ class OverviewScreen(Page):
     ) -> None:
         painter, chosen = self.painter, self.chosen
         self._columns = table.columns(view, width)
-        by = table.heads(painter, self._columns, chosen.by, turned=chosen.turned)
-        said = chosen.said(painter.ascii)
-        rows.append(
-            frame.spread(by[:-2], [(f" {said} ", "head bold")], width, "head") if said else by
-        )
+        rows.append(table.heads(painter, self._columns, chosen.by, turned=chosen.turned))
         hits.append(Hit("heads"))
         self._page = max(1, count - 1)
         first = chosen.first_row(count)
@@ -170,6 +166,11 @@ class OverviewScreen(Page):
             self.top.selected_device_uid, self.top.selected_process = chosen.gpu_under_cursor, None
         elif chosen.under_cursor is not None:
             self.top.selected_device_uid, self.top.selected_process = chosen.under_cursor
+
+    def head(self, width: int) -> Row:
+        """Return the first row, with what is left out."""
+        said = self.chosen.said(self.painter.ascii)
+        return frame.head(self.top, f"{self.name_shown} {said}".strip(), width)
 
     def foot(self, width: int) -> Row:
         """Return the filter while it is typed."""

@@ -64,8 +64,9 @@ def process(card: int, at: int, *, scale: int = 1, shift: int = 0) -> LiveProces
         if leaks
         else quiet(uid, key)
     )
+    held = (6000 + 3700 * (at * 5 % 8)) * MIB // scale
     return LiveProcess(
-        info=info, used_bytes=(6000 + 3700 * (at * 5 % 8)) * MIB // scale + shift * MIB * leaks, finding=found,
+        info=info, used_bytes=held + shift * MIB * leaks, finding=found,
         sm_pct=float((at * 7) % 100), host_bytes=(2 + at % 5) * GIB,
     )  # fmt: skip
 
