@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd import text
 from gpuwatchd.ctl.reporting.document import Card, Facts, Figures, Says, Shown, Steps, Table
 from gpuwatchd.pictures import page
 from gpuwatchd.pictures.elements import badge, element, facts, table
@@ -43,16 +44,16 @@ def render(document: Document) -> str:
         for section in sections
     ]
     head = [
-        element("h1", None, document.title),
-        element("p", {"class": "faint"}, document.about),
+        element("h1", None, _safe(document.title)),
+        element("p", {"class": "faint"}, _safe(document.about)),
         element(
             "nav",
             {"class": "contents", "aria-label": "Parts of this report"},
             element("ul", None, links),
         ),
     ]
-    foot = element("p", None, document.foot)
-    return page.document(document.title, body, pictures=pictures, head=head, foot=foot)
+    foot = element("p", None, _safe(document.foot))
+    return page.document(_safe(document.title), body, pictures=pictures, head=head, foot=foot)
 
 
 def _block(block: Block, pictures: list[Picture], *, titled: bool = True) -> Markup:
@@ -62,7 +63,7 @@ def _block(block: Block, pictures: list[Picture], *, titled: bool = True) -> Mar
         pictures.append(block.picture)
         return page.figure(block.picture, len(pictures) - 1, titled=titled)
     if isinstance(block, Says):
-        return element("p", {"class": _TONES[block.tone]}, block.text)
+        return element("p", {"class": _TONES[block.tone]}, _safe(block.text))
     if isinstance(block, Figures):
         return _figures(block)
     if isinstance(block, Facts):
@@ -77,8 +78,8 @@ def _card(card: Card, pictures: list[Picture]) -> Markup:
     return element(
         "article",
         {"class": "card", "id": card.key, "aria-labelledby": heading},
-        element("h3", {"id": heading}, badge(card.kind, card.word), " ", card.title),
-        element("p", {"class": "said"}, card.said) if card.said else None,
+        element("h3", {"id": heading}, badge(card.kind, _safe(card.word)), " ", _safe(card.title)),
+        element("p", {"class": "said"}, _safe(card.said)) if card.said else None,
         [_block(block, pictures, titled=False) for block in card.blocks],
     )
 
@@ -89,8 +90,8 @@ def _figures(block: Figures) -> Markup:
             "div",
             {"class": "tile"},
             element("dt", None, one.label),
-            element("dd", None, element("strong", None, one.value)),
-            element("dd", {"class": "faint"}, one.note) if one.note else None,
+            element("dd", None, element("strong", None, _safe(one.value))),
+            element("dd", {"class": "faint"}, _safe(one.note)) if one.note else None,
         )
         for one in block.figures
     ]
@@ -106,9 +107,9 @@ def _merged(block: Facts) -> Iterator[tuple[str, Markup]]:
         groups[-1][1].append(said)
     for label, lines in groups:
         if len(lines) == 1:
-            yield label, element("span", None, lines[0])
+            yield label, element("span", None, _safe(lines[0]))
         else:
-            yield label, element("ul", None, [element("li", None, line) for line in lines])
+            yield label, element("ul", None, [element("li", None, _safe(line)) for line in lines])
 
 
 def _steps(block: Steps) -> Markup:
@@ -116,9 +117,9 @@ def _steps(block: Steps) -> Markup:
         element(
             "li",
             None,
-            element("strong", None, step.text),
-            element("p", {"class": "faint"}, step.why) if step.why else None,
-            element("code", None, step.command) if step.command else None,
+            element("strong", None, _safe(step.text)),
+            element("p", {"class": "faint"}, _safe(step.why)) if step.why else None,
+            element("code", None, _safe(step.command)) if step.command else None,
         )
         for step in block.steps
     ]
@@ -126,7 +127,12 @@ def _steps(block: Steps) -> Markup:
 
 
 def _table(block: Table) -> Markup:
-    shown = table(block.heads, block.rows, caption=block.caption, numbers=block.right)
+    rows = [[_safe(cell) for cell in row] for row in block.rows]
+    shown = table(block.heads, rows, caption=block.caption, numbers=block.right)
     if not block.left_out:
         return shown
-    return element("div", None, shown, element("p", {"class": "faint"}, block.left_out))
+    return element("div", None, shown, element("p", {"class": "faint"}, _safe(block.left_out)))
+
+
+def _safe(words: str) -> str:
+    return text.clean(words, limit=4096)

@@ -1,0 +1,243 @@
+"""The report as a file: whole or not there, its owner's alone, bounded, and of nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.config import StoreSection
+from gpuwatchd.ctl import main
+from gpuwatchd.ctl.reporting import limits, saving
+from gpuwatchd.model import About, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import reported, world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GIB = making.GIB
+MIB = 2**20
+SINCE = "44h"
+DRAWN = re.compile(r"<svg.*?</svg>|<script.*?</script>|<style.*?</style>", re.DOTALL)
+OTHERS = re.compile(r"alice|bob|train\.py|tune\.py|serve\.py|4711|5000|slurm|\b99\b")
+
+
+@pytest.fixture
+def truth(monkeypatch: pytest.MonkeyPatch) -> Iterator[reported.Truth]:
+    """Return the world, with a price and a daemon that runs."""
+    monkeypatch.setenv("GPUWATCHD_COST_USD_PER_GPU_HOUR", str(reported.PRICE))
+    found = reported.Truth()
+    found.live()
+    yield found
+    found.close()
+
+
+def saved(file: Path, *arguments: str) -> str:
+    """Return the content of a report's file."""
+    assert main(["report", "--since", SINCE, "--output", str(file), *arguments]) == 0
+    return file.read_text("utf-8")
+
+
+def names(folder: Path, part: str) -> list[str]:
+    """Return what is in a folder and has these letters in its name, hidden or not."""
+    return sorted(one.name for one in folder.iterdir() if part in one.name)
+
+
+@pytest.mark.usefixtures("truth")
+def test_a_file_is_whole_and_its_owners_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "june.html"
+    file.write_text("older")
+    file.chmod(0o644)
+    page = saved(file)
+    assert page.startswith("<!doctype html>")
+    assert page.rstrip().endswith("</html>")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert names(tmp_path, "june") == ["june.html"]
+    assert "readable by you alone" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("truth")
+def test_the_name_decides_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(saved(tmp_path / "x.json"))["verb"] == "report"
+    assert saved(tmp_path / "x.txt").startswith("GPU report of")
+    assert saved(tmp_path / "x.out", "--format", "html").startswith("<!doctype")
+    assert main(["report", "--output", str(tmp_path / "x.pdf")]) == 2
+    assert "name it .html, .json or .txt" in capsys.readouterr().err
+    assert main(["report", "--json", "--format", "html"]) == 2
+    assert main(["report", "--since", "1h", "--until", "2h"]) == 2
+
+
+@pytest.mark.usefixtures("truth")
+def test_a_page_goes_to_a_pipe_or_to_a_named_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--format", "html", "--since", SINCE]) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["report", "--format", "html", "--since", SINCE]) == 0
+    (name,) = names(tmp_path, ".html")
+    days = [time.strftime("%Y-%m-%d", time.localtime(time.time() - ago)) for ago in (44 * 3600, 0)]
+    assert name.startswith("gpu-report-")
+    assert name.endswith(f"{days[0]}-to-{days[1]}.html")
+
+
+@pytest.mark.usefixtures("truth")
+def test_what_cannot_be_written_says_so_and_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.html").mkdir()
+    assert main(["report", "--output", str(tmp_path / "folder.html")]) == 1
+    assert "is a folder" in capsys.readouterr().err
+    assert main(["report", "--output", str(tmp_path / "none" / "x.html")]) == 1
+    said = capsys.readouterr().err
+    assert "there is no folder" in said
+    assert "see: gpuwatchctl docs errors#report-not-written" in said
+    old = tmp_path / "old.html"
+    old.write_text("older")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["report", "--output", str(old)]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert old.read_text() == "older"
+    assert names(tmp_path, "old.html") == ["old.html"]
+
+
+def test_a_link_stays_one_and_a_pipe_gets_the_report(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.html", tmp_path / "link.html"
+    real.write_text("older")
+    link.symlink_to(real)
+    saving.write(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    saving.write(Path(os.devnull), "gone")
+    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
+
+
+@pytest.mark.parametrize("form", ["html", "json", "txt"])
+@pytest.mark.usefixtures("truth")
+def test_with_user_there_is_nothing_of_others(tmp_path: Path, form: str) -> None:
+    file = tmp_path / f"mine.{form}"
+    content = saved(file, "--user", "carol", "--all")
+    # What is drawn has figures of its own; they name nobody.
+    words = DRAWN.sub("", content)
+    assert "carol" in words
+    assert "others together" in words or form == "json"
+    found = OTHERS.findall(re.sub(r"[0-9.]+(?=,|\]|\}|Z|\")", "", words))
+    assert found == []
+    named = re.findall(r"alice|bob|train\.py|tune\.py|serve\.py|slurm", content)
+    assert named == []
+
+
+def test_hostile_names_stay_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    evil = world.HOSTILE + "<script>alert(1)</script>" + "x" * 300
+    truth = reported.Truth(name=evil, user="<img src=x onerror=alert(1)>")
+    truth.live()
+    try:
+        page = saved(tmp_path / "evil.html", "--all")
+        text = saved(tmp_path / "evil.txt", "--all")
+    finally:
+        truth.close()
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;alert(1)" in page or "\\u003cscript" in page
+    assert not any(ord(c) < 32 and c != "\n" for c in page + text)
+    assert "\u202e" not in page + text
+
+
+def crowd(alerts: int, processes: int) -> None:
+    """Have had so many incidents and processes within two hours."""
+    now_s = float(int(time.time()) // 60 * 60)
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    people = [
+        ProcessInfo(
+            key=ProcessKey(pid=10_000 + n, started_at_s=now_s - 7200), name=f"job-{n}",
+            user=f"user{n % 97}", argv=("python", f"train_{n}.py"), job=f"slurm {n}",
+        )
+        for n in range(processes)
+    ]  # fmt: skip
+    for minute in range(0, 120, 20):
+        one = making.sample(
+            now_s - 7200 + minute * 60, [(info, 40 * MIB) for info in people], used_bytes=70 * GIB
+        )
+        history.record(one, (making.CARD,), {info.key: info for info in people})
+    for n in range(alerts):
+        info = people[n % processes]
+        subject = Subject(device_uid="GPU-1", process=info.key)
+        finding = making.finding(
+            subject=subject, judged_at_s=now_s - 3600, advice=("Look at what it keeps. " * 5,)
+        )
+        found = making.alert(
+            key=f"leak:{subject.id}#{n}", subject=subject, finding=finding,
+            opened_at_s=now_s - 5000, changed_at_s=now_s - 100, firing_at_s=now_s - 4000,
+            state="resolved", resolved_at_s=now_s - 100 + n / alerts, ended="its process has ended",
+            title=f"GPU 0 (A100): {info.numbered} of {info.user}",
+            about=About(user=info.user or ""),
+        )  # fmt: skip
+        history.apply([found], [])
+    history.flush(now_s)
+    history.close()
+
+
+def test_a_page_stays_small_whatever_happened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crowd(500, 1000)
+    page = saved(tmp_path / "all.html", "--since", "3h", "--all")
+    assert len(page.encode()) <= 2 * MIB
+    assert page.count("<article") >= limits.CARDS
+    assert "Further incidents" in page
+    assert "500 incidents" in page
+    assert "500 more programs are left out" in page
+    short = saved(tmp_path / "top.html", "--since", "3h")
+    assert len(short.encode()) <= MIB
+    capsys.readouterr()
+    assert main(["report", "--since", "3h", "--json", "--all"]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)["data"]
+    assert len(data["findings"]) + len(data["further"]) == 500
+    assert len(data["who"]) == 1000
+
+
+def test_one_sample_is_enough(tmp_path: Path) -> None:
+    now_s = time.time()
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    one = making.sample(now_s - 30, [(making.LEAKER, GIB)])
+    history.record(one, (making.CARD,), {making.KEY: making.LEAKER})
+    history.flush(now_s)
+    history.close()
+    page = saved(tmp_path / "one.html")
+    assert "not enough data" in page
+    assert "No incident on 1 GPU." in page
+
+
+def test_a_gpu_that_is_gone_is_still_in_the_past(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = msgspec.structs.replace(
+        world.state().devices[1], device=world.SECOND, finding=None, processes=()
+    )
+    truth.live(devices=(only,), holdings=())
+    assert main(["report", "--json", "--since", SINCE, "--gpu", "0"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert [one["device"]["index"] for one in data["gpus"]] == [0]
+    assert main(["report", "--gpu", "7"]) == 1
+    assert "no GPU matches 7" in capsys.readouterr().err
+    assert main(["report", "--pid", "31337"]) == 1
+    assert "was on no GPU in this period" in capsys.readouterr().err
