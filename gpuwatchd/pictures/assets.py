@@ -94,7 +94,7 @@ def _colours() -> str:
         for kind, look in LOOKS.items()
     )
     drawn = "".join(
-        f".drawn .s-{name}{{stroke:var(--{name})}}.drawn .f-{name}{{fill:var(--{name})}}"
+        f"svg.drawn .s-{name}{{stroke:var(--{name})}}svg.drawn .f-{name}{{fill:var(--{name})}}"
         for name in (*PARTS, *LOOKS)
     )
     return (

@@ -43,7 +43,8 @@ def draw(picture: Picture) -> Markup:
     """Return the picture as an ``svg`` element with its sentence as alternative text."""
     drawing = _Drawing(picture)
     inner: dict[str, Attribute] = {
-        "x": _LEFT, "y": _TOP, "width": _WIDE, "height": _HIGH, "viewBox": f"0 0 {_WIDE} {_HIGH}",
+        "role": "presentation", "x": _LEFT, "y": _TOP, "width": _WIDE, "height": _HIGH,
+        "viewBox": f"0 0 {_WIDE} {_HIGH}",
     }  # fmt: skip
     parts = [drawing.gaps(), drawing.cone(), drawing.curve(), drawing.lines()]
     head: dict[str, Attribute] = {

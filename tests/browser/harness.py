@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import ConsoleMessage, Page, Route
 
 _HERE = {"localhost", "127.0.0.1", "::1", None}
 _SAID: WeakKeyDictionary[Page, list[str]] = WeakKeyDictionary()
@@ -47,9 +47,14 @@ def only_this_machine(route: Route) -> None:
 def listen(page: Page) -> None:
     """Write down whatever a page complains of."""
     said = _SAID.setdefault(page, [])
-    page.on("console", lambda m: said.append(m.text) if m.type in {"error", "warning"} else None)
+    page.on("console", lambda m: said.append(m.text) if _complains(m) else None)
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: _foreign(request.url, said))
+
+
+def _complains(message: ConsoleMessage) -> bool:
+    # That a canvas is read often is what `canvas_colours` does.
+    return message.type in {"error", "warning"} and "willReadFrequently" not in message.text
 
 
 def _foreign(address: str, said: list[str]) -> None:
@@ -67,7 +72,7 @@ def assert_no_console_errors(page: Page, but: Iterable[str] = ()) -> None:
     """Fail when a page has complained of anything that does not contain one of ``but``."""
     allowed = tuple(but)
     found = [said for said in complaints(page) if not any(part in said for part in allowed)]
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def axe(page: Page) -> list[str]:
@@ -85,6 +90,13 @@ def canvas_colours(page: Page, selector: str = "canvas") -> dict[str, int]:
     """Return how many opaque pixels of each colour (``#rrggbb``) a canvas has."""
     found: dict[str, int] = page.evaluate(_COUNT, selector)
     return found
+
+
+def settle(page: Page) -> None:
+    """Wait until a page has drawn what it knows: two frames."""
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
 
 
 def overflow(page: Page) -> list[str]:

@@ -59,6 +59,8 @@ const gpuwatchdChart = (() => {
   }
 
   function legend(list, parts) {
+    if (list.dataset.parts === parts.join()) return;
+    list.dataset.parts = parts.join();
     list.replaceChildren(
       ...parts.map((part) => {
         const item = make("li");
@@ -301,8 +303,17 @@ const gpuwatchdChart = (() => {
       if (next) this.reveal(next.at);
     }
 
+    /* Whoever looks at a part of the past keeps it; whoever sees now goes along with it. */
     update(picture) {
+      const before = this.facts.now;
       this.take(picture);
+      const { now } = this.facts;
+      const [first, last] = this.whole();
+      if (this.window) {
+        const by = this.window[1] >= before ? Math.max(0, now - before) : 0;
+        const [low, high] = this.window.map((at) => at + by);
+        this.window = high - low < last - first && low < last && high > first ? [low, high] : null;
+      }
       this.draw();
       this.announce();
     }

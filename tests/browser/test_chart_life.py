@@ -1,0 +1,235 @@
+"""A chart that lives on: new numbers, another width, another zone, paper; and its words."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd import units
+from gpuwatchd.pictures import assets, encoded, page
+from gpuwatchd.pictures.elements import element
+from tests.browser import gallery
+from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
+from tests.browser.test_charts import at, drag, html, point, zoomed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
+
+    from gpuwatchd.pictures.chart import Picture
+
+pytestmark = pytest.mark.real_browser
+
+EMPTY = [element("h1", None, "Live"), element("div", {"id": "place"})]
+BERLIN = [[gallery.NOW_S - 1e7, 7200, "CEST"], [gallery.NOW_S - 27 * 86400, 3600, "CET"]]
+
+
+@pytest.fixture
+def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
+    """Return what opens a page with one chart that is made by hand, ``chart``, as a live page."""
+
+    def show(picture: Picture, wanted: dict[str, Any] | None = None, **options: Any) -> Page:
+        tab = page_of(page.document("Live", EMPTY, pictures=[]), bypass_csp=True, **options)
+        tab.add_script_tag(content=assets.script())
+        tab.evaluate(
+            """([said, wanted]) => {
+              window.chart = gpuwatchdChart(document.getElementById("place"), said, wanted);
+            }""",
+            [encoded.to_json(picture), wanted or {}],
+        )
+        settle(tab)
+        return tab
+
+    return show
+
+
+def update(tab: Page, picture: Picture) -> None:
+    tab.evaluate("said => chart.update(said)", encoded.to_json(picture))
+    settle(tab)
+
+
+def later(picture: Picture, seconds: float) -> Picture:
+    """Return the same curve, looked at later."""
+    return msgspec.structs.replace(
+        picture,
+        begin_s=picture.begin_s + seconds, end_s=picture.end_s + seconds,
+        now_s=picture.now_s + seconds,
+    )  # fmt: skip
+
+
+def clocks(tab: Page) -> tuple[float, float]:
+    """Return what is shown of time, as read at both ends of the chart."""
+    found = [point(tab, share).splitlines()[0].split()[-1] for share in (0.002, 0.998)]
+    parts = [
+        sum(int(p) * k for p, k in zip(f.split(":"), (3600, 60, 1), strict=False)) for f in found
+    ]
+    return parts[0], parts[1]
+
+
+def test_new_numbers_keep_the_zoom(live: Callable[..., Page]) -> None:
+    tab = live(gallery.leak())
+    drag(tab, 0.2, 0.4)
+    before = clocks(tab)
+    update(tab, later(gallery.leak(), 60.0))
+    assert zoomed(tab)
+    assert clocks(tab) == before
+    assert_no_console_errors(tab)
+
+
+def test_who_sees_now_goes_along_with_it(live: Callable[..., Page]) -> None:
+    tab = live(gallery.month())
+    drag(tab, 0.9, 1.0)
+    assert zoomed(tab)
+    update(tab, later(gallery.month(), 7200.0))
+    assert zoomed(tab)
+    assert point(tab, 0.998).splitlines()[0].startswith("Sun 22 Nov")
+
+
+def test_a_picture_may_become_another(live: Callable[..., Page]) -> None:
+    tab = live(gallery.empty())
+    assert tab.get_by_text("Nothing is recorded for this time.").is_visible()
+    assert tab.get_by_role("button", name="Close up").is_disabled()
+    for picture in (*gallery.everything(), gallery.empty()):
+        update(tab, picture)
+        label = tab.locator("#place").get_attribute("aria-label") or ""
+        assert label.startswith(picture.title)
+    assert tab.get_by_text("Nothing is recorded for this time.").is_visible()
+    assert_no_console_errors(tab)
+
+
+def test_a_picture_that_grows_by_one_sample_at_a_time(live: Callable[..., Page]) -> None:
+    tab = live(gallery.empty())
+    update(tab, gallery.one_sample())
+    assert canvas_colours(tab).get("#0072b2", 0) > 5
+    assert "2.5 GiB used" in point(tab, 0.99)
+
+
+def test_it_follows_the_width_of_the_window(live: Callable[..., Page]) -> None:
+    tab = live(gallery.leak(), viewport={"width": 1100, "height": 700})
+    wide = tab.locator("canvas").bounding_box()
+    tab.set_viewport_size({"width": 500, "height": 700})
+    tab.wait_for_function("document.querySelector('canvas').clientWidth < 500")
+    slim = tab.locator("canvas").bounding_box()
+    assert wide is not None
+    assert slim is not None
+    assert wide["height"] == slim["height"]
+
+
+def test_what_is_let_go_leaves_nothing(live: Callable[..., Page]) -> None:
+    tab = live(gallery.leak())
+    tab.evaluate("chart.destroy()")
+    assert tab.locator("#place").inner_html() == ""
+    tab.emulate_media(color_scheme="dark")
+    tab.set_viewport_size({"width": 600, "height": 600})
+    settle(tab)
+    assert_no_console_errors(tab)
+
+
+def test_a_chart_is_there_for_those_who_hear_it(live: Callable[..., Page]) -> None:
+    tab = live(gallery.leak(), {"sentence": "GPU 0 grows"})
+    figure = tab.get_by_role("figure", name="GPU 0 grows")
+    assert figure.is_visible()
+    slider = figure.get_by_role("slider", name="Values over time")
+    slider.focus()
+    tab.keyboard.press("End")
+    assert "GiB used" in (slider.get_attribute("aria-valuetext") or "")
+    now = float(slider.get_attribute("aria-valuenow") or "nan")
+    assert float(slider.get_attribute("aria-valuemin") or "nan") <= now
+    assert now <= float(slider.get_attribute("aria-valuemax") or "nan")
+    assert axe(tab) == []
+
+
+def test_times_are_those_of_the_machine_where_it_says_which(live: Callable[..., Page]) -> None:
+    tab = live(gallery.leak(), {"zones": BERLIN}, timezone_id="America/New_York")
+    assert tab.get_by_text("time in CET").is_visible()
+    assert point(tab, 0.01).startswith("Sun 22 Nov 09:0")
+    own = live(gallery.leak(), timezone_id="America/New_York")
+    assert point(own, 0.01).startswith("Sun 22 Nov 03:0")
+
+
+def test_days_begin_at_midnight_although_the_clocks_change(live: Callable[..., Page]) -> None:
+    tab = live(gallery.month(), {"zones": BERLIN})
+    midnights = tab.evaluate(
+        """([zones, now]) => {
+          const clock = GpuwatchdWords.clockOf(zones);
+          const found = clock.ticks(now - 35 * 86400, now, 40);
+          return found.found.map((at) => clock.time(at, true));
+        }""",
+        [BERLIN, gallery.NOW_S],
+    )
+    assert len(midnights) == 35
+    assert set(midnights) == {"00:00:00"}
+
+
+def test_sizes_are_written_as_everywhere(live: Callable[..., Page]) -> None:
+    tab = live(gallery.empty())
+    rng = random.Random(5)
+    exact = [k * 1024.0**2 / 8 for k in range(200)] + [k * 1024.0**3 / 8 for k in range(400)]
+    exact += [1024.0**4 * k / 16 for k in range(16, 80)]
+    rough = [rng.uniform(0, 10**power) for power in range(14) for _ in range(40)]
+    values = [*exact, *rough, None]
+    found = tab.evaluate("all => all.map(GpuwatchdWords.size)", values)
+    assert found == [units.size(value) for value in values]
+
+
+def test_moments_are_written_as_everywhere(live: Callable[..., Page]) -> None:
+    tab = live(gallery.empty(), timezone_id="UTC")
+    ago = [0.0, 3600.0, 86400.0, 5 * 86400.0, 6 * 86400.0, 7 * 86400.0, 40 * 86400.0, -86400.0]
+    found = tab.evaluate(
+        """([ago, now]) => ago.map((each) =>
+          GpuwatchdWords.clockOf([[0, 0, "UTC"]]).near(now - each, now))""",
+        [ago, gallery.NOW_S],
+    )
+    local = [units.moment(gallery.NOW_S - each, now_s=gallery.NOW_S) for each in ago]
+    assert [said.rpartition(" ")[0] for said in found] == [s.rpartition(" ")[0] for s in local]
+
+
+def test_on_paper_it_is_the_drawing_in_light_colours(page_of: Callable[..., Page]) -> None:
+    tab = page_of(html(gallery.leak()), color_scheme="dark")
+    assert tab.locator("svg.drawn").is_hidden()
+    tab.emulate_media(media="print")
+    settle(tab)
+    assert tab.locator("svg.drawn").is_visible()
+    assert tab.locator("canvas").is_hidden()
+    stroke = tab.locator("svg.drawn .s-curve").evaluate("one => getComputedStyle(one).stroke")
+    assert stroke == "rgb(0, 114, 178)"
+    assert len(tab.pdf()) > 5000
+
+
+def test_nothing_jumps_while_a_page_comes_up(page_of: Callable[..., Page]) -> None:
+    tab = page_of(html(*gallery.everything()[:3]))
+    settle(tab)
+    moved = tab.evaluate(
+        """() => new Promise((done) => {
+          let sum = 0;
+          new PerformanceObserver((list) => {
+            for (const one of list.getEntries()) sum += one.value;
+          }).observe({ type: "layout-shift", buffered: true });
+          setTimeout(() => done(sum), 100);
+        })"""
+    )
+    assert moved < 0.1
+
+
+def test_what_a_page_forbids_does_not_run(page_of: Callable[..., Page]) -> None:
+    tab = page_of(html(gallery.hostile()))
+    assert_no_console_errors(tab)
+    tab.evaluate(
+        """() => {
+          const script = document.createElement("script");
+          script.textContent = "window.ran = true";
+          document.body.append(script);
+          document.body.append(Object.assign(new Image(), { src: "https://example.org/x.png" }));
+        }"""
+    )
+    settle(tab)
+    assert tab.evaluate("window.ran") is None
+    assert tab.locator(".chart-tip").count() == 1
+    tab.mouse.move(*at(tab, 0.5))
+    assert "<img src=x onerror=alert(1)>" in tab.locator(".chart-tip").inner_text()
+    with pytest.raises(AssertionError, match="Content Security Policy"):
+        assert_no_console_errors(tab)
