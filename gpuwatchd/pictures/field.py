@@ -90,8 +90,9 @@ class Field:
             for row in range(canvas.rows):
                 if last > first:
                     canvas.under(first, row, self._shade(first, last, row), "gap")
-            words = f" {LEGEND['gap']} "
-            if last - first >= len(words) and not self._picture.empty:
+            told = (f" {words} " for words in (gap.why, LEGEND["gap"]) if words)
+            words = next((one for one in told if len(one) <= last - first), "")
+            if words and not self._picture.empty:
                 middle = first + (last - first - len(words)) // 2
                 canvas.over(middle, canvas.rows // 2, words, "faint")
 

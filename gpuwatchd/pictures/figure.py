@@ -60,12 +60,16 @@ def draw(order: Order) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
 
-    warnings.simplefilter("ignore")  # a name may be in letters that no font here has
-    mpl.rcParams.update({
+    settings = {
         "text.parse_math": False, "svg.hashsalt": _NAME, "svg.fonttype": "none",
-        "font.family": "DejaVu Sans", "font.size": 9.5,
-        "hatch.linewidth": 0.6,
-    })  # fmt: skip
+        "font.family": "DejaVu Sans", "font.size": 9.5, "hatch.linewidth": 0.6,
+    }  # fmt: skip
+    with warnings.catch_warnings(), mpl.rc_context(settings):
+        warnings.simplefilter("ignore")  # a name may be in letters that no font here has
+        return _drawn(order, Figure, FigureCanvasAgg)
+
+
+def _drawn(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
     ground = NIGHT if order.dark else PAPER
     rows = [_rows(picture, order) for picture in order.pictures]
     width_in, height_in, dpi = size_in(order)
@@ -75,8 +79,8 @@ def draw(order: Order) -> bytes:
     elif height_in < sum(heights):  # there is no room for the lists
         rows = [[] for _ in rows]
         heights = [_panel_in(own) for own in rows]
-    figure = Figure(figsize=(width_in, height_in), dpi=dpi, facecolor=ground)
-    FigureCanvasAgg(figure)
+    figure = figure_of(figsize=(width_in, height_in), dpi=dpi, facecolor=ground)
+    canvas_of(figure)
     spare_in = (height_in - sum(heights)) / len(heights)
     top_in = height_in
     for picture, own, own_in in zip(order.pictures, rows, heights, strict=True):

@@ -117,10 +117,13 @@ class Canvas:
             stop = min(end, last_x)
             while x <= stop:
                 after = y1 if x >= end else y0 + rise * (x + 1 - x0)
-                # As fill() does it, without a call: this is most of the work.
-                top, bottom = (
-                    (int(before), int(after)) if before <= after else (int(after), int(before))
-                )
+                # As fill() does it, without a call: this is most of the work. The last dot is left
+                # to the next column: lines are as thin as they can be without a hole.
+                top, bottom = int(before), int(after)
+                if top < bottom:
+                    bottom -= x < end
+                elif bottom < top:
+                    top, bottom = bottom + (x < end), top
                 if x % period < on and bottom >= 0 and top <= last_y:
                     dots[x] |= (2 << min(bottom, last_y)) - (1 << max(top, 0))
                 before = after

@@ -1,0 +1,211 @@
+"""Pictures as files: sound, the same every time, and where the numbers say."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from gpuwatchd import design
+from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.notify import picture as children
+from gpuwatchd.pictures import drawing, figure
+from gpuwatchd.pictures.figure import Order
+from tests.browser import gallery
+from tests.conftest import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KINDS = {one.key: one for one in gallery.everything()}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(autouse=True)
+def _zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def _charts() -> None:
+    need(children.available(), "the extra charts is not installed")
+
+
+def order(*keys: str, **changes: Any) -> Order:
+    chosen = tuple(KINDS[key] for key in keys or ("gpu0/4711",))
+    return Order(**{"pictures": chosen, "form": "png", **changes})
+
+
+def opened(png: bytes) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(png))
+
+
+@pytest.mark.usefixtures("_charts")
+@pytest.mark.parametrize("key", KINDS)
+def test_every_picture_is_a_sound_svg_with_its_words(key: str) -> None:
+    drawn = figure.draw(order(key, form="svg"))
+    root = ET.fromstring(drawn.decode())
+    assert root.get("role") == "img"
+    assert root.get("aria-labelledby") == "title desc"
+    title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None
+    assert desc is not None
+    assert (title.text or "").endswith(": memory over time")
+    assert len(desc.text or "") > 30
+    assert b"<script" not in drawn
+    assert b'xlink:href="http' not in drawn
+    assert "".join(root.itertext()).count("memory used") == (0 if KINDS[key].empty else 1)
+
+
+@pytest.mark.usefixtures("_charts")
+def test_the_same_order_gives_the_same_file() -> None:
+    for form in ("svg", "png"):
+        wish = order(form=form)
+        assert figure.draw(wish) == figure.draw(wish)
+    assert b"dc:date" not in figure.draw(order(form="svg"))
+
+
+@pytest.mark.usefixtures("_charts")
+def test_a_png_has_its_size_and_its_words() -> None:
+    image = opened(figure.draw(order(width_px=1200, height_px=800)))
+    assert image.size == (1200, 800)
+    assert image.text["Title"].endswith(": memory over time")
+    assert "full in 0h 47m (0h 39m - 1h 02m)" in image.text["Description"]
+    assert opened(figure.draw(order(width_px=400, height_px=300))).size == (400, 300)
+
+
+@pytest.mark.usefixtures("_charts")
+def test_several_subjects_are_panels_of_one_file() -> None:
+    one = opened(figure.draw(order()))
+    two = opened(figure.draw(order("gpu0/4711", "gpu0")))
+    assert two.size[0] == one.size[0]
+    assert two.size[1] > 1.8 * one.size[1]
+    assert "and 1 more" in two.text["Title"]
+
+
+@pytest.mark.usefixtures("_charts")
+def test_dark_is_drawn_on_night() -> None:
+    light = opened(figure.draw(order())).convert("RGB")
+    dark = opened(figure.draw(order(dark=True))).convert("RGB")
+    assert "#{:02x}{:02x}{:02x}".format(*light.getpixel((2, 2))) == design.PAPER
+    assert "#{:02x}{:02x}{:02x}".format(*dark.getpixel((2, 2))) == design.NIGHT
+    wanted = tuple(int(design.PARTS["curve"].dark[k : k + 2], 16) for k in (1, 3, 5))
+    assert wanted in {colour for _, colour in dark.getcolors(1 << 20)}
+
+
+@pytest.mark.usefixtures("_charts")
+def test_a_gap_has_no_curve_and_an_open_end_no_edge() -> None:
+    import numpy as np
+
+    def columns(key: str, part: str) -> Any:
+        image = np.asarray(opened(figure.draw(order(key))).convert("RGB")).astype(int)
+        colour = [int(design.PARTS[part].light[k : k + 2], 16) for k in (1, 3, 5)]
+        plot = image[: int(0.7 * len(image))]  # below there is the legend
+        return np.unique(np.argwhere(np.abs(plot - colour).max(axis=2) < 12)[:, 1])
+
+    curve = columns("gpu2", "curve")
+    assert (np.diff(curve) > 60).sum() >= 2
+    assert len(columns("gpu0/4711", "band")) > 30  # the window on the limit
+    assert len(columns("gpu1/99", "band")) == 0
+
+
+@pytest.mark.usefixtures("_charts")
+def test_foreign_text_is_text() -> None:
+    drawn = figure.draw(order("gpu5/6", form="svg"))
+    assert b"&lt;script&gt;" in drawn
+    rude = replace(KINDS["gpu0"], title="$\\frac{$ \x1b[2J 日本 \u202e", verdict="$$")
+    assert figure.draw(replace(order(), pictures=(rude,))).startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("_charts")
+def test_it_is_drawn_by_a_child_that_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert drawing.draw(order()) == figure.draw(order())
+    assert list(tmp_path.iterdir()) == []
+    code = (
+        "import sys; import gpuwatchd.pictures.drawing, gpuwatchd.ctl.plot;"
+        "print([n for n in ('matplotlib', 'PIL', 'numpy') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nonsense_ends_with_a_reason() -> None:
+    done = subprocess.run(
+        [sys.executable, *drawing.PROGRAM],
+        input=b'{"pictures": 5}', capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert b"ValidationError" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import time; time.sleep(60)", "not drawn within 0.5 s"),
+        ("raise SystemExit('no such font')", "no such font"),
+        ("print('no picture')", "what came is no picture"),
+    ],
+)
+def test_what_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
+    monkeypatch.setattr(drawing, "PROGRAM", ("-c", program))
+    monkeypatch.setattr(children, "available", lambda: True)
+    with pytest.raises(GpuwatchdError, match=said) as caught:
+        drawing.draw(order(), deadline_s=0.5)
+    assert caught.value.hint
+
+
+def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "available", lambda: False)
+    with pytest.raises(GpuwatchdError, match="extra charts") as caught:
+        drawing.draw(order())
+    assert "charts" in caught.value.hint
+
+
+def test_too_many_or_too_little_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "available", lambda: True)
+    with pytest.raises(GpuwatchdError, match="33 charts are too many"):
+        drawing.draw(order(*["gpu0"] * 33))
+    with pytest.raises(GpuwatchdError, match="have no room in 400x300"):
+        drawing.draw(order("gpu0", "gpu1/99", width_px=400, height_px=300))
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    place = tmp_path / "leak.png"
+    drawing.write(place, b"one")
+    drawing.write(place, b"two")
+    assert place.read_bytes() == b"two"
+    assert [one.name for one in tmp_path.iterdir()] == ["leak.png"]
+    old = os.umask(0o022)
+    os.umask(old)
+    assert place.stat().st_mode & 0o777 == 0o666 & ~old
+    with pytest.raises(GpuwatchdError, match="cannot be written"):
+        drawing.write(tmp_path / "nowhere" / "leak.png", b"x")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(GpuwatchdError, match="cannot be written"):
+        drawing.write(tmp_path / "folder.png", b"x")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder.png", "leak.png"]
+
+
+def test_an_order_survives_its_way() -> None:
+    wish = order(*KINDS, dark=True, window=(1.0, 2.0))
+    assert msgspec.json.decode(msgspec.json.encode(wish), type=Order) == wish
