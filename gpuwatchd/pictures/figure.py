@@ -60,7 +60,7 @@ def draw(order: Order) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
 
-    settings = {
+    settings: Any = {
         "text.parse_math": False, "svg.hashsalt": _NAME, "svg.fonttype": "none",
         "font.family": "DejaVu Sans", "font.size": 9.5, "hatch.linewidth": 0.6,
     }  # fmt: skip
