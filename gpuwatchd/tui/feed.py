@@ -99,7 +99,8 @@ class Feed:
         except GpuwatchdError as error:
             return Failed(error)
         except Exception as error:  # noqa: BLE001 - said on the screen, which goes on
-            return Failed(GpuwatchdError(f"internal error: {type(error).__name__}: {error}"))
+            said = f"internal error: {type(error).__name__}: {error}"
+            return Failed(GpuwatchdError(said, page="errors#internal"))
         self._direct = view.source != "state-file"
         return Seen(view)
 
