@@ -97,7 +97,7 @@ def test_what_is_foreseen_has_the_figures_of_predict() -> None:
     world.write()
     subjects = ask("predict")["devices"][0]["subjects"]
     shown = world.run("predict").stdout
-    told = {label: words for label, words in subjects[0]["facts"]}
+    told = dict(subjects[0]["facts"])
     assert told["full in"] == "0h 47m (0h 39m - 1h 02m)"
     for label, words in told.items():
         assert re.search(rf"{re.escape(label)} +{re.escape(words.split(',')[0])}", shown), label

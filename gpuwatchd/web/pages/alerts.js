@@ -6,6 +6,9 @@ import { facts, gpuLink, processLink } from "./parts.js";
 
 const BACK = [["1d", "a day"], ["7d", "7 days"], ["30d", "30 days"]];
 
+/** Not asked for more often: the history is read for it. */
+export const LEAST_S = 3;
+
 export function path(route) {
   if (route.parts[0]) return `alert?${new URLSearchParams({ id: route.parts[0] })}`;
   return `alerts?${new URLSearchParams({ since: route.query.get("since") || "7d" })}`;

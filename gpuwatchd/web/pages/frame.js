@@ -6,7 +6,7 @@ const PLACES = [
   ["", "Overview"],
   ["predict", "Predict"],
   ["alerts", "Alerts"],
-  ["held", "Held memory"],
+  ["held", "Held"],
   ["help", "Help"],
 ];
 const OF = { gpu: "", process: "" };

@@ -4,6 +4,9 @@ import { h } from "./dom.js";
 import { badge } from "./frame.js";
 import { processLink } from "./parts.js";
 
+/** Not asked for more often: every process of the machine is looked at for it. */
+export const LEAST_S = 10;
+
 export function path() {
   return "held";
 }

@@ -3,6 +3,9 @@
 import { h } from "./dom.js";
 import { badge } from "./frame.js";
 
+/** Not asked for more often: it does not change. */
+export const LEAST_S = 30;
+
 export function path() {
   return "help";
 }

@@ -13,7 +13,9 @@ import { Failed, Gone, Refused, ask, hasToken, keepToken, takeToken } from "./se
 
 const VIEWS = { "": overview, predict, gpu, process, alerts, held, help };
 const FASTEST_S = 1;
+/** After a failure, and where no daemon keeps fresh what is seen. */
 const AGAIN_S = 2;
+const CALM_S = 5;
 const SOON_MS = 250;
 const MOST_KEPT = 20;
 
@@ -95,16 +97,15 @@ async function poll() {
     const answer = await ask(`/api/v1/page/${view().path(asked, page)}`, { signal: mine.signal });
     if (asked !== page.route) return;
     took(answer, asked);
-    next = Math.max(FASTEST_S, answer.page.interval_s || 0);
+    next = Math.max(FASTEST_S, answer.page.live ? answer.page.interval_s : CALM_S, view().LEAST_S || 0);
   } catch (error) {
     if (mine.signal.aborted) return;
     stumbled(error);
-    if (error instanceof Refused) return;
   } finally {
     if (asking === mine) asking = null;
   }
   draw();
-  if (!document.hidden) timer = window.setTimeout(poll, next * 1000);
+  if (!document.hidden && page.refused === null) timer = window.setTimeout(poll, next * 1000);
 }
 
 function took(answer, asked) {
