@@ -135,9 +135,9 @@ def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     finding = item.finding
     if not state:
         badge = badges.device(item)
-        said.append(
-            (badge.words, badge.kind if finding is not None and is_leak(finding) else "faint")
-        )
+        leaks = finding is not None and is_leak(finding)
+        if badge.words != badge.word:
+            said.append((badge.words, badge.kind if leaks else "faint"))
         by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
         said.append((f"by {by}" if by else "", ""))
     said.append((device_facts.unowned(item), "yellow"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd import units
+from gpuwatchd import __version__, units
 from gpuwatchd.ctl import panel, whose
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.tui.sheet import Sheet
@@ -39,9 +39,8 @@ def health(painter: Painter, view: View, width: int, most: int) -> list[Row]:
 
 def _summary(view: View) -> str:
     daemon = view.daemon
-    who = f"gpuwatchd {daemon.version or ''}".strip()
-    if daemon.pid is not None:
-        who += f"[{daemon.pid}]"
+    other = daemon.version is not None and daemon.version != __version__
+    who = f"gpuwatchd {daemon.version}, which is not this version" if other else "gpuwatchd"
     up = ""
     if daemon.started_at_s is not None and view.taken_at_s >= daemon.started_at_s:
         up = f", up {units.duration(view.taken_at_s - daemon.started_at_s)}"

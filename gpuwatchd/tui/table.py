@@ -149,15 +149,30 @@ _HEADS = {"pid": "PID", "gpu": "GPU", "sm": "SM", "host": "HOST MEM", "time": "T
 
 
 def columns(view: View, width: int) -> tuple[Column, ...]:
-    """Return the columns that a width has room for; the last one takes the rest."""
+    """Return the columns that a width has room for; the last one takes the rest.
+
+    One in which nothing is known of anybody is left out.
+    """
     gpu = max((len(_short(item)) for item in view.devices), default=3)
     found = [
         one._replace(wide=max(3, gpu)) if one.name == "gpu" else one
         for one in _COLUMNS
-        if width >= one.from_width
+        if width >= one.from_width and (one.name not in _RARE or _known(view, _RARE[one.name]))
     ]
     used = _SIGNS + sum(one.wide + 1 for one in found)
     return (*found, Column("name", max(_NAME_MIN, width - used - 1), "<", 0))
+
+
+_RARE: Final[dict[str, Callable[[LiveProcess], object]]] = {
+    "sm": lambda process: process.sm_pct,
+    "host": lambda process: process.host_bytes,
+    "time": lambda process: process.info.key.started_at_s,
+}
+"""What not every machine, or log, tells."""
+
+
+def _known(view: View, what: Callable[[LiveProcess], object]) -> bool:
+    return any(what(one) is not None for item in view.devices for one in item.processes or ())
 
 
 def heads(painter: Painter, shown: Sequence[Column], by: str, *, turned: bool) -> Row:

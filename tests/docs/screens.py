@@ -32,6 +32,8 @@ from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.sources.simulate import SimulateSource
 from gpuwatchd.store.place import hold_lock
 from gpuwatchd.store.writer import History
+from tests.docs import live_screens
+from tests.docs.live_screens import Live
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +78,13 @@ SCREENS = {
         "one-leak", 30, ("explain",),
         "gpuwatchctl explain: what was judged, what the detectors say, why it is a leak, how sure "
         "that is, when memory is full, who it is and what to do.",
+    ),
+}  # fmt: skip
+LIVE = {
+    "screen-top.svg": Live(
+        "demo", 70, (), (112, 28),
+        "gpuwatchctl top on four simulated GPUs: a row for each with its verdict, memory and the "
+        "time that is left, the processes by growth, and two open alerts.",
     ),
 }  # fmt: skip
 
@@ -210,6 +219,9 @@ def drawn(command: str, output: str, words: str) -> str:
 
 def picture(name: str) -> str:
     """Return one picture."""
+    if name in LIVE:
+        with world(LIVE[name].scenario, LIVE[name].minutes):
+            return live_screens.picture(LIVE[name])
     one = SCREENS[name]
     with world(one.scenario, one.minutes):
         return drawn(f"gpuwatchctl {' '.join(one.argv)}", written(one.argv), one.words)
@@ -219,7 +231,7 @@ def stale() -> list[str]:
     """Return the pictures that differ from what the program shows."""
     return [
         name
-        for name in SCREENS
+        for name in (*SCREENS, *LIVE)
         if not (FOLDER / name).is_file()
         or (FOLDER / name).read_text(encoding="utf-8") != picture(name)
     ]
@@ -235,7 +247,7 @@ def main() -> int:
     if "--message" in sys.argv[1:]:
         sys.stdout.write(msgspec.json.encode(message()).decode())
         return 0
-    for name in SCREENS:
+    for name in (*SCREENS, *LIVE):
         (FOLDER / name).write_text(picture(name), encoding="utf-8")
     return 0
 

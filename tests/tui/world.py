@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwatchd import __version__
 from gpuwatchd.model import (
     Alert,
     Device,
@@ -124,7 +125,7 @@ def state(
     """Return the state of a usual machine."""
     devices = tuple(device(card, processes, shift=shift) for card in range(cards))
     return LiveState(
-        pid=pid, version="1.0.0", started_at_s=at_s - 11_000, taken_at_s=at_s, interval_s=1.0,
+        pid=pid, version=__version__, started_at_s=at_s - 11_000, taken_at_s=at_s, interval_s=1.0,
         ticks=11_000, devices=devices, alerts=alerts(devices),
         holdings=(
             Holding(kind="idle", device_uid="GPU-1", held_bytes=9 * GIB, since_s=at_s - 9000),
@@ -172,7 +173,7 @@ def strange(*, at_s: float = NOW_S, pid: int = 1) -> LiveState:
         LiveProcess(info=infos[0], used_bytes=4 * GIB, finding=open_end), *rows[1:]
     )  # fmt: skip
     return LiveState(
-        pid=pid, version="1.0.0", started_at_s=at_s - 9, taken_at_s=at_s, interval_s=1.0,
+        pid=pid, version=__version__, started_at_s=at_s - 9, taken_at_s=at_s, interval_s=1.0,
         devices=(
             lost, nobody,
             LiveDevice(
