@@ -84,7 +84,7 @@ class Paragraph(NamedTuple):
     """Which of the things that can be chosen it tells of."""
 
 
-class Pages(ScrollView):
+class Pages(ScrollView, can_focus=False):
     """Rows of text that scroll; some of them may be chosen.
 
     What is written is kept, so that another width lays it out anew without asking for anything.

@@ -54,10 +54,6 @@ class SnoozeScreen(ViewScreen):
     keys: ClassVar[tuple[tuple[str, str], ...]] = (("Esc", "back"),)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", show=False),
-        Binding("up", "choose(-1)", show=False),
-        Binding("down", "choose(1)", show=False),
-        Binding("tab,shift+tab", "why", show=False, priority=True),
-        Binding("enter", "keep", show=False, priority=True),
     ]
 
     def __init__(self, alert: Alert | None = None) -> None:
@@ -145,24 +141,31 @@ class SnoozeScreen(ViewScreen):
         self._form()
 
     def on_key(self, event: events.Key) -> None:
-        """Choose a term by its number, or take what is typed as the reason."""
-        typed = event.character if event.is_printable else None
-        if not self._typing:
-            if typed is not None and typed in "1234":
-                self._chosen = int(typed) - 1
-                self._form()
-                event.stop()
+        """Answer every key here, one after the other: bindings would come before what is typed."""
+        if event.key in _DOES:
+            _DOES[event.key](self)
+        elif self._typing and self._typed(event):
+            pass
+        elif not self._typing and event.character and event.character in _NUMBERS:
+            self._chosen = _NUMBERS.index(event.character)
+        else:
             return
+        event.stop()
+        event.prevent_default()
+        if self.is_current:
+            self._form()
+
+    def _typed(self, event: events.Key) -> bool:
+        """Take a key as part of the reason, if it is one."""
         if event.key in {"backspace", "ctrl+h"}:
             self._why = self._why[:-1]
         elif event.key == "ctrl+u":
             self._why = ""
-        elif typed is not None:
-            self._take(typed)
+        elif event.is_printable and event.character is not None:
+            self._take(event.character)
         else:
-            return
-        event.stop()
-        self._form()
+            return False
+        return True
 
     def _take(self, typed: str) -> None:
         limit = silencing.WHY_CHARS
@@ -244,3 +247,13 @@ def _reason(why: str, typing: bool, out: Out) -> None:  # noqa: FBT001
 
 def _say(words: str, style: str, out: Out) -> None:
     out.flow(output.sentence(words, style), rest="  ", gap=" ")
+
+
+_DOES: Final[dict[str, Callable[[SnoozeScreen], None]]] = {
+    "up": lambda form: form.action_choose(-1),
+    "down": lambda form: form.action_choose(1),
+    "tab": SnoozeScreen.action_why,
+    "shift+tab": SnoozeScreen.action_why,
+    "enter": SnoozeScreen.action_keep,
+}
+_NUMBERS: Final = "1234"

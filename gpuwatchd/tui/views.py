@@ -205,8 +205,10 @@ class ViewScreen(Page):
         """Write the line of what it is about, with what there is to wait for or to regret."""
         state: Cell = ("", "")
         if self.trouble:
-            most = max(20, self.size.width // 2) if pieces else self.size.width
-            state = (self.painter.fit(self.trouble, most), "watch")
+            # Who it is about stays; how that one does gives way to what is wrong.
+            pieces = pieces[:1]
+            taken = sum(output.width_of(words) + 3 for words, _ in pieces)
+            state = (self.painter.fit(self.trouble, max(20, self.size.width - taken)), "watch")
         elif self.asking and self._slow:
             state = ("reading...", "faint")
         self.query_one("#subject", Bar).say(pieces, state)
