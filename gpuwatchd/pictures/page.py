@@ -12,6 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from gpuwatchd import units
 from gpuwatchd.design import LEGEND
 from gpuwatchd.pictures import assets, encoded, spoken, zones
 from gpuwatchd.pictures.elements import Markup, badge, element, join, table
@@ -45,7 +46,8 @@ def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
         element("figcaption", None if titled else {"class": "hidden"},
                 element("strong", None, picture.title), badge(picture.kind),
                 element("span", {"class": "faint"}, picture.verdict)),
-        element("div", {"class": "chart", "data-chart": place}, _legend(picture), draw(picture)),
+        element("div", {"class": "chart", "data-chart": place}, _legend(picture), draw(picture),
+                element("p", {"class": "chart-zone"}, f"time in {units.zone(picture.now_s)}")),
         element("ul", {"class": "notes"}, notes) if notes else None,
         element("details", None, element("summary", None, "The numbers"),
                 table(spoken.heads(picture), said, caption=f"Memory of {picture.title}",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pictures.chart import Curve, Forecast, Picture
 
 MOST_ROWS: Final = 50
+NOTHING: Final = "Nothing is recorded for this time."
 
 
 def sentence(picture: Picture) -> str:

@@ -19,7 +19,7 @@ from gpuwatchd.design import (
 )
 from gpuwatchd.pictures.elements import element
 from gpuwatchd.pictures.scales import frame, instants, levels
-from gpuwatchd.pictures.spoken import sentence
+from gpuwatchd.pictures.spoken import NOTHING, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,33 +28,32 @@ if TYPE_CHECKING:
     from gpuwatchd.pictures.elements import Attribute, Markup
     from gpuwatchd.pictures.scales import Frame
 
-WIDTH: Final = 860
 HEIGHT: Final = 300
-_LEFT, _TOP = 74, 26
-_WIDE, _HIGH = WIDTH - _LEFT - 24, HEIGHT - _TOP - 44
-_APART = 18.0
-"""Marks closer than this become one with their number."""
+"""In pixels; the width is that of the place: text keeps its size, what is drawn is stretched."""
+_WIDE, _TOP, _HIGH = 1000, 24, 236
+_APART = 35.0
+"""Marks closer than this, of :data:`_WIDE`, become one with their number."""
 _DAY_S = 86400.0
 _CHAR = 6.6
-"""Width of a letter, about."""
+"""Width of a letter, about, in pixels."""
+_SLIM, _BROAD = 320.0, 760.0
+"""Widths of a place in pixels: on a phone, and elsewhere."""
 
 
 def draw(picture: Picture) -> Markup:
     """Return the picture as an ``svg`` element with its sentence as alternative text."""
     drawing = _Drawing(picture)
     inner: dict[str, Attribute] = {
-        "role": "presentation", "x": _LEFT, "y": _TOP, "width": _WIDE, "height": _HIGH,
-        "viewBox": f"0 0 {_WIDE} {_HIGH}",
+        "role": "presentation", "x": 0, "y": _TOP, "width": "100%", "height": _HIGH,
+        "viewBox": f"0 0 {_WIDE} {_HIGH}", "preserveAspectRatio": "none",
     }  # fmt: skip
-    parts = [drawing.gaps(), drawing.cone(), drawing.curve(), drawing.lines()]
+    parts = [drawing.grid(), drawing.gaps(), drawing.cone(), drawing.curve(), drawing.lines()]
     head: dict[str, Attribute] = {
-        "viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT, "role": "img",
-        "aria-label": sentence(picture), "class": "drawn",
+        "width": "100%", "height": HEIGHT, "role": "img", "aria-label": sentence(picture),
+        "class": "drawn",
     }  # fmt: skip
-    return element(
-        "svg", head, list(drawing.scales()), element("svg", inner, *map(list, parts)),
-        list(drawing.marks()), list(drawing.words()),
-    )  # fmt: skip
+    texts = [drawing.scales(), drawing.marks(), drawing.words()]
+    return element("svg", head, element("svg", inner, *map(list, parts)), *map(list, texts))
 
 
 def _colour(name: str) -> str:
@@ -92,17 +91,36 @@ def _line(part: str, points: str, width: float = 2, dash: Sequence[int] = ()) ->
     return element(
         "path",
         {"class": f"s-{part}", "d": points, "fill": "none", "stroke": _colour(part),
-         "stroke-width": width, "stroke-dasharray": " ".join(map(str, dash)) or None},
+         "stroke-width": width, "stroke-dasharray": " ".join(map(str, dash)) or None,
+         "stroke-linecap": "round" if not dash else None, "vector-effect": "non-scaling-stroke"},
     )  # fmt: skip
 
 
-def _text(said: str, x: float, y: float, part: str = "faint", anchor: str = "start") -> Markup:
+def _dot(part: str, x: float, y: float) -> Markup:
+    """Return a dot, which a circle would not stay when it is stretched."""
+    return _line(part, f"M{x} {y}h0.01", 7)
+
+
+def _text(
+    said: str, x: float, y: float, part: str = "faint", anchor: str = "start",
+    *, right: float = 0, slim: bool = True,
+) -> Markup:  # fmt: skip
+    """Return text at a share of the width and a height in pixels, moved ``right`` by pixels.
+
+    Without ``slim`` it has no room on a phone.
+    """
     return element(
         "text",
-        {"class": f"f-{part}", "x": round(x, 1), "y": round(y, 1), "fill": _colour(part),
-         "text-anchor": anchor, "font-size": 12, "font-family": "system-ui, sans-serif"},
+        {"class": f"f-{part}" + ("" if slim else " roomy"), "x": f"{round(x / _WIDE * 100, 2)}%",
+         "y": round(y, 1), "dx": right or None, "fill": _colour(part), "text-anchor": anchor,
+         "font-size": 12, "font-family": "system-ui, sans-serif"},
         said,
     )  # fmt: skip
+
+
+def _side(x: float) -> str:
+    """Return how text below a place is aligned, so that it stays within the drawing."""
+    return "start" if x < 0.04 * _WIDE else "end" if x > 0.96 * _WIDE else "middle"
 
 
 class _Drawing:
@@ -117,24 +135,25 @@ class _Drawing:
     def _y(self, value_bytes: float) -> float:
         return round(_HIGH - value_bytes / self._shown.top_bytes * _HIGH, 1)
 
-    def scales(self) -> Iterator[Markup]:
-        """Draw grid lines with their levels, and times below."""
+    def grid(self) -> Iterator[Markup]:
+        """Draw a line at each round level."""
         for value in levels(self._shown.top_bytes):
-            y = _TOP + self._y(value)
-            yield _line("grid", f"M{_LEFT} {y}h{_WIDE}", 1)
-            yield _text(_level(value), _LEFT - 8, y + 4, anchor="end")
-        before = ""
+            yield _line("grid", f"M0 {self._y(value)}H{_WIDE}", 1)
+
+    def scales(self) -> Iterator[Markup]:
+        """Write levels on their lines, and times below."""
+        for value in levels(self._shown.top_bytes)[1:]:
+            yield _text(_level(value), 0, _TOP + self._y(value) - 4, right=1)
         found, step_s = instants(self._shown.begin_s, self._shown.end_s)
-        for at_s in found:
-            x = _LEFT + self._x(at_s)
+        before = ""
+        for n, at_s in enumerate(found):
+            x = self._x(at_s)
             rows = [_day(at_s)] if step_s >= _DAY_S else [_clock(at_s, step_s), _day(at_s)]
-            yield _line("grid", f"M{x} {_TOP + _HIGH}v5", 1)
-            yield _text(rows[0], x, HEIGHT - 25, anchor="middle")
-            if rows[-1] != before and len(rows) > 1:
-                yield _text(rows[-1], x, HEIGHT - 9, anchor="middle")
+            new = rows[-1] != before and len(rows) > 1
+            yield _text(rows[0], x, HEIGHT - 24, anchor=_side(x), slim=n % 2 == 0)
+            if new:
+                yield _text(rows[-1], x, HEIGHT - 8, anchor=_side(x))
             before = rows[-1]
-        zone = f"time in {units.zone(self._picture.now_s)}"
-        yield _text(zone, _LEFT + _WIDE, HEIGHT - 9, anchor="end")
 
     def gaps(self) -> Iterator[Markup]:
         """Draw time of which nothing is known."""
@@ -148,8 +167,6 @@ class _Drawing:
             }  # fmt: skip
             said = gap.why or LEGEND["gap"]
             yield element("rect", box, element("title", None, said))
-            if _CHAR * len(said) + 12 < right - left:
-                yield _text(said, (left + right) / 2, _HIGH / 2, anchor="middle")
 
     def cone(self) -> Iterator[Markup]:
         """Draw where memory will be, between the fastest and the slowest growth."""
@@ -181,8 +198,7 @@ class _Drawing:
                 points = _points(at, high) + "L" + _points(at[::-1], low[::-1])[1:] + "Z"
                 yield element("path", {"class": "f-range", "fill": _colour("range"), "d": points})
             if len(run) == 1:
-                dot: dict[str, Attribute] = {"cx": at[0], "cy": used[0], "r": 3.5}
-                yield element("circle", {"class": "f-curve", "fill": _colour("curve"), **dot})
+                yield _dot("curve", at[0], used[0])
             else:
                 yield _line("curve", _points(at, used))
 
@@ -203,10 +219,14 @@ class _Drawing:
                 places.append((told.judged_at_s + told.mid_s, told.limit_bytes))
             points = _points([self._x(at) for at, _ in places], [self._y(v) for _, v in places])
             yield _line("fit", points, 1.5, FIT_DASH)
+            if len(places) > 2:
+                yield _dot("fit", self._x(places[2][0]), self._y(places[2][1]))
         if picture.limit_bytes is not None:
             yield _line("limit", f"M0 {self._y(picture.limit_bytes)}h{_WIDE}", 1.75)
         if 0 < self._x(picture.now_s) < _WIDE - 2:
             yield _line("now", f"M{self._x(picture.now_s)} 0v{_HIGH}", 1, (1, 3))
+        for mark in picture.marks:
+            yield _line(_flag(mark), f"M{self._x(mark.at_s)} 0v{_HIGH}", 1, (2, 2))
 
     def marks(self) -> Iterator[Markup]:
         """Mark what happened, above the chart; what is close together is one, with its number."""
@@ -222,40 +242,43 @@ class _Drawing:
                 rows.append([mark])
             last = x
         for row in rows:
-            x = _LEFT + sum(self._x(mark.at_s) for mark in row) / len(row)
-            colour = _flag(row[0])
-            yield _line(colour, f"M{round(x, 1)} {_TOP}v{_HIGH}", 1, (2, 2))
+            x = sum(self._x(mark.at_s) for mark in row) / len(row)
             said = FLAGS[row[0].kind].mark + (str(len(row)) if len(row) > 1 else "")
-            yield _text(said, x, _TOP - 7, colour, "middle")
+            yield _text(said, x, _TOP - 7, _flag(row[0]), "middle")
 
     def words(self) -> Iterator[Markup]:
         """Write beside the lines what they are."""
         picture, told = self._picture, self._picture.forecast
+        for gap in picture.gaps:
+            left, right = max(self._x(gap.begin_s), 0.0), min(self._x(gap.end_s), float(_WIDE))
+            said = gap.why or LEGEND["gap"]
+            wide = (_CHAR * len(said) + 12) / max(right - left, 1.0) * _WIDE
+            if wide < _BROAD:
+                middle = (left + right) / 2
+                yield _text(said, middle, _TOP + _HIGH / 2, anchor="middle", slim=wide < _SLIM)
         if picture.empty:
-            yield _text(
-                "Nothing is recorded for this time.",
-                _LEFT + _WIDE / 2,
-                _TOP + _HIGH / 2,
-                anchor="middle",
-            )
-        taken = 0.0
+            yield _text(NOTHING, _WIDE / 2, _TOP + _HIGH / 2, anchor="middle")
         if picture.limit_bytes is not None:
             y = self._y(picture.limit_bytes)
             said = f"{LEGEND['limit']} {units.size(picture.limit_bytes)}" + (" ↑" if y < 0 else "")
-            yield _text(said, _LEFT + 6, _TOP + (max(y, 0) + 15 if y < 18 else y - 6), "limit")
-            taken = 12 + _CHAR * len(said)
+            yield _text(said, 0, _TOP + (max(y, 0) + 15 if y < 14 else y - 6), "limit", right=64)
         if told is not None and told.mid_s is not None and told.limit_bytes is not None:
-            full_s = told.judged_at_s + told.mid_s
-            end, y = self._x(full_s), self._y(told.limit_bytes)
-            beyond = " →" if end > _WIDE else ""
-            said = f"full {units.moment(full_s, now_s=picture.now_s)}{beyond}"
-            wide = _CHAR * len(said)
-            left = min(max(end - wide / 2, taken + 8), _WIDE - wide)
-            if end > 0 and left >= taken and y >= 0:
-                yield _text(said, _LEFT + left, _TOP + (y + 17 if y < 18 else y - 7), "ink")
+            yield from self._end(told.judged_at_s + told.mid_s, self._y(told.limit_bytes))
         now = self._x(picture.now_s)
-        if 0 < now < _WIDE - 30:
-            yield _text(LEGEND["now"], _LEFT + now + 4, _TOP + _HIGH - 6)
+        if 0 < now < 0.92 * _WIDE:
+            yield _text(LEGEND["now"], now, _TOP + _HIGH - 6, right=4)
+
+    def _end(self, full_s: float, y: float) -> Iterator[Markup]:
+        end = self._x(full_s)
+        if end <= 0 or y < 0:
+            return
+        said = f"full {units.moment(full_s, now_s=self._picture.now_s)}"
+        said += " →" if end > _WIDE else ""
+        # Where it has room beside the label of the limit, on a phone too.
+        half = _CHAR * len(said) / 2 / _SLIM * _WIDE
+        beside = 0.5 * _WIDE + half < end < _WIDE - half
+        at = (end, "middle") if beside else (_WIDE, "end")
+        yield _text(said, at[0], _TOP + (y + 17 if y < 14 else y - 7), "ink", at[1])
 
 
 def _flag(mark: Mark) -> str:

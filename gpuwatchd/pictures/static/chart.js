@@ -95,7 +95,8 @@ const gpuwatchdChart = (() => {
         {
           ...axis, grid: { show: false }, ticks,
           splits: (plot, _, low, high) => {
-            const found = chart.clock.ticks(low, high, (plot.width - 96) / 88);
+            let found = chart.clock.ticks(low, high, (plot.width - 96) / 72);
+            if (found.step >= 86400) found = chart.clock.ticks(low, high, (plot.width - 96) / 92);
             step = found.step;
             return found.found;
           },
