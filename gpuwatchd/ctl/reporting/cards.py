@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Alert, Silence
     from gpuwatchd.pictures.chart import Picture
 
-_LEFT_OUT = frozenset({"since", "growth", "full in", "judgement", "cost", "feedback", "id"})
+_LEFT_OUT = frozenset(
+    {"since", "growth", "full in", "judgement", "cost", "feedback", "id", "state", "noticed",
+     "watched", "resolved", "ended", "because"}
+)  # fmt: skip
 """What stands elsewhere on a card, or in other words."""
 _MOST_LINES = 8
 """Decisions and deliveries on one card, each."""
@@ -66,6 +69,7 @@ def _told(period: Period, one: Incident) -> Iterator[Plain]:
 def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
     alert, now_s = one.alert, period.now_s
     facts = [
+        ("because", alert.finding.reason if alert.kind == "leak" else ""),
         ("since", words.since(alert, now_s=now_s)),
         ("who", incident.who(one)),
         ("rate", _rate(alert, now_s)),

@@ -186,20 +186,17 @@ def _from_history(period: Period, history: Reader) -> None:
     period.devices = [one for one in known.values() if flags.wants(one)]
     if not period.devices:
         raise _no_such_gpu(flags, list(known.values()))
-    infos = history.processes(asked.since_s)
+    every_holder = usage.holders(history, period.devices, period.found.infos, asked, period.bill)
     if asked.pids:
-        period.infos = _meant(period, infos)
-        here = usage.devices_of(history, period.infos, period.devices, asked)
+        period.infos = _meant(period, [one.info for one in every_holder])
+        keys = {info.key for info in period.infos}
+        every_holder = [one for one in every_holder if one.info.key in keys]
+        here = {one.device_uid for one in every_holder}
         here |= {alert.subject.device_uid for alert in period.alerts}
         period.devices = [one for one in period.devices if one.uid in here] or period.devices
     period.uses = usage.of_devices(history, period.devices, asked)
     people = mine.People(flags.user) if flags.user else None
-    every_holder = usage.holders(history, period.devices, infos, asked, period.bill)
-    keys = {info.key for info in period.infos}
-    for one in every_holder:
-        own = people is None or people.own(one.info)
-        if own and (not asked.pids or one.info.key in keys):
-            period.holders.append(one)
+    period.holders = [one for one in every_holder if people is None or people.own(one.info)]
     if people is not None:
         rest = [one for one in every_holder if not people.own(one.info)]
         period.others = usage.joined(rest) if rest else None
@@ -226,7 +223,7 @@ def _meant(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
         When none of them was seen.
     """
     pids = period.asked.pids
-    found = [info for info in infos if info.key.pid in pids]
+    found = list({info.key: info for info in infos if info.key.pid in pids}.values())
     if period.flags.user:
         people = mine.People(period.flags.user)
         found = [info for info in found if people.own(info)]

@@ -9,12 +9,12 @@ from gpuwatchd.model import ProcessInfo
 from gpuwatchd.store import tenure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpuwatchd.cost import Price
     from gpuwatchd.ctl.costs import Bill
     from gpuwatchd.ctl.reporting.period import Asked
-    from gpuwatchd.model import Device
+    from gpuwatchd.model import Device, ProcessKey
     from gpuwatchd.store.reader import DeviceRow, Reader
     from gpuwatchd.store.tenure import Stretch
 
@@ -99,30 +99,30 @@ def _utilisation(rows: Iterable[DeviceRow]) -> float | None:
 def holders(
     history: Reader,
     devices: Sequence[Device],
-    infos: Sequence[ProcessInfo],
+    known: Mapping[ProcessKey, ProcessInfo],
     asked: Asked,
     bill: Bill,
 ) -> list[Holder]:
     """Return who held what of the devices, most memory-hours first."""
-    known = {info.key: info for info in infos}
+    prices = {device.uid: _price(bill, device) for device in devices}
     found = []
-    for device in devices:
-        price = _price(bill, device)
+    for one in tenures(history, asked):
+        if one.device_uid not in prices:
+            continue
+        price, hours = prices[one.device_uid], one.gpu_hours
         hourly = None if price is None else price.running_usd_per_hour
-        for one in _tenures(history, device.uid, asked):
-            hours = one.gpu_hours
-            found.append(
-                Holder(
-                    info=known.get(one.process) or ProcessInfo(key=one.process, name="?"),
-                    device_uid=device.uid,
-                    gib_hours=one.gib_hours,
-                    gpu_hours=hours,
-                    usd=None if hours is None or hourly is None else hours * hourly,
-                    peak_bytes=one.peak_bytes,
-                    first_at_s=one.first_at_s,
-                    last_at_s=one.last_at_s,
-                )
+        found.append(
+            Holder(
+                info=known.get(one.process) or ProcessInfo(key=one.process, name="?"),
+                device_uid=one.device_uid,
+                gib_hours=one.gib_hours,
+                gpu_hours=hours,
+                usd=None if hours is None or hourly is None else hours * hourly,
+                peak_bytes=one.peak_bytes,
+                first_at_s=one.first_at_s,
+                last_at_s=one.last_at_s,
             )
+        )
     return sorted(found, key=_weight)
 
 
@@ -135,10 +135,9 @@ def _price(bill: Bill, device: Device) -> Price | None:
     return bill.used[device.uid]
 
 
-def _tenures(history: Reader, uid: str, asked: Asked) -> list[tenure.Tenure]:
-    return history.ask(
-        lambda connection: tenure.holders(connection, uid, asked.since_s, asked.until_s)
-    )
+def tenures(history: Reader, asked: Asked) -> list[tenure.Tenure]:
+    """Return what each process had of each device."""
+    return history.ask(lambda connection: tenure.holders(connection, asked.since_s, asked.until_s))
 
 
 def _weight(one: Holder) -> tuple[float, float, int]:
@@ -175,15 +174,3 @@ def joined(found: Sequence[Holder]) -> Holder:
 def _total(values: Iterable[float | None]) -> float | None:
     found = list(values)
     return None if None in found else sum(one for one in found if one is not None)
-
-
-def devices_of(
-    history: Reader, infos: Sequence[ProcessInfo], devices: Sequence[Device], asked: Asked
-) -> set[str]:
-    """Return on which devices some processes were."""
-    keys = {info.key for info in infos}
-    return {
-        device.uid
-        for device in devices
-        if any(one.process in keys for one in _tenures(history, device.uid, asked))
-    }
