@@ -77,8 +77,3 @@ export function subjects(found) {
     one.reason && one.reason !== one.badge.words ? h("p", { class: "faint" }, one.reason) : null,
     facts(one.facts, "facts")));
 }
-
-/** A question that is folded away until somebody asks it. */
-export function fold(key, title, ...inside) {
-  return h("details", { key, class: "fold" }, h("summary", {}, title), inside);
-}

@@ -51,9 +51,13 @@ function token() {
   }
 }
 
+function either(one, other) {
+  if (!one) return other;
+  return AbortSignal.any ? AbortSignal.any([one, other]) : one;
+}
+
 /** Ask for JSON. Throws Refused, Gone or Failed. */
 export async function ask(path, { method = "GET", body = null, signal = null } = {}) {
-  const late = AbortSignal.timeout(PATIENCE_MS);
   const headers = { Authorization: `Bearer ${token() || ""}` };
   if (body) headers["Content-Type"] = "application/json";
   let answer;
@@ -64,7 +68,7 @@ export async function ask(path, { method = "GET", body = null, signal = null } =
       headers,
       body: body && JSON.stringify(body),
       cache: "no-store",
-      signal: signal ? AbortSignal.any([signal, late]) : late,
+      signal: either(signal, AbortSignal.timeout(PATIENCE_MS)),
     });
     said = await answer.json();
   } catch (error) {
