@@ -29,8 +29,12 @@ EVERYWHERE: Final[Keys] = (
     ("Ctrl-L", "paint everything again"),
 )
 OVERVIEW: Final[Keys] = (
-    ("Up, Down", "the GPU or process under the cursor"),
-    ("/", "filter processes by name, user, framework or pid; Esc ends it"),
+    ("Up, Down", "move the cursor (j, k, PgUp, PgDn, Home, End, too); Home follows what is first"),
+    ("Tab", "to the GPUs and back"),
+    ("/", "filter while you type: name, user, pid, framework, model, job, gpu0; Esc clears it"),
+    ("0 ... 9", "the processes of one GPU alone; again for all"),
+    ("< >", "sort by the column beside; so do Left and Right, and a click on its name"),
+    ("M, N, r", "sort by memory, by growth; the other way round"),
 )
 CHARTS: Final[Keys] = (
     ("Left, Right", "earlier, later; dragging does the same"),
