@@ -105,7 +105,7 @@ const gpuwatchdChart = (() => {
         {
           ...axis, size: 68, grid, ticks: { ...ticks, show: false },
           splits: (plot, _, low, high) => {
-            const found = GpuwatchdWords.levels(low, high, (plot.height - 70) / 44);
+            const found = GpuwatchdWords.levels(low, high, Math.min(5, (plot.height - 70) / 44));
             chart.levelStep = found.step;
             return found.found;
           },
