@@ -9,7 +9,7 @@ const USUAL = "1h";
 const HEIGHT = 320;
 const AGAIN_S = 5;
 
-export function spanOf(route) {
+function spanOf(route) {
   const wish = route.query.get("span");
   return SPANS.includes(wish) ? wish : USUAL;
 }
