@@ -6,7 +6,10 @@ screen never waits for it. A question whose answer nobody wants any more is forg
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -246,9 +249,11 @@ class ViewScreen(Page):
         self._slow = False
         serial = self._serial
         self.set_timer(_PATIENCE_S, lambda: self._wait(serial))
-        self.run_worker(
-            lambda: self._read(job, serial), thread=True, group="read", exit_on_error=False
-        )
+        # Not one of textual's: those are waited for at the end, and a driver may never answer.
+        run = contextvars.copy_context().run
+        threading.Thread(
+            target=run, args=(self._read, job, serial), name="view", daemon=True
+        ).start()
 
     def _read(self, job: Job, serial: int) -> None:
         """Run in the thread: answer one question."""
@@ -262,7 +267,8 @@ class ViewScreen(Page):
             _LOG.exception("view=%s", type(self).__name__)
             trouble = f"this cannot be shown: {type(error).__name__}"
         took_s = time.perf_counter() - begun_s
-        self.post_message(self.Answered(serial, found, trouble, took_s))
+        with contextlib.suppress(RuntimeError):  # the program has ended meanwhile
+            self.post_message(self.Answered(serial, found, trouble, took_s))
 
     def _wait(self, serial: int) -> None:
         if self.asking and serial == self._serial and self.is_attached:

@@ -75,6 +75,7 @@ async def settled(pilot: Pilot[int]) -> None:
         screen = pilot.app.screen
         if not (isinstance(screen, ViewScreen) and screen.asking):
             return
+        await pilot.pause(0.01)
 
 
 def screen(app: TopApp, kind: type[Screen]) -> Screen:
