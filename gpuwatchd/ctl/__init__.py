@@ -12,6 +12,7 @@ COMMANDS: dict[str, str] = {
     "predict": "gpuwatchd.ctl.predict:command",
     "explain": "gpuwatchd.ctl.explain:command",
     "zombies": "gpuwatchd.ctl.zombies:command",
+    "plot": "gpuwatchd.ctl.plot:command",
     "history": "gpuwatchd.ctl.history:command",
     "report": "gpuwatchd.ctl.report:command",
     "alerts": "gpuwatchd.ctl.alerts:command",

@@ -29,6 +29,7 @@ PAGES = {
     "predict": "understand-a-verdict",
     "explain": "understand-a-verdict",
     "zombies": "find-idle-memory",
+    "plot": "see-it#pictures",
     "history": "storage",
     "report": "report",
     "alerts": "be-warned",

@@ -131,18 +131,17 @@ def _times(
     labels = [" "] * width
     per_s = width / (shown.end_s - shown.begin_s)
     places, step_s = scales.instants(shown.begin_s, shown.end_s, max(1, width // _COLUMNS_PER_TICK))
-    free = 0
+    zone = units.zone(shown.end_s)
+    labels[max(0, width - len(zone)) :] = zone[:width]
+    free, last = 0, width - len(zone) - 1
     for at_s in places:
         column = min(width - 1, int((at_s - shown.begin_s) * per_s))
         signs[column] = notch
         words = units.tick(at_s, step_s=step_s)
-        begin = max(free, min(column - len(words) // 2, width - len(words)))
-        if begin <= column < begin + len(words) <= width:
+        begin = max(free, min(column - len(words) // 2, last - len(words)))
+        if begin <= column < begin + len(words) <= last:
             labels[begin : begin + len(words)] = words
             free = begin + len(words) + 1
-    zone = units.zone(shown.end_s)
-    if free + len(zone) + 1 <= width:
-        labels[width - len(zone) :] = zone
     for group in groups(picture, width, shown, numbered=numbered):
         mark, part = sign(group.marks, ascii_only=ascii_only)
         for at, one in enumerate(mark + (str(group.number) if numbered else ""), group.column):

@@ -97,6 +97,30 @@ ASKING: Final = (
         ),
         ("ask for a longer time, for example `--since 7d`", "what is now: `gpuwatchctl status`"),
     ),
+    ErrorPage(
+        "no-charts",
+        "What draws files is not installed",
+        "A picture as a file is drawn by Matplotlib, which comes with the extra `charts`.",
+        ("gpuwatchd was installed without its extras",),
+        (
+            "the hint is the command that adds it to this very installation",
+            "without it: `gpuwatchctl plot` in the terminal, `gpuwatchctl report` as a page",
+        ),
+    ),
+    ErrorPage(
+        "no-picture",
+        "The picture could not be drawn",
+        "There is something to draw, but no file came of it.",
+        (
+            "more charts than one file takes, or too little room for them (`--size`)",
+            "the machine is so busy that half a minute did not suffice",
+            "Matplotlib is broken here; what it said is in the message",
+        ),
+        (
+            "choose fewer with `--gpu`, `--pid` or `--user`, or leave out `--size`",
+            "`gpuwatchctl plot` without `--output` needs no Matplotlib",
+        ),
+    ),
     # The program and its places.
     ErrorPage(
         "already-running",

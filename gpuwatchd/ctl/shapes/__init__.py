@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.ctl.shapes import about, kept, own, seen, summed, told
+from gpuwatchd.ctl.shapes import about, drawn, kept, own, seen, summed, told
 from gpuwatchd.ctl.shapes.base import Failure, Shape
 from gpuwatchd.model import Finding, Message
 
@@ -58,6 +58,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "predict": (seen.Predict,),
     "explain": (seen.Explain,),
     "zombies": (seen.Zombies,),
+    "plot": (drawn.Plot,),
     "history": (kept.History, kept.HistoryOfProcesses, kept.HistoryQueries),
     "report": (summed.Report,),
     "alerts": (told.Alerts, told.AlertShown),
