@@ -1,0 +1,74 @@
+"""The chart of a GPU or a process over one of the spans that the page offers."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuwatchd import text, units
+from gpuwatchd.ctl import charts, look
+from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.pictures import encoded, spoken, zones
+from gpuwatchd.web.pages import find
+from gpuwatchd.web.pages.head import head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.pictures.chart import Mark, Picture
+    from gpuwatchd.store.reader import Reader
+
+SPANS: Final = ("1h", "6h", "24h", "7d", "30d")
+POINTS: Final = 400
+_NEXT_S: Final = (2.0, 3600.0)
+
+
+def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return one chart, what happened on it, and after how long it is worth asking again."""
+    view = look.see(flags)
+    span = query.get("span", "")
+    span_s = units.parse_duration(span if span in SPANS else SPANS[0])
+    end_s = find.now_s(view)
+    asked = charts.Asked(end_s - span_s, end_s, POINTS)
+    history = find.history()
+    with nullcontext() if history is None else closing(history):
+        drawn = _drawn(view, history, query, asked)
+    least_s, most_s = _NEXT_S
+    return {
+        "page": head(flags, view),
+        "picture": encoded.to_json(drawn) | {"sentence": spoken.sentence(drawn)},
+        # A forecast reaches further, at most twice the span again.
+        "zones": zones.rows(asked.begin_s, end_s + 2 * span_s),
+        "marks": [_mark(one, end_s) for one in drawn.marks][::-1],
+        "empty": drawn.empty,
+        "notes": [text.clean(one, limit=400) for one in drawn.notes],
+        "next_s": min(most_s, max(least_s, view.interval_s, span_s / POINTS)),
+    }
+
+
+def _drawn(
+    view: View, history: Reader | None, query: Mapping[str, str], asked: charts.Asked
+) -> Picture:
+    if "pid" not in query:
+        return charts.of_device(history, view, find.device(view, query), asked)
+    here = any(text.clean(one.device.uid) == query.get("gpu") for one in view.devices)
+    if here:
+        item = find.device(view, query)
+        process = find.process(item, query)
+        if process is not None:
+            return charts.of_process(history, view, item, process, asked)
+    info, device = find.ended(history, query), find.on(history, query)
+    if history is None or device is None:
+        raise GpuwatchdError("nothing is recorded of it", hint="gpuwatchctl history")
+    return charts.past_process(history, device, info, asked)
+
+
+def _mark(one: Mark, now_s: float) -> dict[str, Any]:
+    return {
+        "when": units.moment(one.at_s, now_s=now_s),
+        "kind": one.kind,
+        "severity": one.severity,
+        "text": text.clean(one.text, limit=400),
+    }
