@@ -104,10 +104,15 @@ def tell(out: Out, view: look.View, item: LiveDevice, flags: Globals, *, whole: 
         elif flags.verbose or flags.wide or told_in_full(finding):
             _full(out, item, who, finding, process, wide=flags.wide)
         else:
-            told = words.verdict(finding)
-            reason = finding.reason if finding.reason != told[0] else ""
-            known = words.known(process.history) if process is not None else ""
-            out.flow([who, told, (reason, "dim"), (known, "dim")], first="  ", rest="    ")
+            out.flow([who, *calm(finding, process)], first="  ", rest="    ")
+
+
+def calm(finding: Finding, process: LiveProcess | None) -> list[Part]:
+    """Return what is said of what has no figures that are worth a line each."""
+    told = words.verdict(finding)
+    reason = finding.reason if finding.reason != told[0] else ""
+    known = words.known(process.history) if process is not None else ""
+    return [told, (reason, "dim"), (known, "dim")]
 
 
 def _part(out: Out, who: str, finding: Finding, chief: str) -> None:
