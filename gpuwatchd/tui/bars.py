@@ -36,16 +36,16 @@ def figured(
     parts
         Colour of the full part.
     ascii_only
-        ``[####12/16--]``.
+        Signs behind the figures show how full it is, where nothing can be reversed.
     flat
-        The terminal has few colours: the full part is reversed, brackets show where it ends.
+        The terminal has few colours: the full part is reversed, and in brackets.
 
     Examples
     --------
     >>> figured(0.5, 12, "12/16", "calm", ascii_only=True, flat=True)
-    [('[', 'faint'), ('12/16', ''), ('-----]', 'faint')]
-    >>> figured(0.9, 12, "12/16", "calm", ascii_only=True, flat=True)
-    [('[', 'faint'), ('12/16', ''), ('####-]', 'faint')]
+    [('[', 'faint'), ('12/16', 'calm reverse'), ('-----', ''), (']', 'faint')]
+    >>> figured(0.7, 10, "12/16", "calm", ascii_only=False, flat=False)
+    [('12/16  ', 'calm filled'), ('   ', 'empty')]
     """
     inner = cells - 2 if flat else cells
     if inner < 1:
@@ -53,11 +53,8 @@ def figured(
     said = said[:inner]
     full = 0 if share is None else min(inner, max(0, round(share * inner)))
     if ascii_only:
-        # Figures first: behind them signs that show how full it is.
-        rest = "".join("#" if at < full else "-" for at in range(len(said), inner))
-        ends = ("[", "]") if flat else ("", "")
-        return [(ends[0], "faint"), (said, ""), (rest + ends[1], "faint")]
-    text = said.ljust(inner)
+        said += "#" * max(0, full - len(said))
+    text = said.ljust(inner, "-" if ascii_only and share is not None else " ")
     if flat:
         return [
             ("[", "faint"), (text[:full], f"{parts} reverse"), (text[full:], ""), ("]", "faint")
