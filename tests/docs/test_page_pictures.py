@@ -1,0 +1,38 @@
+"""The pictures of the live page: there, small, and of what the page shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from unittest import mock
+
+import pytest
+
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.web.pages import answers
+from tests.docs import page_pictures, screens
+
+PIL = pytest.importorskip("PIL.Image")
+
+
+@pytest.mark.parametrize("name", page_pictures.SHOTS)
+def test_it_is_small_and_says_what_it_was_taken_of(name: str) -> None:
+    path = screens.FOLDER / name
+    assert path.stat().st_size <= page_pictures.MOST_BYTES
+    assert re.fullmatch("[0-9a-f]{64}", page_pictures.shown(path))
+    with PIL.open(path) as picture:
+        assert picture.size == (1200, page_pictures.SHOTS[name].height)
+
+
+def test_the_same_world_is_the_same_picture() -> None:
+    with screens.world(page_pictures.SCENARIO, 5), mock.patch(
+        "gpuwatchd.ctl.envelope.host", return_value="lab3"
+    ):  # fmt: skip
+        first, second = page_pictures.digest(), page_pictures.digest()
+        said = json.dumps(answers.answer("overview", Globals(), {}))
+    assert first == second
+    assert "gpuwatchd-screens-" not in said, "the picture would change with its folder"
+
+
+def test_what_is_not_a_picture_shows_nothing() -> None:
+    assert page_pictures.shown(screens.FOLDER / "no-such.png") == ""
