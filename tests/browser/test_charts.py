@@ -202,6 +202,13 @@ def test_keys_read_zoom_move_and_go_to_marks(page_of: Callable[..., Page]) -> No
     assert zoomed(tab)
     tab.keyboard.press("n")
     assert "checkpoint of step 4000 saved" in tab.locator(".chart-tip").inner_text()
+    settle(tab)
+    cursor = tab.locator(".chart-cursor").bounding_box()
+    tip = tab.locator(".chart-tip").bounding_box()
+    assert cursor is not None
+    assert tip is not None
+    beside = (tip["x"] - cursor["x"], cursor["x"] - tip["x"] - tip["width"])
+    assert any(0 < distance < 30 for distance in beside)
     tab.keyboard.press("Shift+ArrowRight")
     tab.keyboard.press("c")
     close = tab.get_by_role("button", name="Close up")

@@ -8,7 +8,7 @@
 
 const gpuwatchdChart = (() => {
   const HINT =
-    "Arrow keys read values, with Shift they move; plus and minus zoom, Escape shows all, " +
+    "Arrow keys read values, with Shift they move; + and - zoom, Escape shows all, " +
     "n and p go to marks, c looks closer.";
   let count = 0;
 
@@ -28,7 +28,8 @@ const gpuwatchdChart = (() => {
       close: make("button", "", "Close up"),
       reset: make("button", "", "Show all"),
       host: make("div", "chart-plot"),
-      hint: make("p", "hidden", HINT),
+      foot: make("div", "chart-foot"),
+      hint: make("p", "chart-hint", HINT),
       empty: make("p", "chart-empty", "Nothing is recorded for this time."),
       tip: make("div", "chart-tip"),
       line: make("div", "chart-cursor"),
@@ -47,7 +48,8 @@ const gpuwatchdChart = (() => {
     ui.bar.append(ui.legend, ui.tools);
     // What was drawn for those without scripts is sharper on paper than a canvas.
     const drawn = element.querySelector("svg.drawn");
-    element.replaceChildren(ui.bar, ui.host, ui.zone, ui.hint);
+    ui.foot.append(ui.hint, ui.zone);
+    element.replaceChildren(ui.bar, ui.host, ui.foot);
     if (drawn) {
       const paper = make("div", "chart-paper");
       paper.append(drawn);
@@ -121,7 +123,8 @@ const gpuwatchdChart = (() => {
       bands: [{ series: [2, 1], fill: () => chart.colour("range") }],
       hooks: {
         drawAxes: [() => GpuwatchdPaint.below(chart)],
-        draw: [() => GpuwatchdPaint.above(chart)],
+        // Only then places are known.
+        draw: [() => GpuwatchdPaint.above(chart), () => chart.show(chart.at)],
         setCursor: [(plot) => chart.hover(plot)],
         setSelect: [(plot) => chart.selected(plot)],
       },
@@ -247,7 +250,6 @@ const gpuwatchdChart = (() => {
     draw() {
       this.ui.reset.hidden = !this.zoomed();
       this.plot.setData(this.data());
-      this.show(this.at);
     }
 
     selected(plot) {

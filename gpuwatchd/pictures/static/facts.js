@@ -26,8 +26,7 @@ const GpuwatchdFacts = (() => {
 
   function mark(told) {
     const look = GPUWATCHD_DESIGN.marks[told.kind] || GPUWATCHD_DESIGN.marks.event;
-    const grave = { critical: "critical", warning: "leak", info: "watch" };
-    const severity = told.kind === "alert" ? grave[told.severity] : undefined;
+    const severity = told.kind === "alert" ? GPUWATCHD_DESIGN.severities[told.severity] : undefined;
     return {
       at: seconds(told.at),
       text: told.text,
@@ -49,8 +48,6 @@ const GpuwatchdFacts = (() => {
   function of(picture) {
     const curve = picture.curve;
     const facts = {
-      title: picture.title,
-      verdict: picture.verdict,
       begin: seconds(picture.begin_at),
       end: seconds(picture.end_at),
       now: seconds(picture.now_at),

@@ -15,9 +15,9 @@ const GpuwatchdTip = (() => {
       return [{ text: `${size(future.mid)} foreseen` }, { text: `${size(future.low)} – ${size(future.high)}`, faint: true }];
     }
     if (near < 0) return [{ text: GPUWATCHD_DESIGN.legend.gap, faint: true }];
-    const lines = [{ text: `${size(facts.used[near])} used`, part: "curve" }];
+    const lines = [{ text: `${size(facts.used[near])} used` }];
     if (facts.high[near] > facts.low[near]) {
-      lines.push({ text: `${size(facts.low[near])} – ${size(facts.high[near])}`, part: "range" });
+      lines.push({ text: `${size(facts.low[near])} – ${size(facts.high[near])}` });
     }
     return lines;
   }
