@@ -1,266 +1,254 @@
-"""The one place where the live screen, ``plot``, reports and the live page get pictures from."""
+"""Pictures of devices and processes: the one place where every view gets them from."""
 
 from __future__ import annotations
 
 import time
-from itertools import pairwise
-from statistics import median
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd import text
-from gpuwatchd.ctl import badges, look, past, whose, words
-from gpuwatchd.ctl.envelope import is_leak
-from gpuwatchd.errors import SourceUnavailable
+from gpuwatchd.ctl import badges, chart_marks, look, whose, words
 from gpuwatchd.model import Subject
-from gpuwatchd.pictures.chart import Curve, Forecast, Gap, Mark, Picture
-from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.pictures import past
+from gpuwatchd.pictures.chart import Curve, Picture
+from gpuwatchd.store import curves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Device, Finding, ProcessInfo, ProcessKey
-    from gpuwatchd.store.live import LiveProcess
+    from gpuwatchd.design import Kind
+    from gpuwatchd.model import Device, Finding, ProcessInfo
+    from gpuwatchd.pictures.chart import Mark
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
 
-_GAP_STEPS = 3.5
-"""So many usual distances without a sample are a gap."""
-_LEAST_GAP_S = 90.0
-_FOR_A_FLOOR = 12
-_FRESH_S = 900.0
-"""A judgement older than that at the end of the span is not drawn."""
-_RESTARTS = {
-    "start": "the daemon began to record",
-    "boot": "the machine was started",
-    "clock-step": "the clock was set",
-}
-_Row = tuple[float, float | None, float | None, float | None]
-"""Instant, mean, lowest, highest."""
+_LATE_S = 150.0
+"""The newest samples wait in memory for a minute, and a sample of the live state is of now."""
 
 
 class Asked(NamedTuple):
-    """From and to, epoch seconds, and how many points at most."""
+    """What is to be drawn."""
 
     begin_s: float
     end_s: float
+    """Span of the past, epoch seconds; what lies ahead is added by a forecast."""
     points: int = 400
+    """At most so many points, whatever the span."""
+
+
+class _Subject(NamedTuple):
+    """Who a picture is of, and what is known of it now."""
+
+    id: Subject
+    title: str
+    kind: Kind
+    verdict: str
+    finding: Finding | None
+    limit_bytes: float | None
+    live: tuple[float, int] | None = None
+    """(instant, bytes) of the newest look; None where there is none."""
+    now_s: float = 0.0
+    marks: tuple[Mark, ...] = ()
+    """What the live state knows of it."""
 
 
 def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked) -> Picture:
-    """Return the chart of a device; without a history what the live state has."""
-    device, badge = item.device, badges.device(item)
-    bucket_s = (asked.end_s - asked.begin_s) / asked.points
+    """Return the picture of a device; without a history what the live state has of it."""
+    reading = item.reading
+    used = None if reading is None else reading.used_bytes
+    badge = badges.device(item)
+    finding = item.finding
+    if finding is not None and finding.subject.host:
+        finding = None
+    about = _Subject(
+        id=Subject(device_uid=item.device.uid),
+        title=_device_title(item.device),
+        kind=badge.kind,
+        verdict=text.clean(badge.words, limit=1024),
+        finding=finding,
+        limit_bytes=_device_limit(item),
+        live=None if used is None else (view.taken_at_s, used),
+        now_s=max(view.taken_at_s, asked.end_s),
+    )
+    marks = chart_marks.live(view, about.id, item.events)
     if history is None:
-        rows, width_s = _recent(view, item), 0.0
-    else:
-        found = history.device_rows(device.uid, asked.begin_s, asked.end_s, bucket_s)
-        width_s = found[0].width_s if found else 0.0
-        rows = [
-            (
-                row.at_s + row.width_s / 2,
-                row.used_mean_bytes,
-                row.used_min_bytes,
-                row.used_max_bytes,
-            )
-            for row in found
-        ]
-    return _picture(
-        Subject(device_uid=device.uid), f"{device.label}  {text.clean(device.name)}", badge,
-        asked, view.taken_at_s, rows, width_s,
-        limit=device.memory_total_bytes, finding=item.finding,
-        marks=_marks(history, device, asked, None),
-    )  # fmt: skip
+        few = past.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
+        return _picture(about, asked, _Past(_within(few, about, asked), curves.NOTHING, marks, []))
+    recorded = history.ask(
+        lambda connection: curves.of_device(
+            connection, item.device.uid, (asked.begin_s, asked.end_s), asked.points
+        )
+    )
+    marks += chart_marks.of_device(history, item.device, asked.begin_s, asked.end_s)
+    reasons = chart_marks.reasons(history, item.device, asked.begin_s, asked.end_s)
+    drawn = past.curve(recorded, _live(about, asked))
+    return _picture(about, asked, _Past(drawn, recorded, marks, reasons))
 
 
 def of_process(
     history: Reader | None, view: View, item: LiveDevice, process: LiveProcess, asked: Asked
 ) -> Picture:
-    """Return the chart of a process that runs."""
-    rows, width_s = _of_key(history, item.device, process.info.key, asked)
-    if process.used_bytes is not None and asked.begin_s <= view.taken_at_s <= asked.end_s:
-        now = float(process.used_bytes)
-        if not rows or rows[-1][0] < view.taken_at_s:
-            rows.append((view.taken_at_s, now, now, now))
-    free = item.reading.free_bytes if item.reading is not None else None
-    limit = None if free is None or process.used_bytes is None else free + process.used_bytes
-    return _picture(
-        Subject(device_uid=item.device.uid, process=process.info.key),
-        f"{words.who(process.info)} on {item.device.label}", badges.process(process),
-        asked, view.taken_at_s, rows, width_s, limit=limit, finding=process.finding,
-        marks=_marks(history, item.device, asked, process.info.key),
-    )  # fmt: skip
+    """Return the picture of a process that is on a device now."""
+    info, used = process.info, process.used_bytes
+    badge = badges.process(process)
+    about = _Subject(
+        id=Subject(device_uid=item.device.uid, process=info.key),
+        title=_process_title(item.device, info),
+        kind=badge.kind,
+        verdict=text.clean(badge.words, limit=1024),
+        finding=process.finding,
+        limit_bytes=_process_limit(item, process),
+        live=None if used is None else (view.taken_at_s, used),
+        now_s=max(view.taken_at_s, asked.end_s),
+    )
+    about = about._replace(marks=tuple(chart_marks.live(view, about.id, ())))
+    if history is None:
+        drawn = _within(Curve(), about, asked)
+        marks = [*about.marks, *chart_marks.began(info)]
+        return _picture(about, asked, _Past(drawn, curves.NOTHING, marks, []))
+    return _of_process(history, item.device, info, about, asked)
 
 
 def past_process(history: Reader, device: Device, info: ProcessInfo, asked: Asked) -> Picture:
-    """Return the chart of a process that has ended."""
-    rows, width_s = _of_key(history, device, info.key, asked)
-    badge = badges.Badge("unknown", "ended", "has ended")
-    return _picture(
-        Subject(device_uid=device.uid, process=info.key), f"{words.who(info)} on {device.label}",
-        badge, asked, min(time.time(), asked.end_s), rows, width_s,
-        limit=device.memory_total_bytes, finding=None,
-        marks=_marks(history, device, asked, info.key),
-    )  # fmt: skip
+    """Return the picture of a process that has ended, or is not on the device now."""
+    about = _Subject(
+        id=Subject(device_uid=device.uid, process=info.key),
+        title=_process_title(device, info),
+        kind="unknown",
+        verdict="has ended",
+        finding=None,
+        limit_bytes=None if device.memory_total_bytes is None else float(device.memory_total_bytes),
+        now_s=max(time.time(), asked.end_s),
+    )
+    return _of_process(history, device, info, about, asked)
 
 
 def all_devices(flags: Globals, asked: Asked) -> list[Picture]:
-    """Return the charts of all devices that ``--gpu`` lets through."""
+    """Return the pictures of every device that ``--gpu`` lets through.
+
+    Raises
+    ------
+    GpuwatchdError
+        Where there is neither a live state nor a history nor a GPU, or what there is cannot be
+        read.
+    """
     recorded = whose.recorded(whose.state_dir())
-    try:
-        view = look.see(flags, want_trend=recorded)
-    except SourceUnavailable:
-        if not recorded:
-            raise
-        view = look.View("database", time.time(), ())
     if not recorded:
+        view = look.see(flags)
         return [of_device(None, view, item, asked) for item in view.devices]
-    with past.reader() as history:
-        items = list(view.devices) or [
-            LiveDevice(device=device, reading=None)
-            for device in history.devices()
-            if flags.wants(device)
-        ]
-        return [of_device(history, view, item, asked) for item in items]
+    from gpuwatchd.ctl import past as recorded_past  # noqa: PLC0415 - numpy comes with it
+
+    view = look.see(flags, want_trend=True)
+    with closing(recorded_past.reader()) as history:
+        return [of_device(history, view, item, asked) for item in view.devices]
 
 
-# ---- what a picture is made of
+# ---- inside -------------------------------------------------------------------------------------
 
 
-def _picture(  # noqa: PLR0913, PLR0917 - everything that is on it
-    subject: Subject,
-    title: str,
-    badge: badges.Badge,
-    asked: Asked,
-    now_s: float,
-    rows: list[_Row],
-    width_s: float,
-    *,
-    limit: int | None,
-    finding: Finding | None,
-    marks: tuple[Mark, ...],
+class _Past(NamedTuple):
+    """What is recorded of a subject."""
+
+    drawn: Curve
+    recorded: curves.Drawn
+    marks: list[Mark]
+    reasons: list[chart_marks.Reason]
+
+
+def _of_process(
+    history: Reader, device: Device, info: ProcessInfo, about: _Subject, asked: Asked
 ) -> Picture:
-    curve, gaps = _curve(rows, width_s)
-    floor = _floor(curve)
+    recorded = history.ask(
+        lambda connection: curves.of_process(
+            connection, device.uid, info.key, (asked.begin_s, asked.end_s), asked.points
+        )
+    )
+    marks = [*about.marks, *chart_marks.of_process(history, device, info, asked.begin_s)]
+    if about.live is not None:
+        marks = [mark for mark in marks if mark.kind != "ended"]
+    reasons = chart_marks.reasons(history, device, asked.begin_s, asked.end_s)
+    drawn = past.curve(recorded, _live(about, asked))
+    return _picture(about, asked, _Past(drawn, recorded, marks, reasons))
+
+
+def _picture(about: _Subject, asked: Asked, known: _Past) -> Picture:
+    holes = list(known.recorded.holes)
+    tail = _tail(about, asked, known)
+    if tail is not None:
+        holes.append(tail)
+    missing = past.gaps(holes, known.reasons)
+    kept, left_out = past.ordered(known.marks, asked.begin_s, asked.end_s)
     return Picture(
-        key=subject.id, title=title, kind=badge.kind, verdict=badge.words,
-        begin_s=asked.begin_s, end_s=asked.end_s, now_s=now_s, curve=curve, floor=floor,
-        limit_bytes=limit, forecast=_forecast(finding, curve, floor, limit, asked),
-        marks=marks, gaps=gaps,
-    )  # fmt: skip
+        key=about.id.id,
+        title=about.title,
+        kind=about.kind,
+        verdict=about.verdict,
+        begin_s=asked.begin_s,
+        end_s=asked.end_s,
+        now_s=about.now_s,
+        curve=known.drawn,
+        floor=past.floor(known.drawn),
+        limit_bytes=about.limit_bytes,
+        forecast=past.forecast(about.finding, known.drawn, about.limit_bytes),
+        marks=kept,
+        gaps=missing,
+        notes=past.notes(known.drawn, missing, left_out=left_out),
+    )
 
 
-def _recent(view: View, item: LiveDevice) -> list[_Row]:
-    values, step_s = item.recent_bytes, item.recent_step_s
-    if not step_s:
-        return []
-    return [
-        (view.taken_at_s - (len(values) - 1 - n) * step_s, value, value, value)
-        for n, value in enumerate(values)
-    ]
-
-
-def _of_key(
-    history: Reader | None, device: Device, key: ProcessKey, asked: Asked
-) -> tuple[list[_Row], float]:
-    if history is None:
-        return [], 0.0
-    found = [
-        row
-        for row in history.process_rows(device.uid, asked.begin_s, asked.end_s)
-        if row.process == key
-    ]
-    width_s = found[0].width_s if found else 0.0
-    every = -(-len(found) // asked.points) or 1
-    rows: list[_Row] = []
-    for n in range(0, len(found), every):
-        some = found[n : n + every]
-        known = [float(row.used_max_bytes) for row in some if row.used_max_bytes is not None]
-        at_s = (some[0].at_s + some[-1].at_s + width_s) / 2
-        mean = sum(known) / len(known) if known else None
-        rows.append((at_s, mean, min(known, default=None), max(known, default=None)))
-    return rows, width_s * every
-
-
-def _curve(rows: Sequence[_Row], width_s: float) -> tuple[Curve, tuple[Gap, ...]]:
-    rows = [row for row in rows if row[1] is not None]
-    steps = [after[0] - before[0] for before, after in pairwise(rows)]
-    most_s = max(_GAP_STEPS * median(steps), _LEAST_GAP_S) if steps else 0.0
-    whole: list[_Row] = []
-    gaps: list[Gap] = []
-    for row in rows:
-        if whole and row[0] - whole[-1][0] > most_s:
-            begin_s, end_s = whole[-1][0] + width_s / 2, row[0] - width_s / 2
-            gaps.append(Gap(begin_s=begin_s, end_s=end_s, why=""))
-            whole.append(((begin_s + end_s) / 2, None, None, None))
-        whole.append(row)
-    at_s, used, low, high = zip(*whole, strict=True) if whole else ((), (), (), ())
-    curve = Curve(at_s=at_s, used_bytes=used, low_bytes=low, high_bytes=high, width_s=width_s)
-    return curve, tuple(gaps)
-
-
-def _floor(curve: Curve) -> Curve | None:
-    """Return the lowest level from each instant on: what was never given back."""
-    if sum(value is not None for value in curve.low_bytes) < _FOR_A_FLOOR:
+def _live(about: _Subject, asked: Asked) -> tuple[float, int] | None:
+    """Return the newest look where it belongs to the span."""
+    if about.live is None or not asked.begin_s <= about.live[0] <= asked.end_s + _LATE_S:
         return None
-    lowest: float | None = None
-    found: list[float | None] = []
-    for value in reversed(curve.low_bytes):
-        if value is not None:
-            lowest = value if lowest is None else min(lowest, value)
-        found.append(None if value is None else lowest)
-    levels = tuple(reversed(found))
-    return Curve(at_s=curve.at_s, used_bytes=levels, low_bytes=levels, high_bytes=levels)
+    return about.live
 
 
-def _forecast(
-    finding: Finding | None, curve: Curve, floor: Curve | None, limit: int | None, asked: Asked
-) -> Forecast | None:
-    if finding is None or not is_leak(finding) or not finding.rate_bytes_per_s:
+def _within(drawn: Curve, about: _Subject, asked: Asked) -> Curve:
+    """Return what the live state has, as far as it is in the span."""
+    inside = [n for n, at_s in enumerate(drawn.at_s) if at_s >= asked.begin_s]
+    while inside and drawn.used_bytes[inside[0]] is None:
+        del inside[0]
+    if not inside:
+        return past.curve(curves.NOTHING, _live(about, asked))
+    used = tuple(drawn.used_bytes[n] for n in inside)
+    at_s = tuple(drawn.at_s[n] for n in inside)
+    return Curve(at_s=at_s, used_bytes=used, low_bytes=used, high_bytes=used)
+
+
+def _tail(about: _Subject, asked: Asked, known: _Past) -> curves.Span | None:
+    """Return the time after the last sample of a device, where that is a gap."""
+    recorded, drawn = known.recorded, known.drawn
+    if about.id.process is not None or not recorded.points or not drawn.at_s:
         return None
-    known = [value for value in (floor or curve).used_bytes if value is not None]
-    if not known or not asked.begin_s <= finding.judged_at_s <= asked.end_s + _FRESH_S:
+    last_s = max(recorded.points[-1].last_s, drawn.at_s[-1])
+    late_s = _LATE_S + (curves.HOUR_S if recorded.level == "hour" else 0.0)
+    if _live(about, asked) is not None and last_s >= asked.end_s - late_s:
         return None
-    eta = finding.eta
-    return Forecast(
-        judged_at_s=finding.judged_at_s, level_bytes=known[-1],
-        rate_bytes_per_s=finding.rate_bytes_per_s, onset_at_s=finding.onset_at_s,
-        limit_bytes=None if limit is None else float(limit),
-        low_s=None if eta is None else eta.low_s, mid_s=None if eta is None else eta.mid_s,
-        high_s=None if eta is None else eta.high_s,
-    )  # fmt: skip
+    return (last_s, asked.end_s) if asked.end_s - last_s > late_s else None
 
 
-def _marks(
-    history: Reader | None, device: Device, asked: Asked, process: ProcessKey | None
-) -> tuple[Mark, ...]:
-    if history is None:
-        return ()
-    found = [
-        Mark(at_s=one.at_s, kind="restart", text=_RESTARTS[one.reason])
-        for one in history.segments(asked.begin_s)
-        if one.reason in _RESTARTS
-    ]
-    found += [
-        Mark(at_s=one.at_s, kind="event", text=text.clean(one.detail or one.kind))
-        for one in history.events(asked.begin_s)
-        if one.device_uid in {device.uid, device.parent_uid, None}
-    ]
-    found += _alerts(history, device, asked, process)
-    inside = (mark for mark in found if asked.begin_s <= mark.at_s <= asked.end_s)
-    return tuple(sorted(inside, key=lambda mark: mark.at_s))
+def _device_title(device: Device) -> str:
+    return text.clean(f"{device.label}  {device.name}".rstrip())
 
 
-def _alerts(
-    history: Reader, device: Device, asked: Asked, process: ProcessKey | None
-) -> Iterable[Mark]:
-    for one in history.alerts(asked.begin_s):
-        subject = one.subject
-        if subject.device_uid != device.uid or (process and subject.process != process):
-            continue
-        said = text.clean(one.finding.reason or one.title, limit=200)
-        at_s = one.firing_at_s or one.watch_at_s or one.opened_at_s
-        yield Mark(at_s=at_s, kind="alert", text=said, severity=one.severity)
-        if one.resolved_at_s is not None:
-            over = text.clean(one.ended or "over", limit=200)
-            yield Mark(at_s=one.resolved_at_s, kind="resolved", text=over)
+def _process_title(device: Device, info: ProcessInfo) -> str:
+    return f"{text.clean(words.who(info))} on {text.clean(device.label)}"
+
+
+def _device_limit(item: LiveDevice) -> float | None:
+    """Return where a device runs out: what is used and what is free, else all it has."""
+    reading = item.reading
+    if reading is not None and reading.used_bytes is not None and reading.free_bytes is not None:
+        return float(reading.used_bytes + reading.free_bytes)
+    total = item.device.memory_total_bytes
+    if total is None and reading is not None:
+        total = reading.total_bytes
+    return None if total is None else float(total)
+
+
+def _process_limit(item: LiveDevice, process: LiveProcess) -> float | None:
+    """Return what a process could have at most: what it has and what is free."""
+    reading, used = item.reading, process.used_bytes
+    if used is not None and reading is not None and reading.free_bytes is not None:
+        return float(used + reading.free_bytes)
+    return None if process.finding is None else process.finding.limit_bytes

@@ -10,6 +10,8 @@ import numpy as np
 from gpuwatchd.model import Chart
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from gpuwatchd.model import Alert, Finding, FloatArray
@@ -121,6 +123,22 @@ def _level(t_s: FloatArray, used: FloatArray, finding: Finding, rate: float) -> 
         begun = np.ones_like(begun)
     residual = used[begun] - rate * (t_s[begun] - finding.judged_at_s)
     return float(round(float(np.median(residual))))
+
+
+def level(points: Sequence[tuple[float, float]], finding: Finding, rate: float) -> float:
+    """Return where a line of this slope through a growth stands at the judgement.
+
+    Parameters
+    ----------
+    points
+        (epoch seconds, bytes), ascending, one or more.
+    finding
+        Says since when it has grown, and when it was judged.
+    rate
+        Its slope, bytes/s.
+    """
+    t_s, used = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    return _level(t_s, used, finding, rate)
 
 
 def _ascending(t_s: FloatArray) -> FloatArray:

@@ -1,0 +1,278 @@
+"""Memory over time for pictures: few points of any span, and where nothing was recorded.
+
+A span is answered by the coarsest table that still gives a point its own bucket: samples up to
+:data:`RAW_SPAN_S`, one-minute rows up to :data:`MINUTE_SPAN_S`, else one-hour rows. They are joined
+in SQL, with the lowest and highest of each point, so that a peak is never lost.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from gpuwatchd.model import ProcessKey
+from gpuwatchd.store import curve_queries as ask
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+HOUR_S: Final = 3600
+MINUTE_S: Final = 60
+RAW_SPAN_S: Final = 6 * 3600.0
+MINUTE_SPAN_S: Final = 14 * 86400.0
+RAW_PROCESS_SPAN_S: Final = 2 * 3600.0
+"""Samples of processes are found by time alone: of a longer span all processes would be read."""
+_MOMENT_S: Final = 2.0
+_NICE_S: Final = (
+    1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400,
+    21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000,
+)  # fmt: skip
+"""Widths of a point, seconds."""
+GAP_S: Final = 60.0
+"""A pause between samples up to this long is never a gap; above it, one of more than three usual
+pauses is: as detection has it."""
+PROCESS_GAP_S: Final = 150.0
+"""A process that does not change is written once a minute only."""
+ROLLED_GAP_S: Final = 120.0
+"""Of minute by minute rows, a minute that is missing is none yet."""
+_THINNER: Final = 0.9
+"""A bucket with less than this share of the usual samples has a gap inside."""
+_MOST_LOOKS: Final = 60
+"""Points that are looked into for gaps inside; a record with more of them is all gaps."""
+
+Level = Literal["raw", "minute", "hour"]
+Span = tuple[float, float]
+
+
+class Point(NamedTuple):
+    """What is known of one bucket of time."""
+
+    first_s: float
+    """First instant of which something is known in it, epoch seconds."""
+    last_s: float
+    """Last one: a sample, or the end of a row."""
+    rows: int
+    n: int
+    """Fewest samples of one of its rows."""
+    low_bytes: int | None
+    mean_bytes: float | None
+    high_bytes: int | None
+
+
+class Drawn(NamedTuple):
+    """A curve as the history has it."""
+
+    level: Level
+    width_s: float
+    """Of a point; 0: each is one sample."""
+    points: list[Point]
+    """Oldest first; those of which no memory is known are left out."""
+    holes: list[Span]
+    """Between two points, or inside one: begin and end, oldest first."""
+
+
+class Presence(NamedTuple):
+    """A process that was on a device."""
+
+    process: ProcessKey
+    first_s: float
+    last_s: float
+    peak_bytes: int | None
+
+
+NOTHING: Final = Drawn("raw", 0.0, [], [])
+
+
+def of_device(connection: sqlite3.Connection, uid: str, span: Span, points: int) -> Drawn:
+    """Return the memory of a device in at most ``points`` points, whatever the span."""
+    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
+    if found is None or span[1] <= span[0]:
+        return NOTHING
+    source = _Source(connection, ask.DEVICE, {"card": found[0]}, GAP_S)
+    return source.drawn(span, points, RAW_SPAN_S)
+
+
+def of_process(
+    connection: sqlite3.Connection, uid: str, key: ProcessKey, span: Span, points: int
+) -> Drawn:
+    """Return the memory of a process on a device in at most ``points`` points."""
+    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
+    known = rows_of(connection, key)
+    if found is None or not known or span[1] <= span[0]:
+        return NOTHING
+    values = {"card": found[0], "process": known[-1]}
+    source = _Source(connection, ask.PROCESS, values, PROCESS_GAP_S)
+    return source.drawn(span, points, RAW_PROCESS_SPAN_S)
+
+
+def rows_of(connection: sqlite3.Connection, key: ProcessKey) -> list[int]:
+    """Return the rows of a process, the newest last; one whose start is unknown may have many."""
+    found = connection.execute(
+        "SELECT id FROM process WHERE pid = ? AND started_at_s IS ? ORDER BY last_ts_ms, id",
+        (key.pid, key.started_at_s),
+    )
+    return [row for (row,) in found]
+
+
+def lived(connection: sqlite3.Connection, key: ProcessKey) -> Span | None:
+    """Return from when to when a process was seen; None where it is not known."""
+    known = rows_of(connection, key)
+    if not known:
+        return None
+    first_ms, last_ms = connection.execute(
+        "SELECT first_ts_ms, last_ts_ms FROM process WHERE id = ?", (known[-1],)
+    ).fetchone()
+    return first_ms / 1000, last_ms / 1000
+
+
+def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presence]:
+    """Return who was on a device in a span, with what each one held at most."""
+    found = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
+    if found is None:
+        return []
+    values = {
+        "card": found[0],
+        "since_ms": round(span[0] * 1000),
+        "until_ms": round(span[1] * 1000),
+    }
+    return [
+        Presence(ProcessKey(pid=pid, started_at_s=started), first / 1000, last / 1000, peak)
+        for pid, started, first, last, peak in connection.execute(ask.PRESENT, values)
+    ]
+
+
+class _Source:
+    """Where the rows of one subject are, level by level."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        tables: ask.Tables,
+        values: dict[str, Any],
+        gap_s: float,
+    ) -> None:
+        self._connection = connection
+        self._tables = tables
+        self._values = values
+        self._gap_s = gap_s
+
+    def drawn(self, span: Span, points: int, raw_span_s: float) -> Drawn:
+        need_s = (span[1] - span[0]) / max(points - 1, 1)
+        level = self._level(span, need_s, raw_span_s)
+        least_s = {"raw": 0.0, "minute": float(MINUTE_S), "hour": float(HOUR_S)}[level]
+        width_s = float(next((s for s in _NICE_S if s >= max(need_s, least_s)), _NICE_S[-1]))
+        width_s = max(width_s, need_s)
+        found = self._points(level, span, width_s)
+        limit_s = self._limit_s(level, found)
+        holes = [
+            (one.last_s, later.first_s)
+            for one, later in pairwise(found)
+            if later.first_s - one.last_s > limit_s
+        ]
+        holes += self._inside(level, found, limit_s)
+        known = [one for one in found if one.mean_bytes is not None]
+        single = level == "raw" and all(one.rows == 1 for one in found)
+        return Drawn(level, 0.0 if single else width_s, known, sorted(holes))
+
+    # ---- which table
+
+    def _level(self, span: Span, need_s: float, raw_span_s: float) -> Level:
+        """Return the table that serves a span; what it has forgotten, the next one knows."""
+        length_s = span[1] - span[0] - _MOMENT_S
+        level = 0 if length_s <= raw_span_s and need_s < MINUTE_S else 1
+        if length_s > MINUTE_SPAN_S:
+            level = 2
+        levels: tuple[Level, Level, Level] = ("raw", "minute", "hour")
+        while level < 2:
+            here_s, next_s = self._oldest_s(levels[level]), self._oldest_s(levels[level + 1])
+            if here_s is not None and here_s <= span[0]:
+                break
+            if next_s is None or (here_s is not None and next_s > here_s - HOUR_S):
+                break
+            level += 1
+        return levels[level]
+
+    def _oldest_s(self, level: Level) -> float | None:
+        query = self._tables.oldest[level]
+        (oldest_s,) = self._connection.execute(query, self._values).fetchone()
+        return None if oldest_s is None else float(oldest_s)
+
+    def _rolled_s(self, table: str) -> int:
+        found = self._connection.execute(
+            "SELECT value FROM meta WHERE key = ?", (f"{table}.until",)
+        ).fetchone()
+        return 0 if found is None else int(found[0])
+
+    # ---- points
+
+    def _rows(self, level: Level) -> str:
+        """Return the query of the rows that serve a level, finest where not rolled up yet."""
+        tables = self._tables
+        if level == "raw":
+            return tables.raw
+        minute_s = self._rolled_s("gpu_1m")
+        if level == "minute":
+            late = tables.late.format(from_s=minute_s)
+            return f"{tables.minute.format(from_s=0, to_s=minute_s)} UNION ALL {late}"
+        hour_s = self._rolled_s(tables.hourly)
+        # The last minutes are missing: a long span never reads raw rows.
+        late = tables.minute.format(from_s=hour_s, to_s=minute_s)
+        return f"{tables.hour.format(from_s=0, to_s=hour_s)} UNION ALL {late}"
+
+    def _points(self, level: Level, span: Span, width_s: float) -> list[Point]:
+        values = self._span(level, span) | {"width_ms": round(width_s * 1000)}
+        query = ask.JOINED.format(rows=self._rows(level))
+        return [
+            Point(first / 1000, last / 1000, rows, n, low, mean, high)
+            for first, last, rows, n, low, mean, high in self._connection.execute(query, values)
+        ]
+
+    def _span(self, level: Level, span: Span) -> dict[str, Any]:
+        width_ms = {"raw": 1, "minute": MINUTE_S * 1000, "hour": HOUR_S * 1000}[level]
+        since_ms, until_ms = round(span[0] * 1000), round(span[1] * 1000)
+        # The row that the span begins in belongs to it.
+        return self._values | {
+            "since_ms": since_ms - since_ms % width_ms,
+            "until_ms": until_ms,
+        }
+
+    # ---- gaps
+
+    def _limit_s(self, level: Level, found: Sequence[Point]) -> float:
+        if level != "raw":
+            return ROLLED_GAP_S
+        pauses = sorted(
+            (one.last_s - one.first_s) / (one.rows - 1) for one in found if one.rows > 1
+        ) or sorted(later.first_s - one.last_s for one, later in pairwise(found))
+        usual_s = pauses[len(pauses) * 19 // 20] if pauses else 0.0
+        return max(self._gap_s, 3.0 * usual_s)
+
+    def _inside(self, level: Level, found: Sequence[Point], limit_s: float) -> list[Span]:
+        """Return what is missing inside points: those with fewer rows than usual."""
+        usual = max((point.n for point in found), default=0)
+        finer: Level = "raw" if level == "raw" else "minute"
+        query = ask.INSTANTS.format(rows=self._rows(finer))
+        holes: list[Span] = []
+        thin = [point for point in found if _is_thin(level, point, usual, limit_s)]
+        for one in thin[:_MOST_LOOKS]:
+            values = self._span(finer, (one.first_s, one.last_s + 0.001))
+            inner = [
+                (first_ms / 1000, last_ms / 1000)
+                for first_ms, last_ms in self._connection.execute(query, values)
+            ]
+            if not inner:
+                continue  # the minutes of that time are forgotten
+            ends = [(one.first_s, one.first_s), *inner, (one.last_s, one.last_s)]
+            holes += [(a[1], b[0]) for a, b in pairwise(ends) if b[0] - a[1] > limit_s]
+        return holes
+
+
+def _is_thin(level: Level, one: Point, usual: int, limit_s: float) -> bool:
+    """Say whether a point has so few rows, or samples, that there is a gap inside."""
+    length_s = one.last_s - one.first_s
+    if level == "hour":
+        return one.n < _THINNER * usual
+    if level == "minute":
+        return length_s / MINUTE_S - one.rows >= 2
+    return one.rows > 1 and length_s > limit_s and one.rows * limit_s / 3 < _THINNER * length_s
