@@ -94,6 +94,8 @@ class AlertsScreen(ViewScreen):
         self._listed: Listed | None = None
         self._chosen: Which | None = None
         self._asked_twice = False
+        self._soon: Callable[[], None] | None = None
+        """What was asked for before there was anything to choose from."""
 
     def parts(self) -> Iterable[Widget]:
         """Return the list."""
@@ -132,6 +134,9 @@ class AlertsScreen(ViewScreen):
         page = self.query_one("#alerts", Pages)
         page.put(list(_paragraphs(found)))
         page.choose(keys.index(self._chosen) if self._chosen in keys else None)
+        soon, self._soon = self._soon, None
+        if soon is not None:
+            soon()
 
     def _first(self, found: Listed) -> Which | None:
         """Return the alert about what was chosen on the screen before, else the first."""
@@ -174,12 +179,16 @@ class AlertsScreen(ViewScreen):
 
     def action_story(self) -> None:
         """Tell everything about it."""
-        if self.alert is not None:
+        if self._listed is None:
+            self._soon = self.action_story
+        elif self.alert is not None:
             self.app.push_screen(StoryScreen(self.alert))
 
     def action_snooze(self) -> None:
         """Ask for how long, and why."""
-        if self.alert is not None:
+        if self._listed is None:
+            self._soon = self.action_snooze
+        elif self.alert is not None:
             self.app.push_screen(SnoozeScreen(self.alert))
 
     def action_unsnooze(self) -> None:

@@ -1,0 +1,76 @@
+"""A machine with an hour of history: one process leaks, and there is an alert on it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import config
+from gpuwatchd.config import StoreSection
+from gpuwatchd.ctl import look
+from gpuwatchd.model import About, Blame, Subject
+from gpuwatchd.store.live import KnownRuns, LiveProcess
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import recorded, world
+from tests.tui.viewing import flags_of
+
+if TYPE_CHECKING:
+    from gpuwatchd.ctl.look import View
+    from gpuwatchd.model import Alert
+    from gpuwatchd.store.live import LiveState
+
+LEAKER = recorded.OWNER
+WHO = "python train.py[4711] of alice"
+
+
+def leave(shape: str = "gradual") -> LiveState:
+    """Leave a history and a live state of an hour that ends now; return the state."""
+    end_s = recorded.record(shape)
+    found = world.leak(
+        judged_at_s=end_s, onset_at_s=end_s - 3500, rate_bytes_per_s=4.19e6,
+        blame=(
+            Blame(process=LEAKER.key, name="python", share=0.97, rate_bytes_per_s=4.1e6),
+        ),
+        advice=("Check for tensors that are kept with their graph.",),
+    )  # fmt: skip
+    about = About(gpu="0", user="alice", process="python", framework="PyTorch")
+    alert = world.firing(
+        key="leak:GPU-1/4711@1000.0", finding=found, about=about, opened_at_s=end_s - 2000,
+        firing_at_s=end_s - 1500, changed_at_s=end_s - 1500,
+        subject=Subject(device_uid="GPU-1", process=LEAKER.key),
+    )  # fmt: skip
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    history.apply([alert], [])
+    history.close()
+    return world.write(state(time.time(), alert))
+
+
+def state(end_s: float, alert: Alert, *, ended: bool = False) -> LiveState:
+    """Return the live state; ``ended``: the process that leaked is there no more."""
+    usual = world.state(taken_at_s=end_s, alerts=() if ended else (alert,))
+    first, second = usual.devices
+    leaker = LiveProcess(
+        info=LEAKER, used_bytes=19 * making.GIB, finding=alert.finding, sm_pct=88.0,
+        host_bytes=3 * making.GIB, history=KnownRuns(runs=2, word="leak"),
+    )  # fmt: skip
+    calm = world.process(99, "jupyter", 1)
+    first = msgspec.structs.replace(
+        first, processes=(calm,) if ended else (leaker, calm),
+        finding=None if ended else alert.finding,
+    )  # fmt: skip
+    return msgspec.structs.replace(usual, devices=(first, second))
+
+
+def view() -> View:
+    """Return what a look gives."""
+    return look.see(flags_of())
+
+
+def later(seen: View, seconds: float) -> View:
+    """Return the same, seen some time later."""
+    again = look.View(seen.source, seen.taken_at_s + seconds, seen.devices)
+    again.stale_s, again.daemon, again.alerts = 0.0, seen.daemon, seen.alerts
+    return again
