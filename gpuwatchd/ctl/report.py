@@ -68,7 +68,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
     form = _form(flags, form, file, saving.FORMATS)
-    asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=False)
+    asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
     found = period.gather(flags, asked)
     if form == "html" and file is None and sys.stdout.isatty():
         file = saving.named(asked)

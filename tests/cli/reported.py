@@ -53,7 +53,7 @@ class Truth:
         self.begun_s = self.now_s - HOURS * HOUR_S
         self._clock_s = self.begun_s
         self.name, self.user = name, user
-        self.bob = self._who(99, "bob", 0.0, "python", "serve.py", job="slurm 7")
+        self.bob = self._who(31099, "bob", 0.0, "python", "serve.py", job="slurm 7")
         self.dead = self._who(4711, user, 30.0, name, "train.py", job="slurm 42")
         self.open = self._who(5000, user, 35.0, name, "tune.py", job="slurm 43")
         self.carol = self._who(6000, "carol", 34.0, "jupyter", "lab.py")

@@ -17,7 +17,7 @@ import pytest
 from gpuwatchd import config
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.ctl import COMMANDS, main, service, shapes
-from gpuwatchd.ctl.shapes import about, base, kept, own, seen, told
+from gpuwatchd.ctl.shapes import about, base, kept, own, seen, summed, told
 from gpuwatchd.model import DeviceReading, Event, Message, ServiceState, Subject
 from gpuwatchd.notify import command as hook
 from gpuwatchd.store.live import LiveDevice
@@ -50,6 +50,8 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("history --format ndjson --bucket 30m", kept.DeviceRow),
     ("history --format ndjson --since 2h --bucket 30m --pid 4711", kept.ProcessRow),
     ("history --format ndjson --events", kept.EventRow),
+    ("report", summed.Report),
+    ("report --since 2h --pid 4711 --all", summed.Report),
     ("alerts", told.Alerts),
     ("alerts show 4711", told.AlertShown),
     ("snooze 4711 1h --why tests", told.Snooze),

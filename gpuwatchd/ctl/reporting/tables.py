@@ -153,7 +153,7 @@ def costs(period: Period) -> Iterator[Plain]:
             )
     yield Table(
         caption="What leaks and idle memory cost",
-        heads=("", "incidents", "GPU-hours", "money"),
+        heads=("what", "incidents", "GPU-hours", "money"),
         rows=tuple(rows),
         right=frozenset({1, 2, 3}),
     )

@@ -1,0 +1,180 @@
+"""``analyze --html``: the page of a log, beside what is printed and with the same exit codes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from gpuwatchd.ctl import main
+from gpuwatchd.ctl.reporting import limits, logged
+from gpuwatchd.model import Device, Subject
+from gpuwatchd.pipeline.offline import SubjectResult
+from gpuwatchd.sources.formats.log import LogFile, LogSeries
+from tests.making import GIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.pictures.chart import Picture
+
+HEAD = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n"
+DEVICE = Device(uid="U", vendor="nvidia", index=0, name="A100", memory_total_bytes=80 * GIB)
+
+
+def log(rate: float, *, cards: int = 1) -> str:
+    """Return an hour of cards that grow by so many MiB each ten seconds."""
+    return HEAD + "".join(
+        f"2026/03/01 10:{at // 60:02}:{at % 60:02}.000, {card}, GPU-{card}, NVIDIA A100,"
+        f" {900 + rate * at / 10:.0f} MiB, 81920 MiB\n"
+        for at in range(0, 3600, 10)
+        for card in range(cards)
+    )
+
+
+@pytest.fixture
+def leak(tmp_path: Path) -> Path:
+    """Return a log with a leak."""
+    file = tmp_path / "leak.csv"
+    file.write_text(log(90), "utf-8")
+    return file
+
+
+def drawn(page: str) -> list[dict[str, Any]]:
+    """Return the pictures that are in a page."""
+    data = page.partition('id="gpuwatchd-data">')[2].partition("</script>")[0]
+    found: list[dict[str, Any]] = json.loads(data)["pictures"]
+    return found
+
+
+def test_the_page_has_chart_verdict_and_evidence(
+    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "x.html"
+    assert main(["analyze", str(leak), "--html", str(page)]) == 3
+    assert "LEAK gradual" in capsys.readouterr().out
+    content = page.read_text("utf-8")
+    assert page.stat().st_mode & 0o777 == 0o600
+    (picture,) = drawn(content)
+    assert picture["kind"] in {"leak", "critical"}
+    assert picture["forecast"]["mid_s"] > 0
+    assert picture["limit_bytes"] == 80 * GIB
+    assert {mark["kind"] for mark in picture["marks"]} == {"alert"}
+    assert "alert firing" in content
+    assert "360 read, 0 skipped" in content
+    assert str(leak) in content
+
+
+def test_exit_codes_and_json_are_as_without_it(
+    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "x.html"
+    calm = tmp_path / "calm.csv"
+    calm.write_text(log(0), "utf-8")
+    assert main(["analyze", str(calm), "--html", str(page)]) == 0
+    assert "No leak in 1 subject of 1 log." in page.read_text("utf-8")
+    assert len(drawn(page.read_text("utf-8"))) == 1
+    assert main(["analyze", str(leak), "--fail-on", "never", "--html", str(page)]) == 0
+    capsys.readouterr()
+    assert main(["analyze", str(leak), "--json", "--html", str(page)]) == 3
+    assert json.loads(capsys.readouterr().out)["verb"] == "analyze"
+    assert main(["analyze", str(leak), "--html", str(tmp_path)]) == 1
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_of_twenty_logs_the_worst_comes_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for n in range(20):
+        (folder / f"{n:02}.csv").write_text(log(90 if n == 13 else 0), "utf-8")
+    (folder / "99.csv").write_text("nothing, of\nany, use\n", "utf-8")
+    page = tmp_path / "x.html"
+    assert main(["analyze", str(folder), "--html", str(page)]) == 3
+    content = page.read_text("utf-8")
+    assert "GPU memory in 21 logs" in content
+    assert "1 alert in 20 subjects of 21 logs, the worst: GPU 0 (A100)" in content
+    assert "Other subjects" in content
+    assert "no verdict:" in content
+    assert len(drawn(content)) == 1
+    capsys.readouterr()
+
+
+def test_what_cannot_be_read_leaves_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, page = tmp_path / "bad.csv", tmp_path / "x.html"
+    bad.write_text("nothing, of\nany, use\n", "utf-8")
+    assert main(["analyze", str(bad), "--html", str(page)]) == 5
+    assert not page.exists()
+    assert "gpuwatchctl:" in capsys.readouterr().err
+
+
+def test_many_subjects_stay_within_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, page = tmp_path / "many.csv", tmp_path / "x.html"
+    file.write_text(log(0, cards=40), "utf-8")
+    assert main(["analyze", str(file), "--all", "--html", str(page)]) == 0
+    content = page.read_text("utf-8")
+    assert len(drawn(content)) == limits.CHARTS
+    assert len(content.encode()) < 2 * 2**20
+    assert content.count("<article") == 40
+    capsys.readouterr()
+
+
+# ---- the chart ----------------------------------------------------------------------------------
+
+
+def chart(count: int, *, breaks: tuple[int, ...] = (), epoch: bool = True) -> Picture:
+    """Return the chart of samples one second apart; at each break a hundred seconds are missing."""
+    t_s = np.arange(count, dtype=np.float64) + 1e9 * epoch
+    for at in breaks:
+        t_s[at:] += 100.0
+    used = np.arange(count, dtype=np.float64)
+    subject = Subject(device_uid="U")
+    series = LogSeries(
+        subject=subject, device=DEVICE, process=None, t_s=t_s, used_bytes=used, limit_bytes=None,
+        breaks=breaks,
+    )  # fmt: skip
+    found = SubjectResult(
+        subject=subject, device=DEVICE, process=None, samples=count, started_at_s=float(t_s[0]),
+        ended_at_s=float(t_s[-1]), finding=None, watches=(), alerts=(),
+    )  # fmt: skip
+    return logged.picture(LogFile(path="x", epoch=epoch), series, found)
+
+
+def test_few_samples_are_drawn_as_they_are() -> None:
+    picture = chart(5)
+    assert picture.curve.used_bytes == (0.0, 1.0, 2.0, 3.0, 4.0)
+    assert picture.curve.width_s == 0.0
+    assert picture.kind == "unknown"
+    assert picture.limit_bytes == 80 * GIB
+    assert chart(1).curve.at_s == (1e9,)
+
+
+def test_many_samples_keep_their_extremes() -> None:
+    picture = chart(100_000)
+    curve = picture.curve
+    assert len(curve.at_s) <= logged.POINTS
+    assert (min(curve.low_bytes), max(curve.high_bytes)) == (0.0, 99_999.0)  # type: ignore[type-var]
+    assert all(a < b for a, b in zip(curve.at_s, curve.at_s[1:], strict=False))
+    assert "one point is 334 s" not in picture.notes
+    assert picture.notes[0].startswith("one point is 6 min")
+
+
+def test_a_gap_is_one_point_without_a_value() -> None:
+    picture = chart(1000, breaks=(400,))
+    assert picture.curve.used_bytes.count(None) == 1
+    assert picture.curve.used_bytes[0] is not None
+    assert picture.curve.used_bytes[-1] is not None
+    (gap,) = picture.gaps
+    assert gap.end_s - gap.begin_s == 101.0
+    assert gap.why == "nothing is in the log"
+
+
+def test_a_log_without_dates_says_so() -> None:
+    assert "the log has no dates: times count from its begin" in chart(5, epoch=False).notes
