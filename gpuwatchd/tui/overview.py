@@ -96,6 +96,13 @@ class OverviewScreen(Page):
             self.chosen.see(self.top.view)
         super().on_mount()
 
+    def on_screen_resume(self) -> None:
+        """Take what came in meanwhile, and the device that another screen has gone to."""
+        if self.top.view is not None:
+            self.chosen.see(self.top.view)
+            self.chosen.come_back(self.top.selected_device_uid)
+        super().on_screen_resume()
+
     def body(self, width: int, height: int) -> list[Row]:
         """Return health, GPUs, processes, alerts."""
         view, painter = self.top.view, self.painter

@@ -136,6 +136,11 @@ class Selection:
             self._who = cast("table.Who", what)
             self._arrange()
 
+    def come_back(self, device_uid: str | None) -> None:
+        """Go to the device that another screen was about, where the cursor is among them."""
+        if self.on_gpus and device_uid in {item.device.uid for item in self.devices}:
+            self._device = device_uid
+
     def first_row(self, count: int) -> int:
         """Return the first row of ``count`` that are seen, so that the cursor is one of them."""
         self._first = _first(self._first, self._at, count, len(self.rows))

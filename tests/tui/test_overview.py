@@ -305,6 +305,20 @@ async def test_keys_open_screens_and_escape_comes_back(
         assert "GROWTH" in "\n".join(rows_of(app))
 
 
+async def test_what_came_in_meanwhile_is_shown_when_a_screen_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuwatchd.registry.load", lambda table, name: Opened)
+    async with opened(usual(), "tab", "P") as (app, pilot):
+        app.post_message(feed.Seen(usual(3)))
+        await pilot.pause()
+        app.selected_device_uid = "GPU-2"
+        await press(pilot, "escape")
+        rows = rows_of(app)
+        assert any(row.startswith(">GPU 2") for row in rows)
+        assert not any("GPU 3" in row for row in rows)
+
+
 async def test_a_screen_that_cannot_be_loaded_costs_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

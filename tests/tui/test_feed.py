@@ -1,0 +1,125 @@
+"""What the feed looks at, and when it does not."""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.ctl import look
+from gpuwatchd.store import live
+from gpuwatchd.tui import feed
+from tests.tui import world
+from tests.tui.viewing import flags_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from textual.message import Message
+
+    from gpuwatchd.ctl.flags import Globals
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    write(folder)
+    return folder
+
+
+def write(folder: Path, cards: int = 2, **changes: int) -> None:
+    live.write(folder, world.state(cards, 1, at_s=time.time(), pid=os.getpid(), **changes))
+
+
+def made(flags: Globals | None = None) -> feed.Feed:
+    return feed.Feed(flags or flags_of(), lambda message: None, every_s=1.0)
+
+
+def seen(message: Message | None) -> look.View:
+    assert isinstance(message, feed.Seen)
+    return message.view
+
+
+def test_the_same_file_is_not_decoded_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made()
+    assert len(seen(one.look()).devices) == 2
+    monkeypatch.setattr(look, "see", lambda flags: pytest.fail("looked at what it knows"))
+    assert one.look() is None
+
+
+def test_a_new_file_is_seen_at_once(home: Path) -> None:
+    one = made()
+    one.look()
+    write(home, cards=3)
+    assert len(seen(one.look()).devices) == 3
+
+
+def test_an_old_file_is_asked_again_whether_its_daemon_lives(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("gpuwatchd.tui.feed.time.monotonic", lambda: clock[0])
+    one = made()
+    one.look()
+    clock[0] += feed.UNCHANGED_S - 0.1
+    assert one.look() is None
+    clock[0] += 0.2
+    assert seen(one.look()).daemon.running
+
+
+def test_without_a_live_state_it_looks_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, looks = [100.0], []
+
+    def see(flags: Globals) -> look.View:
+        looks.append(flags)
+        return look.View("direct", 0.0, world.state(1, 1).devices)
+
+    monkeypatch.setattr("gpuwatchd.tui.feed.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(look, "see", see)
+    one = made()
+    assert seen(one.look()).source == "direct"
+    for _ in range(4):
+        clock[0] += 1.0
+        assert one.look() is None
+    clock[0] += 1.0
+    assert seen(one.look()).source == "direct"
+    assert len(looks) == 2
+
+
+def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = flags_of()
+    flags.gpu = ["9"]
+    found = made(flags).look()
+    assert isinstance(found, feed.Failed)
+    assert "no GPU matches 9" in found.error.message
+
+    def broken(flags: Globals) -> look.View:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(look, "see", broken)
+    found = made().look()
+    assert isinstance(found, feed.Failed)
+    assert found.error.message == "internal error: ZeroDivisionError: a mistake"
+
+
+def test_it_looks_in_a_thread_of_its_own_until_it_is_stopped(home: Path) -> None:
+    got: queue.Queue[object] = queue.Queue()
+    one = feed.Feed(flags_of(), got.put, every_s=0.01)
+    one.start()
+    try:
+        assert isinstance(got.get(timeout=10), feed.Seen)
+        write(home, cards=4)
+        found = got.get(timeout=10)
+        assert isinstance(found, feed.Seen)
+        assert len(found.view.devices) == 4
+    finally:
+        one.stop()
+    write(home, cards=5)
+    with pytest.raises(queue.Empty):
+        got.get(timeout=0.2)
