@@ -72,11 +72,13 @@ def spark(
     >>> spark([0, 50, None, 100], 100, 5, ascii_only=True)
     ' _= #'
     """
-    every = -(-len(values) // points) if points > 0 else 1
-    shown: list[float | None] = list(values[::-1][:: max(1, every)][::-1])
+    if points < 1:
+        return ""
+    every = max(1, -(-len(values) // points))
+    shown: list[float | None] = list(values[::-1][::every][::-1])
     known = [value for value in shown if value is not None]
     if len(known) < 2:
-        return " " * max(0, points)
+        return " " * points
     low, high = min(known), max(known)
     least = _MIN_SPAN * (total or high or 1)
     if high - low < least:
