@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real_terminal
 CTL = Path(sys.executable).parent / "gpuwatchctl"
+_NO_COLOURS = {"", "0", "1", "4", "7", "39", "49"}
+"""Plain, bold, underlined, reverse, and the terminal's own colours."""
 SECOND_OF_THE_DAY = r"\d\d:\d\d:\d\d"
 
 
@@ -43,7 +45,7 @@ def chart(shown: str) -> str:
 def test_a_snooze_through_the_screen_is_found_by_the_verb(tmp_path: Path) -> None:
     with opened(tmp_path) as pane:
         pane.keys("a")
-        pane.has("Alerts", "1 open", "python[4711]")
+        pane.has("over in 7 days", "python[4711]")
         pane.keys("s")
         pane.has("For how long", "until it is over")
         pane.keys("2", "Tab")
@@ -69,7 +71,7 @@ def test_every_view_opens_and_escape_leads_back(tmp_path: Path) -> None:
             ("P", "Predict", "growth rate +251 MB/min", "span 6h"),
             ("d", "Detail", "python train.py[4711] of alice", "Cost"),
             ("z", "Held without work", "looked at"),
-            ("a", "Alerts", "1 open"),
+            ("a", "Alerts", "over in 7 days"),
             ("h", "History", "span 24h"),
             ("?", "Help", "Keys everywhere"),
         ):
@@ -113,10 +115,16 @@ def last(shown: str) -> str:
 
 def test_a_story_is_told_and_scrolled(tmp_path: Path) -> None:
     with opened(tmp_path) as pane:
-        pane.keys("a", "Enter")
+        pane.keys("a")
+        pane.has("over in 7 days")
+        pane.keys("Enter")
         shown = pane.has("judgement", "full in", "delivered")
         assert "leak:GPU-1/4711" in shown
-        pane.keys("Escape", "Escape", "d")
+        pane.keys("Escape")
+        pane.has("over in 7 days")
+        pane.keys("Escape")
+        pane.has("GROWTH")
+        pane.keys("d")
         first = pane.has("Detail", "Cost")
         pane.keys("PageDown", "PageDown", "PageDown")
         pane.until(lambda text: "Cost" not in text and "Detail" in text, "scrolls")
@@ -132,14 +140,6 @@ def test_plain_terminals_get_plain_characters(tmp_path: Path, columns: int, rows
             shown = pane.has(word)
             assert shown.isascii()
             codes = re.findall(r"\x1b\[([\d;]*)m", pane.screen(colours=True))
-            assert {code for one in codes for code in one.split(";")} <= {
-                "",
-                "0",
-                "1",
-                "4",
-                "7",
-                "39",
-                "49",
-            }
+            assert {code for one in codes for code in one.split(";")} <= _NO_COLOURS
             pane.keys("Escape")
             pane.has("GROWTH")
