@@ -61,6 +61,7 @@ docs: $(VENV)/dev.stamp  ## Write the reference, the man pages and the pictures 
 	@$(RUN) -m tests.docs.generate
 	@$(RUN) -m tests.docs.pictures
 	@$(RUN) -m tests.docs.screens
+	@$(RUN) -m tests.docs.plots
 	@$(RUN) -m tests.docs.page_pictures
 
 site: $(VENV)/dev.stamp  ## Build the documentation as a site in build/site

@@ -146,8 +146,21 @@ def show(out: Out, pictures: Sequence[Picture]) -> None:
         for note in picture.notes:
             out.flow([(note, "dim")])
         out.line("")
-    parts = terminal.keys(pictures, ascii_only=out.ascii)
-    out.flow([f"{out.paint(*_part(shape))} {word}" for shape, (word, _) in parts])
+    _keys(out, terminal.keys(pictures, ascii_only=out.ascii))
+
+
+def _keys(out: Out, parts: Sequence[tuple[Cell, Cell]]) -> None:
+    """Write what the parts look like, each in its colour, as many in a row as there is room."""
+    row: list[Cell] = []
+    used = 0
+    for shape, (word, _) in parts:
+        need = len(shape[0]) + 1 + len(word) + 2
+        if row and used + need - 2 > out.width:
+            _row(out, row)
+            row, used = [], 0
+        row += [shape, (f" {word}  ", "")]
+        used += need
+    _row(out, row)
 
 
 def _head(out: Out, picture: Picture) -> None:

@@ -48,7 +48,9 @@ def pictures(
     asked = Asked(*span, _POINTS)
     found = _asked_for(flags, pids, asked)
     first_s = min((one.curve.at_s[0] for one in found if not one.empty), default=None)
-    if first_s is None:
+    # One look of now is no curve: without a history there will be no more than that.
+    alone = all(len(one.curve.at_s) < 2 for one in found)
+    if first_s is None or (alone and not whose.recorded(whose.state_dir())):
         raise _nothing(span)
     begin_s = first_s - max(_MARGIN * (span[1] - first_s), _LEAST_S / 2)
     if tight and begin_s > span[0] + 0.1 * (span[1] - span[0]):

@@ -33,7 +33,9 @@ _LEAST_DPI: Final = 90.0
 _AXES_IN: Final = 2.3
 """Height of what is between the scales."""
 _LEAST_AXES_IN: Final = 0.8
-_HEAD_IN, _FOOT_IN, _ROW_IN = 0.62, 0.82, 0.2
+_HEAD_IN, _FOOT_IN, _ROW_IN = 0.62, 0.64, 0.2
+_SECOND_ROW_IN: Final = 0.19
+"""Of the legend, where one is too narrow."""
 _LEFT_IN, _RIGHT_IN = 0.82, 0.3
 _NAME: Final = "gpuwatchd"
 Row = tuple[str, str, str]
@@ -73,12 +75,12 @@ def _drawn(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
     ground = NIGHT if order.dark else PAPER
     rows = [_rows(picture, order) for picture in order.pictures]
     width_in, height_in, dpi = size_in(order)
-    heights = [_panel_in(own) for own in rows]
+    heights = [_panel_in(own, width_in) for own in rows]
     if height_in is None:
         height_in = sum(heights)
     elif height_in < sum(heights):  # there is no room for the lists
         rows = [[] for _ in rows]
-        heights = [_panel_in(own) for own in rows]
+        heights = [_panel_in(own, width_in) for own in rows]
     figure = figure_of(figsize=(width_in, height_in), dpi=dpi, facecolor=ground)
     canvas_of(figure)
     spare_in = (height_in - sum(heights)) / len(heights)
@@ -139,13 +141,19 @@ def size_in(order: Order) -> tuple[float, float | None, float]:
 
 def fits(order: Order) -> bool:
     """Return whether every panel has room for its axes."""
-    _, height_in, _ = size_in(order)
-    least_in = len(order.pictures) * (_HEAD_IN + _LEAST_AXES_IN + _FOOT_IN)
+    width_in, height_in, _ = size_in(order)
+    least_in = len(order.pictures) * (_HEAD_IN + _LEAST_AXES_IN + _foot_in(width_in))
     return height_in is None or height_in >= least_in
 
 
-def _panel_in(rows: list[Row]) -> float:
-    return _HEAD_IN + _AXES_IN + _FOOT_IN + _ROW_IN * len(rows)
+def _foot_in(width_in: float) -> float:
+    """Return what the scale of time and the legend take."""
+    narrow = width_in - _LEFT_IN - _RIGHT_IN <= panel.LEGEND_IN
+    return _FOOT_IN + (_SECOND_ROW_IN if narrow else 0.0)
+
+
+def _panel_in(rows: list[Row], width_in: float) -> float:
+    return _HEAD_IN + _AXES_IN + _foot_in(width_in) + _ROW_IN * len(rows)
 
 
 def _rows(picture: Picture, order: Order) -> list[Row]:
@@ -177,7 +185,7 @@ class _Sheet:
         self._write(0.2, self._top_in - 0.27, title_, "ink", weight="bold", fontsize=11)
         verdict = text.cut(f"{look.mark} {text.clean(picture.verdict)}", self._letters)
         self._write(0.2, self._top_in - 0.48, verdict, picture.kind)
-        foot_in = _FOOT_IN + _ROW_IN * len(rows)
+        foot_in = _foot_in(self._width_in) + _ROW_IN * len(rows)
         axes_in = self._own_in - _HEAD_IN - foot_in
         bottom_in = self._top_in - _HEAD_IN - axes_in
         within_in = self._width_in - _LEFT_IN - _RIGHT_IN

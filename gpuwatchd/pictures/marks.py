@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from gpuwatchd.pictures.scales import Frame
 
 
+_SAME_S = 60.0
+
+
 class Group(NamedTuple):
     """Marks that stand at one place."""
 
@@ -43,7 +46,7 @@ def groups(picture: Picture, width: int, shown: Frame, *, numbered: bool = True)
     per_s = width / (shown.end_s - shown.begin_s)
     found: list[Group] = []
     for mark in picture.marks:
-        if not shown.begin_s <= mark.at_s <= shown.end_s:
+        if not shown.begin_s <= mark.at_s <= shown.end_s or _told(mark, found):
             continue
         column = min(width - 1, int((mark.at_s - shown.begin_s) * per_s))
         before = found[-1] if found else None
@@ -53,6 +56,14 @@ def groups(picture: Picture, width: int, shown: Frame, *, numbered: bool = True)
         else:
             found.append(Group(len(found) + 1, column, (mark,)))
     return found
+
+
+def _told(mark: Mark, found: list[Group]) -> bool:
+    """Return whether the same was said within the same minute, of another subject, say."""
+    return bool(found) and any(
+        (one.kind, one.text) == (mark.kind, mark.text) and mark.at_s - one.at_s < _SAME_S
+        for one in found[-1].marks
+    )
 
 
 def full(told: Forecast, now_s: float) -> list[str]:

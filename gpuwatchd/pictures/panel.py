@@ -20,7 +20,7 @@ PLACES: Final = 70
 _SLICES: Final = 40
 """Of a shade that fades."""
 _SMALL_PT: Final = 8.5
-_LEGEND_IN: Final = 7.6
+LEGEND_IN: Final = 7.6
 """All parts in one row take that."""
 
 
@@ -71,7 +71,7 @@ class Panel:
             figure.legend(
                 [self._keys[part] for part in order], [LEGEND[part] for part in order],
                 loc="upper left", bbox_to_anchor=place, frameon=False,
-                ncols=len(order) if width_in > _LEGEND_IN else -(-len(order) // 2),
+                ncols=len(order) if width_in > LEGEND_IN else -(-len(order) // 2),
                 fontsize=_SMALL_PT, labelcolor=self._paint("faint"), borderpad=0,
                 borderaxespad=0, handlelength=2.2, columnspacing=1.4,
             )  # fmt: skip

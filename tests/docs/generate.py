@@ -22,7 +22,7 @@ from gpuwatchd.detect import DETECTORS
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.sources import SOURCES
 from gpuwatchd.sources.formats import FORMATS
-from tests.docs import database, errors_page, facts, manpages, schemas_page, units_page
+from tests.docs import api_page, charts_page, database, errors_page, facts, manpages, schemas_page, units_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,10 +182,12 @@ PAGES: dict[str, Callable[[], str]] = {
         f"../gpuwatchd/schemas/{name}.json": functools.partial(schemas_page.written, name)
         for name in schemas_page.NAMES
     },
+    "reference/api.md": lambda: _marked(api_page.page()),
     "reference/exit-codes.md": lambda: _marked(facts.exit_codes()),
     "reference/environment.md": lambda: _marked(facts.environment()),
     "reference/files.md": lambda: _marked(facts.files()),
     "reference/signals.md": lambda: _marked(facts.signals()),
+    charts_page.NAME: charts_page.page,
     "reference/units.md": lambda: _marked(units_page.page()),
     **{f"man/{name}": page for name, page in manpages.PAGES.items()},
     **{f"../packaging/completions/{FILES[shell]}": SCRIPTS[shell].__str__ for shell in FILES},

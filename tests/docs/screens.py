@@ -46,6 +46,7 @@ EPOCH_S = 1_795_269_600.0
 TICK_S = 10.0
 COLUMNS = 96
 _ESCAPE = re.compile(r"\x1b\[([\d;]*)m")
+_WORDS = re.compile(r"\S+(?: \S+)*")
 _CELL, _LINE, _MARGIN, _BAR = 8.4, 19.0, 16.0, 34.0
 _CLASSES = {"1": "b", "2": "d", "31": "r", "32": "g", "33": "y", "36": "c"}
 _STYLE = (
@@ -78,6 +79,12 @@ SCREENS = {
         "one-leak", 30, ("explain",),
         "gpuwatchctl explain: what was judged, what the detectors say, why it is a leak, how sure "
         "that is, when memory is full, who it is and what to do.",
+    ),
+    "screen-plot.svg": Shown(
+        "demo", 70, ("plot", "1"),
+        "gpuwatchctl plot of a simulated GPU: memory rises in steps along its fit, the forecast "
+        "opens as a cone up to the limit, where the crash window is a thick line, and the marks on "
+        "the time axis are explained below.",
     ),
 }  # fmt: skip
 LIVE = {
@@ -204,16 +211,14 @@ def drawn(command: str, output: str, words: str) -> str:
     for number, line in enumerate(lines):
         y = _BAR + (number + 0.75) * _LINE
         for column, text, style in runs(line):
-            if not text.strip():
-                continue
-            indent = len(text) - len(text.lstrip(" "))
-            shown = text.strip(" ")
-            x = _MARGIN + (column + indent) * _CELL
             kind = f' class="{style}"' if style else ""
-            parts.append(
-                f'<text x="{x:.1f}" y="{y:.1f}" textLength="{width_of(shown) * _CELL:.1f}"'
-                f"{kind}>{escape(shown)}</text>"
-            )
+            # Not everything that draws an SVG keeps more than one blank.
+            for match in _WORDS.finditer(text):
+                x = _MARGIN + (column + width_of(text[: match.start()])) * _CELL
+                parts.append(
+                    f'<text x="{x:.1f}" y="{y:.1f}" textLength="{width_of(match[0]) * _CELL:.1f}"'
+                    f"{kind}>{escape(match[0])}</text>"
+                )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -1,0 +1,163 @@
+"""What the page on charts takes from the code: marks, verdicts, colours, and patterns as drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from gpuwatchd import design, robust, screen, verdict
+from gpuwatchd.pictures import terminal
+from gpuwatchd.pictures.chart import Curve, Forecast, Picture
+from tests.docs.scenes import SCENES
+from tests.scenarios.replay import DEFAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpuwatchd.model import Finding, Series
+    from tests.docs.scenes import Scene
+
+NAME = "explanation/reading-the-charts.md"
+FILE = Path(__file__).resolve().parent.parent.parent / "docs" / NAME
+_BLOCK = re.compile(r"(<!-- (\w+): written by make docs -->\n).*?(<!-- end -->)", re.DOTALL)
+_WIDTH, _HEIGHT = 76, 11
+_POINTS = 300
+_LEAKS = {"gradual", "step", "cyclic"}
+
+MEANS = {
+    "critical": "a leak that will fill memory soon: an alert was raised",
+    "leak": "a leak: an alert was raised",
+    "watch": "a possible leak, seen early; nobody is disturbed",
+    "calm": "nothing to do: stable, plateau, sawtooth, spike, or growth that you called normal",
+    "unknown": "too little is known yet, or the GPU is asleep or let go",
+    "trouble": "cannot be read, or is broken: lost, hung, no access, needs a reset",
+    "held": "memory that is held without work",
+}
+HAPPENED = {
+    "alert": "a watch or an alert was opened; its colour is that of its severity",
+    "resolved": "it is over",
+    "event": "of the hardware or the driver: an Xid, ECC, throttling",
+    "restart": "the daemon or the machine began anew, or the clock was set",
+    "began": "the process took its first memory here",
+    "ended": "it ended, or gave all of it back",
+    "saved": "the job has saved its work",
+    "asked": "the job was asked to save its work",
+}
+
+
+def marks() -> str:
+    """Return the table of marks."""
+    rows = [
+        f"| {flag.mark} | `{flag.ascii_mark}` | {flag.word} | {HAPPENED[kind]} |"
+        for kind, flag in design.FLAGS.items()
+    ]
+    head = ["| mark | plain | word | what happened |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def verdicts() -> str:
+    """Return the table of kinds of verdicts."""
+    rows = [
+        f"| {look.mark} | `{look.ascii_mark}` | {look.word} | `{look.fill}` | `{look.light}` |"
+        f" `{look.dark}` | {MEANS[kind]} |"
+        for kind, look in design.LOOKS.items()
+    ]
+    head = [
+        "| mark | plain | word | badge | text on white | text on night | what it means |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows])
+
+
+def parts() -> str:
+    """Return the table of the colours of parts."""
+    lines = {"fit": "dashes", "floor": "dots", "band": "shade", "range": "shade",
+             "gap": "hatching", "now": "dots"}  # fmt: skip
+    rows = [
+        f"| {word} | {lines.get(part, 'line')} | `{design.PARTS[part].light}` |"
+        f" `{design.PARTS[part].dark}` |"
+        for part, word in design.LEGEND.items()
+    ]
+    head = ["| part | drawn as | on white | on night |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def picture(scene: Scene) -> Picture:
+    """Return the chart of a scene with what the detectors say of it."""
+    series = scene.series()
+    certain = screen.first_look([series], DEFAULTS)[0]
+    finding = None if certain is not None else verdict.judge(series, DEFAULTS)
+    now_s = float(series.t_s[-1])
+    eta = finding.eta if finding is not None and finding.pattern in _LEAKS else None
+    floor = robust.prepare(series)
+    return Picture(
+        key=scene.pattern,
+        title=scene.title,
+        kind="leak" if eta is not None else "calm",
+        verdict=scene.pattern,
+        begin_s=float(series.t_s[0]),
+        end_s=now_s,
+        now_s=now_s,
+        curve=_curve(series.t_s.tolist(), series.used_bytes.tolist()),
+        floor=_curve((floor.t_s + now_s).tolist(), floor.floor.tolist())
+        if certain is None
+        else None,
+        limit_bytes=series.limit_bytes,
+        forecast=None if eta is None or finding is None else _forecast(series, finding),
+    )
+
+
+def _forecast(series: Series, finding: Finding) -> Forecast:
+    assert finding.eta is not None
+    return Forecast(
+        judged_at_s=float(series.t_s[-1]),
+        level_bytes=float(robust.prepare(series).floor[-1]),
+        rate_bytes_per_s=finding.rate_bytes_per_s or 0.0,
+        onset_at_s=finding.onset_at_s,
+        limit_bytes=series.limit_bytes,
+        low_s=finding.eta.low_s,
+        mid_s=finding.eta.mid_s,
+        high_s=finding.eta.high_s,
+    )
+
+
+def _curve(at_s: list[float], used: list[float]) -> Curve:
+    every = max(1, len(at_s) // _POINTS)
+    kept = tuple(used[::every])
+    return Curve(at_s=tuple(at_s[::every]), used_bytes=kept, low_bytes=kept, high_bytes=kept)
+
+
+def patterns() -> str:
+    """Return every pattern as a terminal shows it."""
+    found = []
+    for scene in SCENES:
+        rows = terminal.draw(picture(scene), _WIDTH, _HEIGHT)
+        lines = ["".join(words for words, _ in row).rstrip() for row in rows]
+        found += [f"### {scene.title}", "", "```", *lines, "```", "", scene.words, ""]
+    return "\n".join(found).rstrip()
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "marks": marks, "verdicts": verdicts, "parts": parts, "patterns": patterns,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def _utc() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.callback(time.tzset)
+        stack.enter_context(mock.patch.dict(os.environ, {"TZ": "UTC"}))
+        time.tzset()
+        yield
+
+
+def page() -> str:
+    """Return the page with its blocks as the code has them."""
+    text = FILE.read_text(encoding="utf-8")
+    with _utc():
+        return _BLOCK.sub(lambda one: f"{one[1]}\n{BLOCKS[one[2]]()}\n\n{one[3]}", text)
