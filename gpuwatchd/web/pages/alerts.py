@@ -34,8 +34,8 @@ def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     return {
         "page": head(flags, view),
         "missing": [text.clean(one) for code, one in found.warnings if "daemon" not in code],
-        "open": [_row(one, found, now_s) for one in rows if one.state in incidents.OPEN],
-        "past": [_row(one, found, now_s) for one in past[:_MOST]],
+        "open": [row(one, found, now_s) for one in rows if one.state in incidents.OPEN],
+        "past": [row(one, found, now_s) for one in past[:_MOST]],
         "more": max(0, len(past) - _MOST),
         "since": since if since in _DAYS else "7d",
         "terms": _terms(),
@@ -53,7 +53,7 @@ def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     story = alert_story.load(meant, found)
     return {
         "page": head(flags, view),
-        "alert": _row(meant, found, now_s),
+        "alert": row(meant, found, now_s),
         "lines": [[label, lines.joined([said])] for label, said, _ in alert_story.lines(story)],
         "about": _about(view, meant),
         "terms": _terms(),
@@ -66,7 +66,8 @@ def _terms() -> list[list[str]]:
     return [[one, named.get(one, f"for {one}")] for one in silencing.TERMS]
 
 
-def _row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
+def row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
+    """Return one alert as the list has it."""
     code, state, when, title, *rest = listed.line(one, found, now_s)
     silence = found.silence(one, now_s)
     return {

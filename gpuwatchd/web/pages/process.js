@@ -43,7 +43,11 @@ export function tree(answer, route) {
 
 function who(found) {
   if (!found.length) return h("p", { class: "faint" }, "Nothing more is known.");
-  return h("ul", { class: "plain" }, found.map((words) => h("li", { key: words }, words)));
+  return plain(found);
+}
+
+function plain(found) {
+  return h("ul", { class: "plain" }, found.map((words, at) => h("li", { key: at }, words)));
 }
 
 /** The reasoning takes longer than the numbers: it is asked for by itself, and less often. */
@@ -84,6 +88,11 @@ function told(answer) {
       answer.missing.map((words) => h("p", { class: "note", key: words }, words)),
       h("div", { class: "reasons" }, answer.sections.map((one) => h("div", { key: one.title },
         h("h3", {}, one.title), h("ul", {}, one.lines.map((words, at) => h("li", { key: at }, words))))))),
+    answer.cost.length ? h("section", { key: "cost" }, h("h2", {}, "Cost"), plain(answer.cost)) : null,
+    answer.past.length ? h("section", { key: "past" }, h("h2", {}, "Its past alerts"),
+      h("ul", { class: "alerts" }, answer.past.map((one) => h("li", { key: one.key + one.opened },
+        h("div", { class: "what" }, badge(one.badge), " ", h("a", { href: `#/alerts/${one.id}` }, one.title),
+          h("p", { class: "line" }, `${one.when}, ${one.line}`)))))) : null,
     h("section", { key: "runs" }, h("h2", {}, "Earlier runs of the same program"), runs(answer.runs)),
   ];
 }

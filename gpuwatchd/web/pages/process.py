@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import programs, text, units
-from gpuwatchd.ctl import badges, look, process_facts, reasoning, subjects, words
+from gpuwatchd.ctl import (
+    badges,
+    cost,
+    costs,
+    incidents,
+    look,
+    process_facts,
+    reasoning,
+    subjects,
+    words,
+)
 from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.web.pages import find, foreseen, lines, overview
+from gpuwatchd.web.pages import alerts, find, foreseen, lines, overview
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.incidents import Found
     from gpuwatchd.ctl.look import View
     from gpuwatchd.model import Device, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -22,6 +34,9 @@ if TYPE_CHECKING:
 
 _LINE = 1024
 _MOST_RUNS = 20
+_MOST_ALERTS = 20
+_COST_S = 30 * 86_400.0
+"""How far back costs are counted, as `cost` does."""
 
 
 def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
@@ -99,13 +114,45 @@ def evidence(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
         raise GpuwatchdError("it has ended", hint="gpuwatchctl history --pid PID")
     case, warnings = reasoning.case_about(flags, view, subjects.of_process(view, item, found))
     told = reasoning.as_json(case, reasoning.sections(case), reasoning.steps(case))
+    mine = _alerts(found)
+    now_s = time.time()
     return {
         "page": head(flags, view),
         "sections": told["sections"],
         "next_steps": told["next_steps"],
         "missing": [text.clean(one, limit=_LINE) for _, one in warnings],
         "runs": _runs(found, item, view.taken_at_s),
+        "cost": _cost(flags, {one.key for one in mine.alerts}, now_s),
+        "past": [
+            alerts.row(one, mine, now_s)
+            for one in mine.alerts[:_MOST_ALERTS]
+            if one.state not in incidents.OPEN
+        ],
     }
+
+
+def _alerts(found: LiveProcess) -> Found:
+    """Return the alerts of a process, the newest first; none where nothing is recorded."""
+    try:
+        known = incidents.gather(0.0, only_open=False)
+    except GpuwatchdError:
+        return incidents.Found()
+    known.alerts = [one for one in known.alerts if one.subject.process == found.info.key]
+    return known
+
+
+def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
+    """Return what a process has cost, and may cost yet; [] where nobody was ever told of it."""
+    if not keys:
+        return []
+    try:
+        bill = costs.gather(flags, now_s - _COST_S)
+    except GpuwatchdError:
+        return []
+    bill.entries = [one for one in bill.entries if one.key in keys]
+    out = lines.Lines(flags)
+    cost.incidents(out, bill)
+    return out.texts()
 
 
 def _runs(found: LiveProcess, item: LiveDevice, now_s: float) -> list[list[str]]:
