@@ -34,6 +34,7 @@ def about_alert(key: str) -> tuple[str, tuple[str, str]]:
     return _ABOUT, (key, key)
 
 
+_QUOTES = frozenset("'\"\\\t\r\n")
 _JSON = msgspec.json.Encoder()
 _ALERT = msgspec.json.Decoder(Alert)
 _MESSAGE = msgspec.json.Decoder(Message)
@@ -330,13 +331,19 @@ PROCESS_COLUMNS = (
 )
 
 
+def _argv(joined: str) -> tuple[str, ...]:
+    """Return a command line: as a rule no word of it is quoted, and a month has thousands."""
+    plain = not _QUOTES.intersection(joined)
+    return tuple(joined.split(" ") if plain else shlex.split(joined))
+
+
 def process_info(row: tuple[Any, ...]) -> ProcessInfo:
     """Return the process of a row that begins with :data:`PROCESS_COLUMNS`."""
     return ProcessInfo(
         key=ProcessKey(pid=row[0], started_at_s=row[1]),
         user=row[2],
         name=row[3],
-        argv=tuple(shlex.split(row[4])) if row[4] else (),
+        argv=_argv(row[4]) if row[4] else (),
         parent_pid=row[5],
         framework=row[6],
         framework_sure=bool(row[7]),
