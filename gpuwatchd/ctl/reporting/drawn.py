@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import Reader
 
 _POINTS: Final = 240
+_FEW_GPUS: Final = 8
+_MOST_MARKS: Final = 60
 _OF_THE_MACHINE: Final = frozenset({"event", "restart"})
 """Marks that tell of nobody's process."""
 
@@ -26,16 +28,18 @@ def draw(period: Period, history: Reader | None) -> None:
         return
     from gpuwatchd.ctl import charts  # noqa: PLC0415 - numpy comes with it
 
-    span = charts.Asked(period.asked.since_s, period.asked.until_s, points=_POINTS)
+    few = len(period.uses) <= _FEW_GPUS
+    points = _POINTS if few else _POINTS // 2
+    span = charts.Asked(period.asked.since_s, period.asked.until_s, points=points)
     view = period.shown_view()
     for use in period.uses[: limits.GPU_CHARTS]:
         picture = charts.of_device(history, view, period.item(use.device), span)
         period.pictures[use.device.uid] = _own(period, picture)
     for info in period.infos[: limits.CHARTS]:
         for device in period.devices:
-            picture = _of_process(period, history, device, info, span)
-            if picture is not None and not picture.empty:
-                period.process_pictures.append((info, picture))
+            own = _of_process(period, history, device, info, span)
+            if own is not None and not own.empty:
+                period.process_pictures.append((info, own))
 
 
 def _of_process(
@@ -55,8 +59,13 @@ def _of_process(
 
 
 def _own(period: Period, picture: Picture) -> Picture:
-    """Return the chart of a GPU; with --user without what happened to others' processes on it."""
-    if not period.flags.user:
-        return picture
-    kept = tuple(mark for mark in picture.marks if mark.kind in _OF_THE_MACHINE)
-    return msgspec.structs.replace(picture, marks=kept)
+    """Return the chart of a GPU, bounded; with --user without what is of others' processes."""
+    marks = picture.marks
+    if period.flags.user:
+        marks = tuple(mark for mark in marks if mark.kind in _OF_THE_MACHINE)
+    notes = picture.notes
+    if len(marks) > _MOST_MARKS:
+        notes = (*notes, f"only the newest {_MOST_MARKS} of {len(marks)} marks are drawn")
+        marks = marks[-_MOST_MARKS:]
+    # Of a whole device over days the floor says nothing that the curve does not.
+    return msgspec.structs.replace(picture, marks=marks, notes=notes, floor=None)

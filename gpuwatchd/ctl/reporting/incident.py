@@ -170,13 +170,14 @@ def _incident(
     alert = story.alert
     key, uid = alert.subject.process, alert.subject.device_uid
     end_s = period.asked.until_s if alert.resolved_at_s is None else alert.resolved_at_s
+    first = _first(alert, story.deliveries or ())
     return Incident(
         alert=alert,
         story=story,
-        first=_first(alert, story.deliveries or ()),
+        first=first,
         info=None if key is None else period.found.infos.get(key),
         device=period.found.devices.get(uid),
-        picture=_picture(period, history, alert) if drawn else None,
+        picture=_picture(period, history, alert, first) if drawn else None,
         entries=tuple(one for one in period.bill.entries if one.key == alert.key),
         silences=tuple(
             one
@@ -198,7 +199,9 @@ def _first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
     return alert.finding
 
 
-def _picture(period: Period, history: Reader | None, alert: Alert) -> Picture | None:
+def _picture(
+    period: Period, history: Reader | None, alert: Alert, first: Finding
+) -> Picture | None:
     """Return the chart of an incident: all of it, and somewhat more on both sides."""
     from gpuwatchd.ctl import charts  # noqa: PLC0415 - numpy comes with it
 
@@ -225,14 +228,13 @@ def _picture(period: Period, history: Reader | None, alert: Alert) -> Picture | 
     if history is None:
         return None
     picture = charts.past_process(history, device, info, span)
-    return picture if picture.forecast is not None else _with_forecast(picture, alert)
+    return picture if picture.forecast is not None else _with_forecast(picture, first)
 
 
-def _with_forecast(picture: Picture, alert: Alert) -> Picture:
-    """Return the chart of what is over with the forecast as it was made last."""
+def _with_forecast(picture: Picture, finding: Finding) -> Picture:
+    """Return the chart of what is over with the forecast as people were told it first."""
     from gpuwatchd.pictures.chart import Forecast  # noqa: PLC0415
 
-    finding = alert.finding
     level = _level(picture, finding.judged_at_s)
     if finding.eta is None or finding.rate_bytes_per_s is None or level is None:
         return picture

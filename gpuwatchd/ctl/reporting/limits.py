@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-CARDS: Final = 150
+CARDS: Final = 120
 """Findings that are told in full, --all or not: the rest are rows of a table."""
-CHARTS: Final = 24
+CHARTS: Final = 16
 """Of them those with a chart."""
 GPU_CHARTS: Final = 16
 ROWS: Final = 500
