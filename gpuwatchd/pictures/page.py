@@ -39,7 +39,6 @@ def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
     titled
         False below a heading that says title and verdict: then they are only read out.
     """
-    said = spoken.rows(picture)
     notes = [element("li", None, note) for note in picture.notes]
     return element(
         "figure", {"class": "picture"},
@@ -51,9 +50,21 @@ def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
                         element("p", {"class": "chart-zone"},
                                 f"time in {units.zone(picture.now_s)}"))),
         element("ul", {"class": "notes"}, notes) if notes else None,
-        element("details", None, element("summary", None, "The numbers"),
-                table(spoken.heads(picture), said, caption=f"Memory of {picture.title}",
-                      numbers=(1, 2, 3), stack=False)) if said else None,
+        _numbers(picture),
+    )  # fmt: skip
+
+
+def _numbers(picture: Picture) -> Markup | None:
+    """Return what a chart shows as tables, folded: for those who cannot see it."""
+    said, marks = spoken.rows(picture), spoken.marks(picture)
+    if not said and not marks:
+        return None
+    return element(
+        "details", None, element("summary", None, "The numbers"),
+        table(spoken.heads(picture), said, caption=f"Memory of {picture.title}",
+              numbers=(1, 2, 3), stack=False) if said else None,
+        table(("time", "what", "happened"), marks, caption=f"Marks of {picture.title}",
+              stack=False) if marks else None,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,10 +24,12 @@ def browser() -> Iterator[Browser]:
 
     Not longer: while Playwright runs, no event loop of another test can.
     """
-    playwright = pytest.importorskip("playwright.sync_api")
+    need(find_spec("playwright"), "Playwright is not here")
     program = harness.chromium()
     need(program, "Chromium is not here")
-    with playwright.sync_playwright() as drive:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as drive:
         found = drive.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )

@@ -112,7 +112,9 @@ def test_every_chart_is_there_without_scripts(html: str) -> None:
     assert [a["aria-label"] for a in drawn] == [
         page.sentence(one).replace("\x00", "\ufffd") for one in pictures
     ]
-    assert sum(tag == "table" for tag, _ in tags) == sum(not one.empty for one in pictures)
+    tables = sum((not one.empty) + bool(one.marks) for one in pictures)
+    assert sum(tag == "table" for tag, _ in tags) == tables
+    assert all(mark.text in Reader(html).text for one in pictures[:2] for mark in one.marks)
 
 
 def test_colours_words_and_dashes_are_those_of_the_design() -> None:

@@ -39,6 +39,12 @@ def test_a_leak_is_told_with_its_end_and_its_interval() -> None:
     assert said.endswith("4 marks.")
 
 
+def test_what_is_marked_can_be_read() -> None:
+    rows = spoken.marks(gallery.leak())
+    assert [row[1] for row in rows] == ["began", "alert", "checkpoint saved", "alert"]
+    assert rows[-1][2] == "full in under an hour"
+
+
 def test_an_end_that_is_open_is_said_to_be() -> None:
     assert "(5h 00m - open)." in spoken.sentence(gallery.open_ended())
 
