@@ -37,6 +37,7 @@ from gpuwatchd.config.sections import (
     Size,
     SourcesSection,
     StoreSection,
+    WebSection,
 )
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "Size",
     "SourcesSection",
     "StoreSection",
+    "WebSection",
     "expanded",
     "keys",
     "load",

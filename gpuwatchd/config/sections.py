@@ -364,6 +364,19 @@ class StoreSection(Section, frozen=True, kw_only=True):
     """How long resolved alerts, deliveries and events are kept."""
 
 
+class WebSection(Section, frozen=True, kw_only=True):
+    """``[web]``: the live page and the JSON API of `gpuwatchctl web` (extra web)."""
+
+    listen: str = "127.0.0.1:9753"
+    """Address and port ("localhost:9753": by IPv4 and IPv6), "unix" or "unix:PATH" (a socket)."""
+    hosts: tuple[str, ...] = ()
+    """Names that it has in a browser besides localhost, such as "gpu.example.org" of a proxy."""
+    token_file: str = ""
+    """The file of its token, which you alone can read; by default web-token beside the history."""
+    remote: bool = False
+    """May it listen elsewhere than on loopback? Whoever reads the traffic then has the token."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration."""
 
@@ -378,5 +391,6 @@ class Config(Section, frozen=True, kw_only=True):
     checkpoints: CheckpointsSection = CheckpointsSection()
     act: ActSection = ActSection()
     store: StoreSection = StoreSection()
+    web: WebSection = WebSection()
     override: tuple[OverrideSection, ...] = ()
     """Other rules for some users, devices, frameworks or commands."""

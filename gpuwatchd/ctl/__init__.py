@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "checkpointed": "gpuwatchd.ctl.checkpointed:command",
     "analyze": "gpuwatchd.ctl.analyze:command",
     "backtest": "gpuwatchd.ctl.backtest:command",
+    "web": "gpuwatchd.ctl.web:command",
     "doctor": "gpuwatchd.ctl.doctor:command",
     "ask-checkpoint": "gpuwatchd.ctl.ask_checkpoint:command",
     "release": "gpuwatchd.ctl.release:command",

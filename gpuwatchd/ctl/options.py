@@ -40,6 +40,7 @@ PAGES = {
     "ask-checkpoint": "be-warned",
     "analyze": "analyse-a-log",
     "backtest": "backtest-your-settings",
+    "web": "live-page",
     "doctor": "troubleshoot",
     "release": "run-the-service#letting-go-of-the-gpus",
     "config": "config",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuwatchd import text
@@ -101,8 +103,26 @@ def _pieces(parts: Iterable[Part], gap: str, room: int) -> Iterator[tuple[Part, 
             before = " "
 
 
+_handed: ContextVar[list[Any] | None] = ContextVar("handed", default=None)
+
+
+@contextmanager
+def handed_over() -> Iterator[list[Any]]:
+    """Collect what this thread emits as JSON instead of writing it: a verb was asked by us."""
+    kept: list[Any] = []
+    before = _handed.set(kept)
+    try:
+        yield kept
+    finally:
+        _handed.reset(before)
+
+
 def emit_json(value: Any) -> None:
     """Write one object and a newline to stdout, and flush."""
+    kept = _handed.get()
+    if kept is not None:
+        kept.append(value)
+        return
     import msgspec  # noqa: PLC0415
 
     line = msgspec.json.encode(value) + b"\n"

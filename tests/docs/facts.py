@@ -92,12 +92,15 @@ FILES: dict[str, list[Row]] = {
         ("history.db.corrupt-TIME", "a damaged file, moved aside"),
         ("boot.json", ("when this boot began, so that a process stays the same when the clock"
          " is set")),
+        ("web-token", "the token of the live page (`gpuwatchctl web`), for its owner alone"),
     ],
     "Runtime: $XDG_RUNTIME_DIR/gpuwatchd": [
         ("state.json", "the live state, rewritten each tick"),
         ("gpuwatchd.lock", "held by the one daemon"),
         ("bell", "a named pipe: who may write there may wake the daemon"),
         ("release.json", "until when the driver is let go (`gpuwatchctl release`)"),
+        ("web.sock", "the live page's socket, where it listens at one"),
+        ("web-open.html", "leads the browser to the live page (`gpuwatchctl web --open`)"),
         ("popups.json", "pop-ups that are shown, so that a later one replaces them"),
         ("started-anew", "when the daemon last replaced itself"),
     ],

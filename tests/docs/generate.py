@@ -22,7 +22,16 @@ from gpuwatchd.detect import DETECTORS
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.sources import SOURCES
 from gpuwatchd.sources.formats import FORMATS
-from tests.docs import api_page, charts_page, database, errors_page, facts, manpages, schemas_page, units_page
+from tests.docs import (
+    api_page,
+    charts_page,
+    database,
+    errors_page,
+    facts,
+    manpages,
+    schemas_page,
+    units_page,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from gpuwatchd.ctl import shapes
-from gpuwatchd.ctl.shapes import about, base, judged, kept, own, seen, told
+from gpuwatchd.ctl.shapes import about, base, judged, kept, own, seen, served, told
 from gpuwatchd.model import judged as model_judged
 from gpuwatchd.model import seen as model_seen
 from gpuwatchd.model import told as model_told
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NAMES = (*shapes.ANSWERS, *shapes.OTHERS)
-_MODULES = (shapes, about, base, judged, kept, own, seen, told,
+_MODULES = (shapes, about, base, judged, kept, own, seen, served, told,
             model_judged, model_seen, model_told)  # fmt: skip
 _UNITS = (
     ("_bytes_per_s", "bytes per second"),

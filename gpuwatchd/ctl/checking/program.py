@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.checking.answer import Around
 
 SQLITE_NEEDED = (3, 37, 0)
-_EXTRAS = {"charts": "matplotlib", "chat": "apprise", "keyring": "keyring"}
+_EXTRAS = {"charts": "matplotlib", "chat": "apprise", "web": "uvicorn", "keyring": "keyring"}
 _COMPLETIONS = (
     "share/bash-completion/completions/gpuwatchctl",
     "share/zsh/site-functions/_gpuwatchctl",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from gpuwatchd.ctl.error_pages.asking import ASKING
 from gpuwatchd.ctl.error_pages.page import ErrorPage
+from gpuwatchd.ctl.error_pages.serving import SERVING
 from gpuwatchd.ctl.error_pages.working import WORKING
 
 __all__ = ["ERROR_PAGES", "ErrorPage"]
 
-ERROR_PAGES: tuple[ErrorPage, ...] = (*ASKING, *WORKING)
+ERROR_PAGES: tuple[ErrorPage, ...] = (*ASKING, *WORKING, *SERVING)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.ctl.shapes import about, drawn, kept, own, seen, summed, told
+from gpuwatchd.ctl.shapes import about, drawn, kept, own, seen, served, summed, told
 from gpuwatchd.ctl.shapes.base import Failure, Shape
 from gpuwatchd.model import Finding, Message
 
@@ -68,6 +68,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "checkpointed": (own.Checkpointed,),
     "analyze": (kept.Analyze,),
     "backtest": (kept.Backtest,),
+    "web": (served.Web,),
     "doctor": (own.Doctor,),
     "ask-checkpoint": (own.AskCheckpoint,),
     "release": (own.Release,),

@@ -1,0 +1,160 @@
+"""``web``: the live page and the JSON API, served on loopback until it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import click
+
+from gpuwatchd import text
+from gpuwatchd.config import expanded, runtime_dir, state_dir
+from gpuwatchd.ctl import envelope, options, output
+from gpuwatchd.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from gpuwatchd.config import WebSection
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.web.tokens import Tokens
+
+_NEEDED = ("starlette", "uvicorn")
+_DOOR = "web-open.html"
+
+
+@click.command(
+    "web",
+    epilog=options.examples(
+        "web", "web --open", "web --port 0", "web --listen unix", "web --token"
+    ),
+)
+@click.option(
+    "--listen", metavar="ADDRESS", help="Address and port, unix or unix:PATH (127.0.0.1:9753)."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Another port; 0 takes a free one."
+)  # fmt: skip
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--token", is_flag=True, help="Print the token and serve nothing.")
+@click.option("--new-token", is_flag=True, help="A new token; the old one holds no longer.")
+def command(
+    listen: str | None,
+    port: int | None,
+    opens: bool,  # noqa: FBT001
+    token: bool,  # noqa: FBT001
+    new_token: bool,  # noqa: FBT001
+) -> int:
+    """Serve the live page and the JSON API on this machine, until Ctrl-C.
+
+    It prints one line: the address with the token, which lets in whoever has it. The page shows
+    what status, predict, alerts, zombies and history know, and snoozes alerts. From elsewhere:
+    ssh -L 9753:127.0.0.1:9753 HOST. /api/v1/openapi.json describes the API.
+    """
+    flags = options.current()
+    section = flags.load_config().config.web
+    _need_extra()
+    from gpuwatchd.web import tokens  # noqa: PLC0415 - of the extra
+
+    path = expanded(section.token_file) if section.token_file else state_dir() / tokens.FILE_NAME
+    secret = tokens.renew(path) if new_token else tokens.kept(path)
+    if token:
+        _say(flags, secret, url=None, listens=None, secret=secret, path=path)
+        return 0
+    return _serve(flags, section, _Wish(listen, port, opens), tokens.Tokens(path), secret)
+
+
+class _Wish(NamedTuple):
+    """What the flags say of where and how."""
+
+    listen: str | None
+    port: int | None
+    opens: bool
+
+
+def _serve(flags: Globals, section: WebSection, wish: _Wish, kept: Tokens, secret: str) -> int:
+    from gpuwatchd.web import listening, server  # noqa: PLC0415 - of the extra
+
+    address = listening.parse(wish.listen or section.listen, remote=section.remote)
+    if wish.port is not None:
+        if address.path is not None:
+            raise click.UsageError("--port is of an address, not of a unix socket")
+        address = address._replace(port=wish.port)
+    made = listening.sockets(address)
+    where = _where(made[0], address.hosts)
+    url = None if address.path is not None else f"{where}/#token={secret}"
+    words = f"{where} (gpuwatchctl web --token prints its token)" if url is None else url
+
+    def begun() -> None:
+        _say(flags, words, url=url, listens=where, secret=secret, path=kept.path)
+        if wish.opens and url is not None:
+            _open(url)
+
+    try:
+        return server.Page(flags, kept, section.hosts).serve(made, begun)
+    finally:
+        if wish.opens:
+            with contextlib.suppress(OSError):
+                (runtime_dir() / _DOOR).unlink()
+
+
+def _where(made: socket.socket, hosts: tuple[str, ...]) -> str:
+    at = made.getsockname()
+    if not isinstance(at, tuple):
+        return f"unix:{text.clean(os.fsdecode(at))}"
+    host = "localhost" if len(hosts) > 1 else f"[{at[0]}]" if ":" in at[0] else at[0]
+    return f"http://{host}:{at[1]}"
+
+
+def _say(
+    flags: Globals, words: str, *, url: str | None, listens: str | None, secret: str, path: Path
+) -> None:
+    if flags.json:
+        data = {
+            "url": url, "listens": listens, "token": secret, "token_file": text.clean(str(path)),
+        }  # fmt: skip
+        output.emit_json(envelope.answer("web", data))
+    else:
+        print(words, flush=True)
+
+
+def _open(url: str) -> None:
+    """Open the page without the token in any command line, which every user may read."""
+    import webbrowser  # noqa: PLC0415 - only where it is asked for
+
+    door = runtime_dir() / _DOOR
+    page = f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">'
+    opened = False
+    try:
+        door.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        door.unlink(missing_ok=True)
+        handle = os.open(door, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+            file.write(page)
+        opened = webbrowser.open(door.as_uri())
+    except (OSError, ValueError, webbrowser.Error):
+        opened = False
+    if not opened:
+        print("gpuwatchctl: no browser could be opened; the line above is the address",
+              file=sys.stderr)  # fmt: skip
+
+
+def _need_extra() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        _lacks(missing)
+
+
+def _lacks(missing: list[str]) -> NoReturn:
+    from gpuwatchd.notify import extra  # noqa: PLC0415 - rare
+
+    raise GpuwatchdError(
+        f"the live page needs {' and '.join(missing)}, which are not installed",
+        hint=extra.install("web"),
+        page="errors#web-extra",
+    )

@@ -1,0 +1,239 @@
+"""What is answered: addresses, the verbs behind them, the views of the page, and its files."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from gpuwatchd.ctl import envelope, whose
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.store import live
+from gpuwatchd.web import answers, files, openapi, verbs, wishes
+from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
+from gpuwatchd.web.pages import answers as views
+from gpuwatchd.web.work import Busy, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+_LATE_S: Final = 10.0
+"""A live state that does not change any more is told again so often: its age is part of it."""
+
+
+class Api:
+    """Answers for one server.
+
+    Parameters
+    ----------
+    config, gpu
+        ``--config`` and ``--gpu`` of the server; the GPUs are those that are meant where a
+        request names none.
+    unexpected
+        Is told of errors that nobody foresaw.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Path | None,
+        gpu: Sequence[str],
+        unexpected: Callable[[Exception], None],
+    ) -> None:
+        self._config = config
+        self._gpu = tuple(gpu)
+        self._unexpected = unexpected
+        self._workers = Workers()
+        self._files = files.pages()
+        self._openapi = files.page_of(openapi.encoded(), "application/json")
+
+    def app(self) -> ASGIApp:
+        """Return what answers requests."""
+        routes = [Route(_route(one.path), self._reading(one), methods=["GET"])
+                  for one in ENDPOINTS]  # fmt: skip
+        routes += [
+            Route(f"{PREFIX}/snoozes", self._writing(wishes.snooze), methods=["POST"]),
+            Route(
+                f"{PREFIX}/snoozes/{{id:path}}", self._taking(wishes.unsnooze), methods=["DELETE"]
+            ),
+            Route(f"{PREFIX}/feedback", self._writing(wishes.feedback), methods=["POST"]),
+            Route(f"{PREFIX}/feedback/{{id:path}}", self._taking(wishes.unsay), methods=["DELETE"]),
+            Route(f"{PREFIX}/page/{{name}}", self._view, methods=["GET"]),
+            Route(f"{PREFIX}/openapi.json", self._described, methods=["GET"]),
+            Route("/healthz", _healthy, methods=["GET"]),
+            *(Route(address, self._file, methods=["GET"]) for address in self._files),
+        ]
+        return _Table(routes)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._workers.close()
+
+    # ---- reading
+
+    def _reading(self, endpoint: Endpoint) -> Handler:
+        async def handle(request: Request) -> Response:
+            try:
+                wanted = words(
+                    endpoint, request.query_params.multi_items(), request.path_params.get("id")
+                )
+            except BadQuery as error:
+                return _bad(endpoint.verb, error)
+            if endpoint.path != "/status":
+                return await self._ask(self._defaults(endpoint, wanted))
+            tag = _tag(wanted)
+            if tag and tag in request.headers.get("if-none-match", ""):
+                return Response(status_code=304, headers={"etag": tag})
+            return await self._ask(self._defaults(endpoint, wanted), {"etag": tag} if tag else {})
+
+        return handle
+
+    def _defaults(self, endpoint: Endpoint, wanted: list[str]) -> list[str]:
+        """Return the words with the flags of the server behind the verb."""
+        more = [] if self._config is None else [f"--config={self._config}"]
+        has_gpu = any(one.name == "gpu" for one in endpoint.parameters)
+        if has_gpu and not any(word.startswith("--gpu=") for word in wanted):
+            more += [f"--gpu={one}" for one in self._gpu]
+        at = 1 + len(endpoint.words)
+        return [*wanted[:at], *more, *wanted[at:]]
+
+    async def _ask(
+        self,
+        wanted: list[str],
+        headers: dict[str, str] | None = None,
+        *,
+        writes: bool = False,
+        done: int = 200,
+    ) -> Response:
+        try:
+            found = await self._workers.do(
+                lambda: verbs.ask(wanted, self._unexpected), writes=writes
+            )
+        except Busy:
+            return answers.refusal(503)
+        if found.status != verbs.OK:
+            more = {"retry-after": "1"} if found.status == verbs.UNAVAILABLE else {}
+            return answers.said(found.status, found.answer, found.code, more)
+        return answers.said(done, found.answer, found.code, headers)
+
+    async def _view(self, request: Request) -> Response:
+        name, query = request.path_params["name"], dict(request.query_params)
+        if name not in views.ANSWERS:
+            return answers.refusal(404)
+        flags = Globals()
+        flags.config, flags.gpu = self._config, list(self._gpu)
+        try:
+            found = await self._workers.do(lambda: views.answer(name, flags, query))
+        except Busy:
+            return answers.refusal(503)
+        except GpuwatchdError as error:
+            failed = envelope.failure(
+                "web", type(error).__name__, error.message, hint=error.hint,
+                exit_code=error.exit_code, page=error.page,
+            )  # fmt: skip
+            return answers.said(verbs.status(error), failed, error.exit_code)
+        return answers.said(200, found, 0)
+
+    # ---- writing
+
+    def _writing(self, put: Callable[[bytes], list[str]]) -> Handler:
+        async def handle(request: Request) -> Response:
+            if request.query_params:
+                return answers.refusal(400, "no parameters are known here")
+            try:
+                wanted = put(await request.body())
+            except BadQuery as error:
+                return _bad("snooze" if put is wishes.snooze else "feedback", error)
+            return await self._ask(wanted, writes=True, done=201)
+
+        return handle
+
+    def _taking(self, put: Callable[[str], list[str]]) -> Handler:
+        async def handle(request: Request) -> Response:
+            return await self._ask(put(request.path_params["id"]), writes=True)
+
+        return handle
+
+    # ---- files
+
+    async def _described(self, request: Request) -> Response:
+        return _page(request, self._openapi)
+
+    async def _file(self, request: Request) -> Response:
+        return _page(request, self._files[request.url.path])
+
+
+def _route(path: str) -> str:
+    """Return an address for the router: the key of an alert may have a slash in it."""
+    return PREFIX + path.replace("{id}", "{id:path}")
+
+
+class _Table:
+    """The addresses; what is none of them is refused in our own words."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._router = Router(routes, redirect_slashes=False, default=_unknown)
+        self._known = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.routing import Match  # noqa: PLC0415 - beside its use
+
+        fits = [route.matches(scope)[0] for route in self._known]
+        if Match.PARTIAL in fits and Match.FULL not in fits:
+            known = {
+                method
+                for route, fit in zip(self._known, fits, strict=True)
+                if fit == Match.PARTIAL
+                for method in route.methods or ()
+            }
+            refused = answers.refusal(405)
+            refused.headers["allow"] = ", ".join(sorted(known))
+            await refused(scope, receive, send)
+            return
+        await self._router(scope, receive, send)
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    await answers.refusal(404)(scope, receive, send)
+
+
+async def _healthy(_: Request) -> Response:
+    return answers.said(200, {"status": "ok"}, 0)
+
+
+def _page(request: Request, page: files.Page) -> Response:
+    headers = {"etag": page.tag, "cache-control": "no-cache"}
+    if page.tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(page.body, 200, headers, media_type=page.media_type)
+
+
+def _bad(verb: str, error: BadQuery) -> Response:
+    failed = envelope.failure(
+        verb, type(error).__name__, error.message, hint=error.hint, exit_code=error.exit_code,
+        page="errors#web-request",
+    )  # fmt: skip
+    return answers.said(verbs.BAD_REQUEST, failed, error.exit_code)
+
+
+def _tag(wanted: Sequence[str]) -> str:
+    """Return what stays the same as long as ``status`` has nothing new to say; "" is never."""
+    place = whose.chosen()
+    try:
+        found = (place.runtime_dir / live.FILE_NAME).lstat()
+    except OSError:
+        return ""
+    age = int(max(0.0, time.time() - found.st_mtime) // _LATE_S)
+    facts: list[Any] = [place.scope, found.st_ino, found.st_mtime_ns, found.st_size, age,
+                        whose.runs(place.runtime_dir), *wanted]  # fmt: skip
+    return f'W/"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'

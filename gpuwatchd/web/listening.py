@@ -1,0 +1,245 @@
+"""Where the server listens: loopback ports, or a unix socket that its owner alone can open."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import os
+import re
+import socket
+import stat
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd import text
+from gpuwatchd.config import expanded, runtime_dir
+from gpuwatchd.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PORT: Final = 9753
+SOCKET: Final = "web.sock"
+_BACKLOG: Final = 64
+_ADDRESS: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*):(\d{1,5})")
+_PAGE: Final = "errors#web-listen"
+
+
+class CannotListen(GpuwatchdError):
+    """The address is taken, forbidden, or none."""
+
+    default_page = _PAGE
+
+
+class Address(NamedTuple):
+    """Where to listen: hosts and a port, or a socket."""
+
+    hosts: tuple[str, ...] = ()
+    """Numeric; all of them on one port."""
+    port: int = 0
+    path: Path | None = None
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return all(ipaddress.ip_address(host).is_loopback for host in self.hosts)
+
+
+def parse(words: str, *, remote: bool) -> Address:
+    """Return the address that a text means.
+
+    Parameters
+    ----------
+    words
+        "127.0.0.1:9753", "[::1]:9753", "localhost:9753" (by IPv4 and IPv6), ":9753" or "9753"
+        (127.0.0.1), "unix" or "unix:PATH".
+    remote
+        Whether it may be elsewhere than on loopback.
+
+    Raises
+    ------
+    CannotListen
+        When it is none, or not loopback without leave.
+
+    Examples
+    --------
+    >>> parse("localhost:80", remote=False).hosts
+    ('127.0.0.1', '::1')
+    """
+    kind, _, path = words.partition(":")
+    if kind == "unix":
+        place = expanded(path) if path else runtime_dir() / SOCKET
+        if not place.is_absolute():
+            raise CannotListen(f"unix:{text.clean(path)}: not a whole path", hint="unix:/PATH")
+        return Address(path=place)
+    found = _ADDRESS.fullmatch(f":{words}" if words.isdecimal() else words)
+    port = int(found[2]) if found else -1
+    host = found[1].strip("[]") if found else ""
+    if not 0 <= port <= 65535:
+        raise _odd(words)
+    if host in {"", "localhost"}:
+        both = ("127.0.0.1", "::1") if host else ("127.0.0.1",)
+        return Address(both, port)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise _odd(words) from None
+    address = Address((host,), port)
+    if not address.loopback and not remote:
+        raise CannotListen(
+            f"{host} can be reached from elsewhere",
+            hint="ssh -L reaches a page on loopback; [web] remote = true listens all the same",
+        )
+    return address
+
+
+def _odd(words: str) -> CannotListen:
+    shown = text.clean(words, limit=80)
+    return CannotListen(
+        f"{shown!r} is no address to listen at",
+        hint='write "127.0.0.1:9753", "[::1]:9753", "localhost:9753", "unix" or "unix:PATH"',
+    )
+
+
+def sockets(address: Address) -> list[socket.socket]:
+    """Return bound sockets; port 0 becomes a free one, the same for every host.
+
+    Raises
+    ------
+    CannotListen
+        When the address is taken, or cannot be had.
+    """
+    if address.path is not None:
+        return [_unix(address.path)]
+    found: list[socket.socket] = []
+    port = address.port
+    try:
+        for host in address.hosts:
+            try:
+                found.append(_tcp(host, port))
+            except OSError as error:
+                if found and error.errno in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                    continue  # a machine without IPv6
+                raise _taken(host, port, error) from error
+            port = found[0].getsockname()[1]
+    except CannotListen:
+        for one in found:
+            one.close()
+        raise
+    return found
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((host, port))
+        made.listen(_BACKLOG)  # now: of two servers at one port the second must fail here
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _taken(host: str, port: int, error: OSError) -> CannotListen:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(
+            f"{where} is taken: perhaps gpuwatchctl web runs already",
+            hint="gpuwatchctl web --port 0 takes a free one",
+        )
+    why = "only root may use it" if error.errno == errno.EACCES else error.strerror
+    return CannotListen(f"{where}: {why}", hint="gpuwatchctl web --port 0 takes a free one")
+
+
+# ---- unix sockets -------------------------------------------------------------------------------
+
+
+def _unix(path: Path) -> socket.socket:
+    shown = text.clean(str(path))
+    try:
+        if path == runtime_dir() / SOCKET:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone(path.parent):
+            _clear(path, shown)
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            before = os.umask(0o177)  # nobody may connect, not even for an instant
+            try:
+                made.bind(str(path))
+                made.listen(_BACKLOG)
+            except OSError:
+                made.close()
+                raise
+            finally:
+                os.umask(before)
+    except OSError as error:
+        why = "the path is too long" if error.errno is None else error.strerror
+        raise CannotListen(f"unix:{shown}: {why}", hint="unix:PATH names another place") from error
+    return made
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep a second server from clearing away what the first one has just bound."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _clear(path: Path, shown: str) -> None:
+    """Remove the socket of a server that is no more; nothing else."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        kind = "a link" if stat.S_ISLNK(found.st_mode) else "no socket of yours"
+        raise CannotListen(
+            f"unix:{shown}: something is there already, {kind}", hint="remove it, or name another"
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(1.0)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise CannotListen(
+        f"unix:{shown} is taken: gpuwatchctl web runs already", hint="name another place"
+    )
+
+
+def leave(made: socket.socket) -> None:
+    """Remove our own socket file, if it is still ours."""
+    if made.family != socket.AF_UNIX:
+        return
+    with contextlib.suppress(OSError):
+        path = made.getsockname()
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)  # noqa: PTH108 - as the socket has it
+
+
+def may_connect(peer: object) -> bool:
+    """Say whether who has connected to a unix socket is its owner, or root.
+
+    True where the system does not tell: then the mode of the file is what keeps others out.
+    """
+    if not isinstance(peer, socket.socket) and not hasattr(peer, "getsockopt"):
+        return True
+    kind = getattr(socket, "SO_PEERCRED", None)
+    if kind is None:
+        return True
+    try:
+        said = peer.getsockopt(socket.SOL_SOCKET, kind, struct.calcsize("3i"))
+    except OSError:
+        return False
+    return struct.unpack("3i", said)[1] in {os.geteuid(), 0}

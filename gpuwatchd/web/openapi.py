@@ -1,0 +1,204 @@
+"""The description of the API: OpenAPI 3.1, from the table of addresses and the typed shapes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from gpuwatchd import __version__
+from gpuwatchd.ctl import shapes
+from gpuwatchd.ctl.shapes.base import Failure
+from gpuwatchd.web import wishes
+from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, Endpoint, Parameter
+
+_WRITTEN: Final = (
+    (
+        "/snoozes", "post", "snooze", wishes.SnoozeWish,
+        "Tell nobody of an alert, or of what fits a rule, for a while.",
+        {"alert": "latest", "for": "1h", "why": "known"},
+    ),
+    (
+        "/snoozes/{id}", "delete", "snooze", None,
+        "Take it back: by its number, or its alert.", None,
+    ),
+    (
+        "/feedback", "post", "feedback", wishes.FeedbackWish,
+        "Say of an alert whether it is normal or a leak.",
+        {"alert": "latest", "word": "normal", "why": "fills its cache"},
+    ),
+    (
+        "/feedback/{id}", "delete", "feedback", None,
+        "Take back what was said of an alert.", None,
+    ),
+)  # fmt: skip
+_REFUSED: Final = {
+    "400": "A parameter or a body that cannot be (exit code 2).",
+    "401": "Without the token, or with a wrong one.",
+    "403": "Not from this origin, or this user may not write (exit code 1).",
+    "404": "Nothing of this name, or nothing recorded (exit code 1).",
+    "409": "Ambiguous, or too late (exit code 1).",
+    "413": "A body or a query that is too large.",
+    "415": "A body that is not application/json.",
+    "421": "A Host header that does not name this server.",
+    "429": "Too many wrong tokens.",
+    "500": "An error of the configuration (exit code 5), or an internal one.",
+    "503": "It cannot be known now: no GPU, no history, or too much is asked (exit code 1).",
+}
+_ABOUT: Final = """\
+Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
+`gpuwatchctl-exit-code` has the code that it would have ended with: 0 done, 1 failed, 2 usage,
+3 findings (a leak, a firing alert, memory held without work), 5 bad configuration. A failure has
+`error` in place of `data`. Readers ignore keys that they do not know.
+"""
+
+
+def document() -> dict[str, Any]:
+    """Return the whole description."""
+    kinds: set[type[Any]] = {Failure, wishes.SnoozeWish, wishes.FeedbackWish}
+    kinds |= {kind for one in ENDPOINTS for kind in shapes.ANSWERS[one.verb]}
+    ordered = sorted(kinds, key=lambda one: one.__name__)
+    _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    paths: dict[str, Any] = {}
+    for one in ENDPOINTS:
+        paths.setdefault(PREFIX + one.path, {})["get"] = _read(one)
+    for path, method, verb, body, about, example in _WRITTEN:
+        paths.setdefault(PREFIX + path, {})[method] = _write(
+            path, method, verb, body, about, example
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "gpuwatchd",
+            "version": __version__,
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "http://127.0.0.1:9753"}],
+        "security": [{"token": []}],
+        "paths": {**paths, "/healthz": {"get": _health()}},
+        "components": {
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "`gpuwatchctl web --token` prints it.",
+                }
+            },
+            "schemas": parts,
+            "responses": {
+                code: {"description": words, "content": _json(_ref(Failure))}
+                for code, words in _REFUSED.items()
+            },
+        },
+    }
+
+
+def encoded() -> bytes:
+    """Return the description as it is served."""
+    return msgspec.json.encode(document())
+
+
+def _read(one: Endpoint) -> dict[str, Any]:
+    kinds = shapes.ANSWERS[one.verb]
+    if one.verb == "alerts":
+        kinds = (kinds[one.shape],)
+    parameters = [_parameter(each) for each in one.parameters]
+    if one.target == "id":
+        parameters.append(_id("The alert: id, key, a part of it, a pid, or latest."))
+    if one.path == "/status":
+        parameters.append(
+            {
+                "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
+                "description": "The ETag of the last answer: 304 while nothing has changed.",
+            }
+        )  # fmt: skip
+    more = {"304": {"description": "Nothing has changed."}} if one.path == "/status" else {}
+    return {
+        "operationId": _name("get", one.path),
+        "summary": one.about,
+        "tags": [one.verb],
+        "parameters": parameters,
+        "responses": {"200": _answer(kinds), **more, **_refused("400", "404", "409")},
+    }
+
+
+def _write(  # noqa: PLR0917 - one argument per column of the table
+    path: str, method: str, verb: str, body: type[Any] | None, about: str, example: Any
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": _name(method, path),
+        "summary": about,
+        "tags": [verb],
+        "responses": {
+            "200" if method == "delete" else "201": _answer(shapes.ANSWERS[verb]),
+            **_refused("400", "404", "409", "413", "415"),
+        },
+    }
+    if body is None:
+        found["parameters"] = [_id("The number of the silence, or the alert.")]
+    else:
+        content = {"schema": _ref(body), "example": example}
+        found["requestBody"] = {"required": True, "content": {"application/json": content}}
+    return found
+
+
+def _health() -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
+    return {
+        "operationId": "getHealthz",
+        "summary": "Whether this server answers; it says nothing of the GPUs.",
+        "security": [],
+        "responses": {"200": {"description": "It does.", "content": _json(schema)}},
+    }
+
+
+def _parameter(one: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string", "maxLength": 512}
+    if one.kind == "flag":
+        schema = {"type": "boolean", "default": False}
+    elif one.kind == "number":
+        schema = {"type": "integer", "minimum": 1}
+    elif one.choices:
+        schema = {"type": "string", "enum": list(one.choices)}
+    found: dict[str, Any] = {"name": one.name, "in": "query", "description": one.about}
+    found["schema"] = {"type": "array", "items": schema} if one.many else schema
+    if one.many:
+        found |= {"style": "form", "explode": True}
+    if one.example:
+        value: Any = int(one.example) if one.kind == "number" else one.example
+        found["example"] = [value] if one.many else value
+    return found
+
+
+def _id(about: str) -> dict[str, Any]:
+    schema = {"type": "string"}
+    return {"name": "id", "in": "path", "required": True, "description": about, "schema": schema}
+
+
+def _answer(kinds: tuple[type[Any], ...]) -> dict[str, Any]:
+    schema = _ref(kinds[0]) if len(kinds) == 1 else {"anyOf": [_ref(one) for one in kinds]}
+    code = {"description": "Of the verb.", "schema": {"type": "integer"}}
+    return {
+        "description": "As the verb prints it.",
+        "headers": {"gpuwatchctl-exit-code": code},
+        "content": _json(schema),
+    }
+
+
+def _refused(*codes: str) -> dict[str, Any]:
+    always = ("401", "403", "421", "429", "500", "503")
+    return {code: {"$ref": f"#/components/responses/{code}"} for code in sorted({*codes, *always})}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _ref(kind: type[Any]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _name(method: str, path: str) -> str:
+    words = [word.strip("{}").capitalize() for word in path.split("/") if word]
+    return method + "".join(words)
