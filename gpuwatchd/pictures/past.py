@@ -247,6 +247,8 @@ def _length(value_s: float) -> str:
 
 def ordered(marks: Iterable[Mark], begin_s: float, end_s: float) -> tuple[tuple[Mark, ...], int]:
     """Return the marks within a span, oldest first, the newest of too many; and how many went."""
-    inside = sorted((m for m in marks if begin_s <= m.at_s <= end_s), key=lambda m: m.at_s)
+    # What is new is in the live state and in the history.
+    once = dict.fromkeys(m for m in marks if begin_s <= m.at_s <= end_s)
+    inside = sorted(once, key=lambda m: m.at_s)
     kept = inside[-MOST_MARKS:]
     return tuple(kept), len(inside) - len(kept)
