@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
 
 from gpuwatchd import units
-from gpuwatchd.pictures import assets, encoded, page
+from gpuwatchd.pictures import assets, encoded, page, spoken, vector
+from gpuwatchd.pictures.chart import Curve, Forecast, Gap, Mark, MarkKind, Picture
 from gpuwatchd.pictures.elements import element
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from playwright.sync_api import Page
-
-    from gpuwatchd.pictures.chart import Picture
 
 pytestmark = pytest.mark.real_browser
 
@@ -233,3 +232,60 @@ def test_what_a_page_forbids_does_not_run(page_of: Callable[..., Page]) -> None:
     assert "<img src=x onerror=alert(1)>" in tab.locator(".chart-tip").inner_text()
     with pytest.raises(AssertionError, match="Content Security Policy"):
         assert_no_console_errors(tab)
+
+
+def wild(rng: random.Random) -> Picture:
+    """Return a picture at the edges of what there may be."""
+    begin_s = gallery.NOW_S - rng.choice([0.0, 1.0, 600.0, 86400.0, 400 * 86400.0])
+    end_s = rng.choice([begin_s, gallery.NOW_S])
+    n = rng.choice([0, 1, 2, 3, 50])
+    at_s = sorted({rng.uniform(begin_s - 10, end_s + 10) for _ in range(n)})
+    top = rng.choice([0.0, 1.0, 1e6, 8e10, 2.0**50])
+    used = [rng.choice([0.0, top, rng.random() * top]) for _ in at_s]
+    gone = [0 < k < len(used) - 1 and rng.random() < 0.3 for k in range(len(used))]
+    values = tuple(None if hole else v for v, hole in zip(used, gone, strict=True))
+    curve = Curve(at_s=tuple(at_s), used_bytes=values, low_bytes=values, high_bytes=values)
+    limit = rng.choice([None, 0.0, top, 2 * top, 1e12])
+    mid = rng.choice([None, 0.0, 60.0, 1e9])
+    forecast = Forecast(
+        judged_at_s=rng.choice([begin_s - 100, end_s, end_s + 100]), level_bytes=rng.random() * top,
+        rate_bytes_per_s=rng.choice([0.0, 1e6, -5.0]), onset_at_s=rng.choice([None, begin_s - 1e9]),
+        limit_bytes=limit, low_s=None if mid is None else mid / 2, mid_s=mid,
+        high_s=None if mid is None else rng.choice([None, 2 * mid]),
+    )  # fmt: skip
+    kinds = get_args(MarkKind)
+    marks = tuple(
+        Mark(at_s=rng.uniform(begin_s - 99, end_s + 99), kind=kinds[k % len(kinds)], text="x")
+        for k in range(rng.choice([0, 1, 300]))
+    )
+    gaps = (Gap(begin_s=begin_s - 5, end_s=rng.choice([begin_s, end_s + 5]), why=""),)
+    return Picture(
+        key="k", title="t", kind="calm", verdict="v", begin_s=begin_s, end_s=end_s,
+        now_s=rng.choice([end_s, end_s + 1e7]), curve=curve, floor=rng.choice([None, curve]),
+        limit_bytes=limit, forecast=rng.choice([None, forecast]), marks=marks, gaps=gaps,
+    )  # fmt: skip
+
+
+def test_nothing_that_may_be_drawn_breaks_it(live: Callable[..., Page]) -> None:
+    rng = random.Random(11)
+    tab = live(gallery.empty())
+    pictures = [wild(rng) for _ in range(60)]
+    for picture in pictures:
+        assert spoken.sentence(picture)
+        assert "nan" not in vector.draw(picture).lower()
+    tab.evaluate(
+        """async (pictures) => {
+          const host = document.querySelector(".chart-plot");
+          const press = (key) => host.dispatchEvent(new KeyboardEvent("keydown", { key }));
+          for (const each of pictures) {
+            chart.update(each);
+            await new Promise(requestAnimationFrame);
+            for (const key of ["End", "ArrowLeft", "+", "+", "n", "p", "c", "-", "0"]) press(key);
+            await new Promise(requestAnimationFrame);
+          }
+        }""",
+        [encoded.to_json(picture) for picture in pictures],
+    )
+    assert_no_console_errors(tab)
+    update(tab, gallery.leak())
+    assert canvas_colours(tab).get("#0072b2", 0) > 100
