@@ -193,7 +193,9 @@ def _alerts(history: Reader, since_s: float, uid: str, key: ProcessKey | None) -
 def _opened(one: Alert) -> Mark:
     at_s = min(at for at in (one.watch_at_s, one.firing_at_s, one.opened_at_s) if at is not None)
     state = "watch" if one.firing_at_s is None else one.severity
-    return Mark(at_s=at_s, kind="alert", text=f"{state}: {_title(one)}", severity=one.severity)
+    said = f"{state}: {_title(one)}"
+    # The history keeps milliseconds: the same alert is to be the same mark.
+    return Mark(at_s=round(at_s, 3), kind="alert", text=said, severity=one.severity)
 
 
 def _title(one: Alert) -> str:
