@@ -1,0 +1,126 @@
+"""A machine for the live page to show, and the real server that shows it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gpuwatchd import config
+from gpuwatchd.config import StoreSection
+from gpuwatchd.model import Holding
+from gpuwatchd.store.writer import History
+from tests import making
+from tests.cli import recorded, world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+    from gpuwatchd.model import Alert
+    from gpuwatchd.store.live import LiveState
+
+COMMAND = (str(world.PROGRAM), "web")
+INTERVAL_S = 1.0
+_OPENED_S = float(round(time.time()) - 3000)
+_ADDRESS = re.compile(r"(http://\S+?)/#token=(\S+)")
+
+
+class Served(NamedTuple):
+    """A server that runs."""
+
+    address: str
+    token: str
+    process: subprocess.Popen[str]
+
+    @property
+    def url(self) -> str:
+        """What `gpuwatchctl web` prints."""
+        return f"{self.address}/#token={self.token}"
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.address.rpartition(":")[2])
+
+
+@contextmanager
+def serve(port: int = 0) -> Iterator[Served]:
+    """Run `gpuwatchctl web` in the test's own directories until the block is left."""
+    process = subprocess.Popen(
+        [*COMMAND, "--listen", f"127.0.0.1:{port}"],
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield _served(process)
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def _served(process: subprocess.Popen[str]) -> Served:
+    said = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        said.append(line)
+        found = _ADDRESS.search(line)
+        if found:
+            return Served(found[1], found[2], process)
+    raise AssertionError(f"no address: {''.join(said)}")
+
+
+def firing(**changes: Any) -> Alert:
+    """Return the open alert of the leak, always the same one."""
+    return world.firing(**{"opened_at_s": _OPENED_S, "firing_at_s": _OPENED_S + 500, **changes})
+
+
+def tick(**changes: Any) -> LiveState:
+    """Write what a daemon sees now: one leak, one calm GPU, one alert, memory held for nothing."""
+    state = world.state()
+    first, second = state.devices
+    held = Holding(
+        kind="idle", device_uid=world.SECOND.uid, process=world.process(99, "jupyter", 1).info,
+        held_bytes=10 * making.GIB, since_s=time.time() - 9000, evidence="no work for 2h 30m",
+        advice=("end it if nobody needs it",), gib_hours=25.0,
+    )  # fmt: skip
+    calm = msgspec.structs.replace(second, processes=(world.process(99, "jupyter", 10),))
+    values: dict[str, Any] = {
+        "alerts": (firing(),),
+        "interval_s": INTERVAL_S,
+        "devices": (first, calm),
+        "holdings": (held,),
+    }
+    return world.write(msgspec.structs.replace(state, **{**values, **changes}))
+
+
+def remember(*alerts: Alert) -> None:
+    """Write an hour of the leak, and alerts, into the history."""
+    recorded.record("gradual")
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    over = world.firing(
+        key="leak:GPU-1/5@1.0", state="resolved", opened_at_s=time.time() - 7200,
+        resolved_at_s=time.time() - 3600, title="GPU 0 (A100): python[5] of bob", ended="it ended",
+    )  # fmt: skip
+    history.apply([*(alerts or (firing(),)), over], [])
+    history.close()
+
+
+def used(gib: float, **changes: Any) -> LiveState:
+    """Write the next look: the first GPU uses so much."""
+    first, *rest = world.state().devices
+    now = msgspec.structs.replace(first, reading=world.reading(making.CARD.uid, gib))
+    return tick(devices=(now, *rest), **changes)
+
+
+def asked(page: Page, what: str) -> Any:
+    """Wait for the answer to a question of the page, while the block runs."""
+    return page.expect_response(lambda one: what in one.url and one.request.method == "GET")
