@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,3 +20,11 @@ class Terminal(LinuxDriver):
         super().__init__(app, **settings)
         if sys.__stdout__ is not None:
             self._file = sys.__stdout__
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return columns and rows as the terminal has them, whatever COLUMNS was once exported."""
+        with contextlib.suppress(OSError, ValueError):
+            columns, rows = os.get_terminal_size(self.fileno)
+            if columns > 0 and rows > 0:
+                return columns, rows
+        return super()._get_terminal_size()

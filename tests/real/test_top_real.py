@@ -54,6 +54,7 @@ def opened(home: Path, tmp_path: Path) -> Opened:
         env = {
             "GPUWATCHD_RUNTIME_DIR": str(home), "GPUWATCHD_STATE_DIR": str(home),
             "LC_ALL": locale, "HOME": str(tmp_path), "NO_COLOR": "",
+            "COLUMNS": "80", "LINES": "24",  # exported by some; the terminal knows better
             "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",  # else Python makes UTF-8 of POSIX
         }  # fmt: skip
         with terminal(tmp_path, env, columns=columns, rows=rows, term=term) as pane:
