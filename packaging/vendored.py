@@ -1,4 +1,8 @@
-"""What others have made and lies inside our own package, as files: no package index knows of it."""
+"""What others have made and lies inside our own package, as files: no package index knows of it.
+
+To renew uPlot: take ``dist/uPlot.iife.min.js``, ``dist/uPlot.min.css`` and ``LICENSE`` of a release
+as they are, put them in place of ours, and run ``pytest tests/browser tests/pictures``.
+"""
 
 from __future__ import annotations
 
