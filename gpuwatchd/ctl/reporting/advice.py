@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMULA: Final = (
     "100, less up to 40 for the share of all GPU-hours watched that leaks put at risk or lost or "
-    "that idle memory held, less 10 for each end near the limit (up to 30), less 5 for each leak "
+    "that idle memory held, less 10 for each end near the limit (up to 50), less 5 for each leak "
     "that is open and 10 for each that is critical (up to 30)"
 )
 _LEAST_SAMPLES_S: Final = 600.0
@@ -92,7 +92,7 @@ def score(period: Period) -> Score:
     still = [alert for alert in period.alerts if alert.state in OPEN and alert.kind == "leak"]
     critical = sum(alert.severity == "critical" for alert in still)
     less_waste = round(40.0 * (share or 0.0))
-    less_ends = min(30.0, 10.0 * ends(period.alerts))
+    less_ends = min(50.0, 10.0 * ends(period.alerts))
     less_open = min(30.0, 5.0 * len(still) + 5.0 * critical)
     value = max(0, round(100.0 - less_waste - less_ends - less_open))
     grade = next(letter for least, letter in _GRADES if value >= least)

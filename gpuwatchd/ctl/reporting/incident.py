@@ -90,11 +90,12 @@ def worth(entries: Iterable[Entry]) -> dict[str, float]:
 
 
 def order(alert: Alert, money: Mapping[str, float]) -> tuple[float | str, ...]:
-    """Return what alerts are sorted by: open, severe, dear, near, new."""
+    """Return what alerts are sorted by: open, severe, ended badly, dear, near, new."""
     eta = alert.finding.eta
     return (
         0 if alert.state in OPEN else 1,
         _RANK[alert.severity],
+        0 if alert.ended in _FULL else 1,
         _KINDS.get(alert.kind, 3),
         -money.get(alert.key, 0.0),
         float("inf") if eta is None else eta.mid_s,

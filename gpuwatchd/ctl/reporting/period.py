@@ -126,7 +126,7 @@ def gather(flags: Globals, asked: Asked) -> Period:
     bill = costs.gather(flags, asked.since_s)
     period = Period(flags, asked, found, bill)
     period.view = _view(flags)
-    period.warnings = list(dict.fromkeys(found.warnings + bill.warnings))
+    period.warnings = _told_once([*found.warnings, *bill.warnings])
     _choose(period)
     try:
         from gpuwatchd.ctl import past  # noqa: PLC0415 - SQLite comes with it
@@ -138,6 +138,14 @@ def gather(flags: Globals, asked: Asked) -> Period:
             raise
         _without_history(period)
     return period
+
+
+def _told_once(warnings: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return what is missing; that no daemon runs is found by several, and said once."""
+    kept: dict[str, tuple[str, str]] = {}
+    for code, sentence in warnings:
+        kept.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
+    return list(kept.values())
 
 
 def _view(flags: Globals) -> View | None:
