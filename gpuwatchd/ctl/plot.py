@@ -94,14 +94,16 @@ def command(  # noqa: PLR0917 - one argument per flag
         raise click.UsageError("--since is not before --until")
     from gpuwatchd.ctl import plotted  # noqa: PLC0415 - SQLite comes with it
 
-    found = plotted.pictures(flags, pids, (since_s, until_s), tight=since is None)
+    found, left_out = plotted.chosen(flags, pids, (since_s, until_s), tight=since is None)
+    more = f"and {left_out} more processes, smaller ones; --pid draws one" if left_out else ""
     if file is not None:
         _write(file, found, dark=dark, size=size)
     if flags.json:
         from gpuwatchd.pictures import encoded  # noqa: PLC0415
 
         data = [encoded.to_json(picture) for picture in found]
-        output.emit_json(envelope.answer("plot", data, source="database"))
+        warnings = [("not-all", more)] if more else []
+        output.emit_json(envelope.answer("plot", data, source="database", warnings=warnings))
         return 0
     out = output.Out(flags)
     if file is None:
@@ -109,6 +111,8 @@ def command(  # noqa: PLR0917 - one argument per flag
     elif not flags.quiet:
         what = "1 chart" if len(found) == 1 else f"{len(found)} charts"
         out.line(f"{file}: {what}")
+    if more and not flags.quiet:
+        out.flow(output.sentence(more, "dim"), gap=" ")
     return 0
 
 

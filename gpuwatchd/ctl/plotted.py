@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd import units
 from gpuwatchd.ctl import charts, look, mine, past, whose
 from gpuwatchd.ctl.charts import Asked
 from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.store import curves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Sequence
 
     from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.model import Device, ProcessInfo
+    from gpuwatchd.model import Device, ProcessInfo, ProcessKey
     from gpuwatchd.pictures.chart import Picture
     from gpuwatchd.store.reader import Reader
 
@@ -24,9 +26,17 @@ _MARGIN = 0.02
 _LEAST_S = 60.0
 
 
-def pictures(
+class Chosen(NamedTuple):
+    """What is drawn."""
+
+    pictures: list[Picture]
+    left_out: int
+    """Processes that are meant too."""
+
+
+def chosen(
     flags: Globals, pids: Sequence[int], span: tuple[float, float], *, tight: bool
-) -> list[Picture]:
+) -> Chosen:
     """Return what is to be drawn of a time, at least one picture with something on it.
 
     Parameters
@@ -46,7 +56,7 @@ def pictures(
         When there is no such GPU or process, or nothing is known of that time.
     """
     asked = Asked(*span, _POINTS)
-    found = _asked_for(flags, pids, asked)
+    found, left_out = _asked_for(flags, pids, asked)
     first_s = min((one.curve.at_s[0] for one in found if not one.empty), default=None)
     # One look of now is no curve: without a history there will be no more than that.
     alone = all(len(one.curve.at_s) < 2 for one in found)
@@ -54,8 +64,8 @@ def pictures(
         raise _nothing(span)
     begin_s = first_s - max(_MARGIN * (span[1] - first_s), _LEAST_S / 2)
     if tight and begin_s > span[0] + 0.1 * (span[1] - span[0]):
-        found = _asked_for(flags, pids, Asked(begin_s, span[1], _POINTS))
-    return found
+        return _asked_for(flags, pids, Asked(begin_s, span[1], _POINTS))
+    return Chosen(found, left_out)
 
 
 def _nothing(span: tuple[float, float]) -> GpuwatchdError:
@@ -73,19 +83,17 @@ def _nothing(span: tuple[float, float]) -> GpuwatchdError:
     )
 
 
-def _asked_for(flags: Globals, pids: Sequence[int], asked: Asked) -> list[Picture]:
+def _asked_for(flags: Globals, pids: Sequence[int], asked: Asked) -> Chosen:
     if not pids and not flags.user:
-        return charts.all_devices(flags, asked)
+        return Chosen(charts.all_devices(flags, asked), 0)
     if not whose.recorded(whose.state_dir()):
         return _processes(flags, None, pids, asked)
     with past.reader() as history:
         return _processes(flags, history, pids, asked)
 
 
-def _processes(
-    flags: Globals, history: Reader | None, pids: Sequence[int], asked: Asked
-) -> list[Picture]:
-    """Return the pictures of processes: first of those that run, the largest first."""
+def _processes(flags: Globals, history: Reader | None, pids: Sequence[int], asked: Asked) -> Chosen:
+    """Return the pictures of processes: of those that run, then of others, the largest first."""
     view = look.see(flags, want_trend=True)
     running = [
         (item, process)
@@ -94,23 +102,25 @@ def _processes(
         if not pids or process.info.key.pid in pids
     ]
     running.sort(key=lambda one: -(one[1].used_bytes or 0))
+    known = {(item.device.uid, process.info.key) for item, process in running}
+    ended = [] if history is None else _ended(flags, history, pids, asked, known)
+    count = len(running) + len(ended)
     found = [
         charts.of_process(history, view, item, process, asked) for item, process in running[:_MOST]
     ]
     if history is not None:
-        known = {(item.device.uid, process.info.key) for item, process in running}
-        found += [
-            charts.past_process(history, device, info, asked)
-            for device, info in _ended(flags, history, pids, asked.begin_s)
-            if (device.uid, info.key) not in known
-        ]
-        found = [
-            picture for n, picture in enumerate(found) if n < len(running) or not picture.empty
-        ]
-    if found:
-        return found[:_MOST]
+        room = _MOST - len(found)
+        drawn = [charts.past_process(history, *one, asked) for one in ended[:room]]
+        found += [picture for picture in drawn if not picture.empty]
+        count -= sum(picture.empty for picture in drawn)
+    if not found:
+        raise _nobody(flags, pids)
+    return Chosen(found, count - len(found))
+
+
+def _nobody(flags: Globals, pids: Sequence[int]) -> GpuwatchdError:
     named = f"pid {', '.join(map(str, pids))}" if pids else f"user {', '.join(flags.user)}"
-    raise GpuwatchdError(
+    return GpuwatchdError(
         f"no process of {named} is or was on a GPU here in that time",
         hint="gpuwatchctl status; of an earlier time: --since 7d",
         page="errors#no-such-process",
@@ -118,11 +128,34 @@ def _processes(
 
 
 def _ended(
-    flags: Globals, history: Reader, pids: Sequence[int], since_s: float
-) -> Iterator[tuple[Device, ProcessInfo]]:
-    """Yield the processes that were known from then on, on each GPU where they may have been."""
+    flags: Globals,
+    history: Reader,
+    pids: Sequence[int],
+    asked: Asked,
+    known: Container[tuple[str, ProcessKey]],
+) -> list[tuple[Device, ProcessInfo]]:
+    """Return the others that were on a GPU in that time, the largest first."""
     people = mine.People(flags.user) if flags.user else None
-    devices = [device for device in history.devices() if flags.wants(device)]
-    for info in history.processes(since_s):
-        if (not pids or info.key.pid in pids) and (people is None or people.own(info)):
-            yield from ((device, info) for device in devices)
+    infos = {
+        info.key: info
+        for info in history.processes(asked.begin_s)
+        if (not pids or info.key.pid in pids) and (people is None or people.own(info))
+    }
+    span = (asked.begin_s, asked.end_s)
+    found: list[tuple[int, Device, ProcessInfo]] = []
+    for device in history.devices():
+        if not flags.wants(device):
+            continue
+        there = {
+            one.process: one.peak_bytes or 0
+            for one in history.ask(partial(curves.present, uid=device.uid, span=span))
+        }
+        # What was not rolled up yet, or not any more, can be asked for by its pid.
+        keys = infos.keys() if pids else infos.keys() & there.keys()
+        found += [
+            (there.get(key, 0), device, infos[key])
+            for key in keys
+            if (device.uid, key) not in known
+        ]
+    found.sort(key=lambda one: -one[0])
+    return [(device, info) for _, device, info in found]

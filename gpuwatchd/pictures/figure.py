@@ -158,15 +158,15 @@ def _panel_in(rows: list[Row], width_in: float) -> float:
 
 def _rows(picture: Picture, order: Order) -> list[Row]:
     """Return the list of marks, then what has to be known."""
+    found = marks.groups(picture, panel.PLACES, scales.frame(picture, order.window))
+    kept, left_out = marks.told(found, MOST_ROWS)
     rows = []
-    for group in marks.groups(picture, panel.PLACES, scales.frame(picture, order.window)):
-        for mark in group.marks:
-            shape, part = marks.sign((mark,), ascii_only=False)
-            at = units.moment(mark.at_s, now_s=picture.now_s)
-            rows.append((f"{shape}{group.number}", part, f"{at}  {text.clean(mark.text)}"))
-    if len(rows) > MOST_ROWS:
-        left = len(rows) - MOST_ROWS + 1
-        rows = [*rows[: MOST_ROWS - 1], ("", "faint", f"and {left} more")]
+    for number, mark in kept:
+        shape, part = marks.sign((mark,), ascii_only=False)
+        at = units.moment(mark.at_s, now_s=picture.now_s)
+        rows.append((f"{shape}{number}", part, f"{at}  {text.clean(mark.text)}"))
+    if left_out:
+        rows.append(("", "faint", f"and {left_out} more"))
     return rows + [("", "faint", text.clean(note)) for note in picture.notes]
 
 

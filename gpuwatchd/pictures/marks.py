@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 
 _SAME_S = 60.0
+_KINDS = ("alert", "event", "restart", "resolved", "asked", "saved", "began", "ended")
+_GRAVE = ("critical", "warning", "info")
+"""What matters most first."""
 
 
 class Group(NamedTuple):
@@ -25,20 +28,37 @@ class Group(NamedTuple):
 
 def sign(marks: tuple[Mark, ...], *, ascii_only: bool) -> tuple[str, str]:
     """Return the character and the part of the one that matters most."""
-    order = ("critical", "warning", "info")
-    mark = min(
-        marks,
-        key=lambda one: (
-            one.kind != "alert",
-            order.index(one.severity) if one.severity in order else len(order),
-            one.kind != "event",
-        ),
-    )
+    mark = min(marks, key=_weight)
     flag = FLAGS[mark.kind]
     part = flag.colour
     if mark.kind == "alert" and mark.severity is not None:
         part = SEVERITY_KINDS.get(mark.severity, flag.colour)
     return (flag.ascii_mark if ascii_only else flag.mark), part
+
+
+def _weight(mark: Mark) -> tuple[int, int]:
+    """Return what matters most first."""
+    grave = mark.severity in _GRAVE
+    return _KINDS.index(mark.kind), _GRAVE.index(mark.severity) if grave else len(_GRAVE)
+
+
+def told(found: list[Group], most: int) -> tuple[list[tuple[int, Mark]], int]:
+    """Return the marks of a list by time, with their numbers, and how many are left out.
+
+    Parameters
+    ----------
+    found
+        All of them.
+    most
+        Rows of the list; where they do not suffice, one is for the count, and what matters least
+        is left out.
+    """
+    every = [(group.number, mark) for group in found for mark in group.marks]
+    if len(every) <= most:
+        return every, 0
+    by_weight = sorted(range(len(every)), key=lambda n: _weight(every[n][1]))
+    kept = sorted(by_weight[: max(0, most - 1)])
+    return [every[n] for n in kept], len(every) - len(kept)
 
 
 def groups(picture: Picture, width: int, shown: Frame, *, numbered: bool = True) -> list[Group]:

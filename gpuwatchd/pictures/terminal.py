@@ -8,7 +8,7 @@ from gpuwatchd import units
 from gpuwatchd.design import LEGEND
 from gpuwatchd.pictures import scales
 from gpuwatchd.pictures.field import LAYERS, Field
-from gpuwatchd.pictures.marks import groups, sign
+from gpuwatchd.pictures.marks import groups, sign, told
 from gpuwatchd.pictures.raster import Canvas, Cell, runs
 
 if TYPE_CHECKING:
@@ -180,15 +180,14 @@ def legend(
     """
     shown = scales.frame(picture, window)
     place = _place(width, _LEAST_HEIGHT, shown)
+    kept, left_out = told(groups(picture, place.right - place.left, shown), most)
     rows: list[list[Cell]] = []
-    for group in groups(picture, place.right - place.left, shown):
-        for mark in group.marks:
-            shape, part = sign((mark,), ascii_only=ascii_only)
-            at = units.moment(mark.at_s, now_s=picture.now_s)
-            rows.append([(f"{shape}{group.number}", part), (f" {at}  ", "faint"), (mark.text, "")])
-    left_out = len(rows) - most
-    if left_out > 0:
-        rows = [*rows[: most - 1], [(f"and {left_out + 1} more", "faint")]]
+    for number, mark in kept:
+        shape, part = sign((mark,), ascii_only=ascii_only)
+        at = units.moment(mark.at_s, now_s=picture.now_s)
+        rows.append([(f"{shape}{number}", part), (f" {at}  ", "faint"), (mark.text, "")])
+    if left_out:
+        rows.append([(f"and {left_out} more", "faint")])
     return rows
 
 

@@ -208,6 +208,10 @@ def test_a_long_legend_says_how_much_is_left_out() -> None:
     told = plain(terminal.legend(replace(picture, marks=marks), 90))
     assert len(told) == 12
     assert told[-1] == "and 39 more"
+    alert = Mark(at_s=marks[-1].at_s + 60, kind="alert", text="the last", severity="warning")
+    told = plain(terminal.legend(replace(picture, marks=(*marks, alert)), 90))
+    assert "the last" in told[-2]  # what matters least is left out, whenever it was
+    assert told[-1] == "and 40 more"
 
 
 def test_the_key_names_what_is_drawn() -> None:
