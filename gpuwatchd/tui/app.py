@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import Console
@@ -24,6 +23,7 @@ from gpuwatchd.tui.paint import Painter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rich.console import RenderableType
     from textual.driver import Driver
     from textual.filter import LineFilter
 
@@ -261,7 +261,19 @@ class TopApp(App[int]):
         """Paint everything again: something else has written on the terminal."""
         self.screen.refresh(layout=True)
 
-    def _fatal_error(self) -> None:
+    # A mistake of ours: textual would print what it looked like inside
+
+    def _handle_exception(self, error: Exception) -> None:
         """End for a mistake of ours; the caller tells it in one line."""
-        self.broken = sys.exception() if sys.version_info >= (3, 11) else None  # type: ignore[assignment]
+        self.broken = self.broken or error
+        super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        """Close, without a word."""
+        self._close_messages_no_wait()
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """Close, without a word: the terminal itself failed."""
+        said = " ".join(one for one in renderables if isinstance(one, str))
+        self.broken = self.broken or RuntimeError(said or "the terminal cannot be read")
         self._close_messages_no_wait()

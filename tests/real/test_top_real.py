@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 import pytest
 
 from gpuwatchd.store import live
@@ -132,10 +133,17 @@ def test_the_terminal_is_clean_however_it_ends(
         is_clean(pane)
 
 
+def test_a_terminal_that_is_gone_ends_it(opened: Opened) -> None:
+    with opened() as pane:
+        child = psutil.Process(child_of(pane))
+        assert child.is_running()
+        pane.tmux("kill-pane")
+        assert psutil.wait_procs([child], timeout=15)[1] == []
+
+
 def child_of(pane: Pane) -> int:
     """Return the pid of what runs in the shell of a terminal."""
-    shell = int(pane.asked("#{pane_pid}"))
-    return int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
+    return psutil.Process(int(pane.asked("#{pane_pid}"))).children()[0].pid
 
 
 def test_it_is_suspended_and_comes_back(opened: Opened) -> None:
