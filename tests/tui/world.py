@@ -169,9 +169,7 @@ def strange(*, at_s: float = NOW_S, pid: int = 1) -> LiveState:
         for at, info in enumerate(infos)
     )
     open_end = leak("MIG-1", keys[0], 9e6, eta=EtaRange(low_s=30, mid_s=90, high_s=None))
-    rows = (
-        LiveProcess(info=infos[0], used_bytes=4 * GIB, finding=open_end), *rows[1:]
-    )  # fmt: skip
+    rows = (LiveProcess(info=infos[0], used_bytes=4 * GIB, finding=open_end), *rows[1:])
     return LiveState(
         pid=pid, version=__version__, started_at_s=at_s - 9, taken_at_s=at_s, interval_s=1.0,
         devices=(
