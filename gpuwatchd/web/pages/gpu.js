@@ -1,6 +1,6 @@
 // One GPU: its chart, what is foreseen, what happened, who is on it.
 
-import { chartBox } from "./chart_box.js";
+import { chartBox, foresee } from "./chart_box.js";
 import { h } from "./dom.js";
 import { badge } from "./frame.js";
 import { bar, facts, strip, subjects } from "./parts.js";
@@ -12,13 +12,21 @@ export function path(route, page) {
   return `gpu?${asked}`;
 }
 
+function what(route) {
+  return new URLSearchParams({ gpu: route.parts[0] || "" }).toString();
+}
+
+/** What can be asked for at once. */
+export function begin(route) {
+  foresee(what(route), route);
+}
+
 export function title(answer) {
   return `${answer.device.label} ${answer.device.name}`;
 }
 
 export function tree(answer, route, page) {
   const one = answer.device;
-  const what = new URLSearchParams({ gpu: one.uid }).toString();
   return [
     h("div", { class: "summary", key: "summary" },
       h("p", { class: "used" }, badge(one.badge), " ", h("strong", {}, one.used), " ", one.percent,
@@ -28,7 +36,7 @@ export function tree(answer, route, page) {
       h("p", { class: "verdict" }, one.verdict.join(", ")),
       one.notes.map((words) => h("p", { class: "note", key: words }, words))),
     strip(answer.alerts, "Open alerts of this GPU"),
-    chartBox(what, route),
+    chartBox(what(route), route),
     answer.foreseen.length ? h("section", { key: "foreseen" },
       h("h2", {}, "Judged"), h("div", { class: "subjects" }, subjects(answer.foreseen))) : null,
     processes(answer, page, { alone: true }),

@@ -66,6 +66,7 @@ function turn(first) {
   else if (!same) window.setTimeout(reading, SOON_MS, page.route);
   page.fresh = Boolean(known) || same;
   if (page.fresh) draw();
+  if (!same && view().begin && hasToken()) view().begin(page.route);
   if (!same && !first) page.arrive = known ? known.top : 0;
   poll();
 }

@@ -1,6 +1,6 @@
 // One process: who it is, its chart, why it is judged so, what to do, what it did before.
 
-import { chartBox } from "./chart_box.js";
+import { chartBox, foresee } from "./chart_box.js";
 import { h, island, show } from "./dom.js";
 import { badge } from "./frame.js";
 import { gpuLink, strip, subjects } from "./parts.js";
@@ -15,6 +15,11 @@ function query(route) {
 
 export function path(route) {
   return `process?${query(route)}`;
+}
+
+/** What can be asked for at once. */
+export function begin(route) {
+  foresee(query(route), route);
 }
 
 export function title(answer) {
