@@ -131,7 +131,8 @@ def _happened(period: Period) -> str:
     }
     named = [said for kind, said in kinds.items() if _of(alerts, kind)]
     still = sum(alert.state in OPEN for alert in alerts)
-    now = f"{count(still, 'is', 'are').partition(' ')[0]} still open" if still else "all are over"
+    over = "it is over" if len(alerts) == 1 else "all are over"
+    now = f"{still} still open" if still else over
     what = ", ".join(named)
     return f"{count(len(alerts), 'incident')} on {gpus}: {what}; {now}."
 
@@ -173,9 +174,11 @@ def _figures(period: Period) -> Iterator[Figure]:
     alerts = period.alerts
     still = sum(alert.state in OPEN for alert in alerts)
     yield Figure(value=advice.score(period).words, label="score")
-    yield Figure(value=str(len(alerts)), label="incidents", note=f"{still} open" if still else "")
-    yield Figure(value=str(_of(alerts, "leak")), label="leaks")
-    yield Figure(value=str(advice.ends(alerts)), label="ends near the limit")
+    leaks, ends = _of(alerts, "leak"), advice.ends(alerts)
+    note = f"{still} open" if still else ""
+    yield Figure(value=str(len(alerts)), label=_plural(len(alerts), "incident"), note=note)
+    yield Figure(value=str(leaks), label=_plural(leaks, "leak"))
+    yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
     held = [one.held_bytes for one in period.holdings if one.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")
     hours = advice.watched_hours(period)
@@ -185,6 +188,10 @@ def _figures(period: Period) -> Iterator[Figure]:
         yield Figure(value=money, label="at risk, lost or idle")
     share = period.quality.watched_share
     yield Figure(value=units.percent(share), label="of the period watched")
+
+
+def _plural(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
 
 
 def _busy(period: Period) -> str:

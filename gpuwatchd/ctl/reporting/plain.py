@@ -18,8 +18,6 @@ from gpuwatchd.ctl.reporting.document import (
 from gpuwatchd.design import LOOKS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpuwatchd.ctl.output import Out
     from gpuwatchd.ctl.reporting.document import Block, Document, Tone
     from gpuwatchd.pictures.chart import Picture
@@ -114,7 +112,7 @@ def _chart(out: Out, picture: Picture, indent: str) -> None:
     room = min(_SPARK, max(8, out.width - len(indent) - 30))
     low, high = min(known), max(known)
     spread = max(high - low, 0.02 * (picture.limit_bytes or high or 1.0))
-    shown = _thinned(picture.curve.used_bytes, room)
+    shown = _thinned(picture, room)
     curve = units.spark(
         shown, low=max(0.0, high - spread), high=max(high, spread), ascii_only=out.ascii
     )
@@ -122,15 +120,20 @@ def _chart(out: Out, picture: Picture, indent: str) -> None:
     out.flow([(curve, "cyan"), (said, "dim")], first=indent, rest=indent)
 
 
-def _thinned(values: Sequence[float | None], most: int) -> list[float | None]:
-    """Return at most so many of the values: of those that fall together, the highest."""
-    if len(values) <= most:
-        return list(values)
-    found: list[float | None] = []
-    for cell in range(most):
-        part = values[cell * len(values) // most : (cell + 1) * len(values) // most]
-        known = [one for one in part if one is not None]
-        found.append(max(known) if known else None)
+def _thinned(picture: Picture, most: int) -> list[float | None]:
+    """Return the highest value of so many equal parts of the time; None where none is known."""
+    curve = picture.curve
+    step_s = max(picture.end_s - picture.begin_s, 1.0) / most
+    found: list[float | None] = [None] * most
+    for at_s, value in zip(curve.at_s, curve.high_bytes, strict=True):
+        if value is None:
+            continue
+        # A point of a roll-up stands for more than its middle.
+        first = int((at_s - curve.width_s / 2 - picture.begin_s) / step_s)
+        last = int((at_s + curve.width_s / 2 - picture.begin_s) / step_s - 1e-6)
+        for cell in range(max(0, first), min(most - 1, last) + 1):
+            known = found[cell]
+            found[cell] = value if known is None else max(known, value)
     return found
 
 

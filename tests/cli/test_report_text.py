@@ -1,0 +1,179 @@
+"""The parts of a report as text: charts in a line, tables that are too wide, the score."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd.ctl import output
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.ctl.reporting import compose, html, incident, plain
+from gpuwatchd.ctl.reporting.document import (
+    Card,
+    Document,
+    Facts,
+    Figure,
+    Figures,
+    Says,
+    Section,
+    Shown,
+    Step,
+    Steps,
+    Table,
+)
+from gpuwatchd.model import EtaRange
+from gpuwatchd.pictures.chart import Curve, Picture
+from gpuwatchd.pipeline.endings import CRASHED, ENDED
+from tests import making
+
+if TYPE_CHECKING:
+    from gpuwatchd.ctl.reporting.document import Block
+
+GIB = making.GIB
+
+
+def curve(*values: float | None) -> Curve:
+    """Return a curve with one point a minute."""
+    at_s = tuple(60.0 * n + 30.0 for n in range(len(values)))
+    return Curve(
+        at_s=at_s, used_bytes=values, low_bytes=values, high_bytes=values, width_s=60.0
+    )  # fmt: skip
+
+
+def picture(*values: float | None) -> Picture:
+    """Return a chart of so many minutes."""
+    return Picture(
+        key="k", title="GPU 0", kind="calm", verdict="stable", begin_s=0.0,
+        end_s=60.0 * len(values), now_s=60.0 * len(values), curve=curve(*values),
+        limit_bytes=80.0 * GIB,
+    )  # fmt: skip
+
+
+def document(*blocks: Block) -> Document:
+    """Return a document of one section."""
+    return Document(
+        title="T", about="a", sections=(Section(key="s", title="S", blocks=blocks),
+                                        Section(key="none", title="Empty", blocks=())),
+    )  # fmt: skip
+
+
+def written(monkeypatch: pytest.MonkeyPatch, *blocks: Block, columns: int = 80) -> list[str]:
+    """Return the lines of these blocks."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+    plain.show(output.Out(Globals(), stream), document(*blocks))
+    return stream.getvalue().splitlines()
+
+
+WIDE = Table(
+    caption="C", heads=("who", "GPU", "what"), right=frozenset({1}), left_out="2 more.",
+    rows=(("a long name of somebody", "7", "leaks and leaks and leaks"),),
+)  # fmt: skip
+
+
+def test_a_gap_is_a_gap_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [10.0 * GIB] * 20 + [None] * 10 + [20.0 * GIB] * 10
+    (line,) = (one for one in written(monkeypatch, Shown(picture=picture(*values))) if "GiB" in one)
+    assert "10.0 GiB to 20.0 GiB" in line
+    shown = line.partition("  10.0")[0]
+    assert shown.count("█") == shown.count("▁") // 2
+    assert 8 <= shown.count(" ") <= 14
+    assert not any("GiB" in one for one in written(monkeypatch, Shown(picture=picture(None))))
+
+
+def test_a_table_that_is_too_wide_is_a_list_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = " ".join(written(monkeypatch, WIDE))
+    assert "who                      GPU  what" in table
+    lines = written(monkeypatch, WIDE, columns=40)
+    assert max(map(len, lines)) <= 40
+    words = " ".join(" ".join(lines).split())
+    assert "a long name of somebody GPU 7, what leaks and leaks and leaks" in words
+    assert "2 more." in words
+
+
+def test_everything_is_within_forty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (
+        Says(text="word " * 30, tone="bad"),
+        Figures(figures=(Figure(value="7", label="things", note="of them " * 6),)),
+        Facts(rows=(("label", "said " * 20), ("", "more"))),
+        Steps(steps=(Step(text="do " * 30, why="since " * 9, command="x y"),)),
+    )
+    card = Card(key="k", title="title " * 9, kind="leak", word="LEAK", said="s " * 30, blocks=parts)
+    assert max(map(len, written(monkeypatch, *parts, card, columns=40))) <= 40
+
+
+def test_a_part_without_anything_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "EMPTY" not in " ".join(written(monkeypatch, Says(text="x")))
+    page = html.render(document(Says(text="x")))
+    assert "Empty" not in page
+    assert '<a href="#s">S</a>' in page
+
+
+def test_a_page_is_made_of_the_same_blocks() -> None:
+    page = html.render(
+        document(
+            WIDE,
+            Facts(rows=(("told", "once"), ("", "twice"))),
+            Steps(steps=(Step(text="do it", command="gpuwatchctl x"),)),
+            Card(key="c", title="<b>", kind="leak", word="LEAK, over", said="", blocks=()),
+        )
+    )
+    assert "<li>once</li><li>twice</li>" in page
+    assert "<code>gpuwatchctl x</code>" in page
+    assert "&lt;b&gt;" in page
+    assert "LEAK, over" in page
+    assert "2 more." in page
+
+
+def test_numbers_have_their_nouns() -> None:
+    assert compose.count(1_200, "process", "processes") == "1,200 processes"
+    assert compose.count(0, "leak") == "no leak"
+
+
+# ---- what was foreseen and what came ------------------------------------------------------------
+
+
+def case(*, after_s: float | None, ended: str = CRASHED, **changes: Any) -> incident.Incident:
+    """Return a leak that was told at 1000 s, to be full at 2000 s (1500 - 3000)."""
+    eta = EtaRange(low_s=500.0, mid_s=1000.0, high_s=2000.0)
+    first = making.finding(**{"judged_at_s": 1000.0, "eta": eta, **changes})
+    over_s = None if after_s is None else 1000.0 + after_s
+    alert = making.alert(
+        finding=first, resolved_at_s=over_s, ended="" if over_s is None else ended,
+        state="firing" if over_s is None else "resolved",
+    )  # fmt: skip
+    story = incident.Story(alert, None, None, None)  # type: ignore[arg-type]
+    return incident.Incident(alert, story, first, None, None, None, (), ())
+
+
+@pytest.mark.parametrize(
+    ("after_s", "held", "said"),
+    [
+        (1200.0, True, "within the interval that was foreseen"),
+        (100.0, False, "0h 07m before the interval"),
+        (2300.0, False, "0h 05m after the interval"),
+    ],
+)
+def test_an_end_is_held_against_the_interval(after_s: float, held: bool, said: str) -> None:
+    one = case(after_s=after_s)
+    assert incident.held_true(one) is held
+    assert said in incident.came(one, now_s=4000.0)
+
+
+def test_an_end_of_another_kind_says_what_it_saved() -> None:
+    one = case(after_s=400.0, ended=ENDED)
+    assert incident.held_true(one) is None
+    assert "0h 10m before memory would have been full" in incident.came(one, now_s=4000.0)
+    assert "before" not in incident.came(case(after_s=1500.0, ended=ENDED), now_s=4000.0)
+
+
+def test_what_is_open_is_so_and_what_has_no_forecast_has_none() -> None:
+    assert incident.came(case(after_s=None), now_s=4000.0) == "it is still open"
+    assert incident.foreseen(case(after_s=None, eta=None), now_s=4000.0) == ""
+    open_ended = case(after_s=None, eta=EtaRange(low_s=500.0, mid_s=1000.0, high_s=None))
+    assert "- open)" in incident.foreseen(open_ended, now_s=4000.0)
+    assert incident.held_true(case(after_s=900.0, eta=None)) is None
