@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -17,6 +17,7 @@ from gpuwatchd.ctl.shapes.base import (
     Shape,
     Share,
 )
+from gpuwatchd.ctl.shapes.drawn import PictureShape
 from gpuwatchd.ctl.shapes.judged import HoldingShape, Info, Verdict
 from gpuwatchd.ctl.shapes.kept import Paid, PriceUsed, Sums
 from gpuwatchd.ctl.shapes.seen import Silent
@@ -89,7 +90,7 @@ class ReportFinding(Shape):
     cost_usd: float | None
     silences: tuple[Silent, ...]
     """That held for it at some time."""
-    picture: dict[str, Any] | None
+    picture: PictureShape | None
     """As `plot --json` has it; null beyond the first ones, and where nothing is recorded."""
 
 
@@ -104,7 +105,7 @@ class ReportGpu(Shape):
     util_pct: float | None
     busy_hours: float | None
     energy_kwh: float | None
-    picture: dict[str, Any] | None
+    picture: PictureShape | None
 
 
 class Held(Shape):
@@ -229,7 +230,7 @@ class ReportData(Shape):
     holdings: tuple[HoldingShape, ...]
     channels: tuple[ReportChannel, ...]
     quality: Quality
-    pictures: tuple[dict[str, Any], ...]
+    pictures: tuple[PictureShape, ...]
     """Of the processes that `--pid` names."""
 
 
