@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -23,7 +23,7 @@ from gpuwatchd.ctl import (
     subjects,
     words,
 )
-from gpuwatchd.errors import GpuwatchdError, StoreError
+from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import Subject
 from gpuwatchd.tui.chart import Chart
 from gpuwatchd.tui.charted import ChartScreen, Drawn
@@ -52,6 +52,9 @@ _BESIDE: Final = 130
 _COST_S: Final = 30 * 86_400.0
 """How far back costs are counted, as ``cost`` does."""
 _MOST_ALERTS: Final = 12
+_TEXT_S: Final = 2.0
+_COST_AGAIN_S: Final = 30.0
+"""Seconds between two questions: what was told changes slowly."""
 
 
 class About(NamedTuple):
@@ -63,12 +66,17 @@ class About(NamedTuple):
     """Whether it is among the processes no more; then it is as it was seen last."""
 
 
+Step = Literal["chart", "text", "cost"]
+"""What one question is about: what takes longer comes later, and is asked less often."""
+
+
 class Told(NamedTuple):
     """What was read."""
 
     drawn: Drawn
-    text: tuple[Written, ...] | None
+    text: tuple[Written, ...] | None = None
     """None where only the chart was to be read."""
+    cost: tuple[Written, ...] | None = None
 
 
 class DetailScreen(ChartScreen):
@@ -95,7 +103,10 @@ class DetailScreen(ChartScreen):
         self._about: About | None = None
         self._key: ProcessKey | None = None
         self._uid: str | None = None
-        self._text_due_s = 0.0
+        self._due: dict[Step, float] = {"text": 0.0, "cost": 0.0}
+        self._drawn = False
+        self._text: tuple[Written, ...] = ()
+        self._cost: tuple[Written, ...] = ()
 
     def parts(self) -> Iterable[Widget]:
         """Return the chart and the text."""
@@ -149,22 +160,41 @@ class DetailScreen(ChartScreen):
         if view is None or about is None:
             return None
         picture = self.picture_job(about.item.device.uid, partial(_picture, view, about))
-        text: Callable[[], tuple[Written, ...]] | None = None
-        if time.monotonic() >= self._text_due_s:
-            text = partial(_text, self.flags, view, about)
+        step, flags = self._step(), self.flags
 
         def read() -> Told:
-            return Told(picture(), None if text is None else text())
+            drawn = picture()
+            if step == "text":
+                return Told(drawn, text=_text(flags, view, about))
+            return Told(drawn, cost=_cost(flags, about) if step == "cost" else None)
 
         return read
 
+    def _step(self) -> Step:
+        """Return what is to be read beside the chart: at first nothing, so that it is there soon.
+
+        Zoom and pan read the chart alone, as a rule: who explains a verdict asks much.
+        """
+        if not self._drawn:
+            return "chart"
+        now_s = time.monotonic()
+        return next((one for one, due_s in self._due.items() if now_s >= due_s), "chart")
+
     def answered(self, found: Told) -> None:
-        """Show the chart and the text."""
+        """Show the chart, and the text as far as it was read."""
         self.put(found.drawn)
+        now_s = time.monotonic()
         if found.text is not None:
-            self.query_one("#text", Pages).write(*found.text)
-            # Zoom and pan read the chart alone: who explains a verdict asks much.
-            self._text_due_s = time.monotonic() + max(self.top.every_s, 2.0)
+            self._text = found.text
+            self._due["text"] = now_s + max(self.top.every_s, _TEXT_S)
+        if found.cost is not None:
+            self._cost = found.cost
+            self._due["cost"] = now_s + _COST_AGAIN_S
+        if found.text is not None or found.cost is not None:
+            self.query_one("#text", Pages).write(*self._text[:1], *self._cost, *self._text[1:])
+        first, self._drawn = not self._drawn, True
+        if first or self._due["cost"] == 0.0:
+            self.wish(anew=True)
 
     # ---- keys
 
@@ -222,12 +252,12 @@ def _text(flags: Globals, view: View, about: About) -> tuple[Written, ...]:
     found = _found()
     meant = _meant(view, about, found)
     case, _ = reasoning.case_about(settled, view, meant)
-    parts = [partial(_who, about=about, now_s=view.taken_at_s)]
+    who = partial(_who, about=about, now_s=view.taken_at_s)
     mine = [] if found is None else _alerts_of(found, about.process.info.key)
     explained = partial(
         explain.tell, case=case, sections=reasoning.sections(case), steps=reasoning.steps(case)
     )
-    return (*parts, *_cost(settled, mine), *_listed(mine, found), explained)
+    return (who, *_listed(mine, found), explained)
 
 
 def _found() -> Found | None:
@@ -266,19 +296,21 @@ def _who(out: Out, about: About, now_s: float) -> None:
         out.flow([(one, "") for one in facts], rest="  ", whole=True)
 
 
-def _cost(flags: Settled, mine: list[Alert]) -> Iterator[Written]:
-    """Yield what it has cost and may cost yet; nothing where nothing was ever told of it."""
+def _cost(flags: Globals, about: About) -> tuple[Written, ...]:
+    """Return what it has cost and may cost yet; nothing where nothing was ever told of it."""
+    found = _found()
+    mine = [] if found is None else _alerts_of(found, about.process.info.key)
     if not mine:
-        return
+        return ()
     keys = {one.key for one in mine}
     try:
-        bill = costs.gather(flags, time.time() - _COST_S)
-    except (GpuwatchdError, StoreError):
-        return
+        bill = costs.gather(Settled(flags), time.time() - _COST_S)
+    except GpuwatchdError:
+        return ()
     bill.entries = [one for one in bill.entries if one.key in keys]
-    if bill.entries:
-        yield lambda out: out.line(("Cost", "bold"))
-        yield partial(cost.incidents, bill=bill)
+    if not bill.entries:
+        return ()
+    return lambda out: out.line(("Cost", "bold")), partial(cost.incidents, bill=bill)
 
 
 def _listed(mine: list[Alert], found: Found | None) -> Iterator[Written]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from syrupy.assertion import SnapshotAssertion
 
+    from gpuwatchd.pictures.chart import Picture
     from gpuwatchd.tui.app import TopApp
 
 
@@ -34,10 +35,17 @@ def _then_and_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Whoever runs the tests may be younger than that clock, or older.
     monkeypatch.setattr("gpuwatchd.ctl.whose.alive", lambda _: True)
     monkeypatch.setattr("gpuwatchd.ctl.look.alive", lambda _: True)
+    # How a chart is drawn has tests of its own.
+    monkeypatch.setattr("gpuwatchd.pictures.terminal.draw", _place)
     leaky.leave()
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+def _place(picture: Picture, width: int, height: int, **_: object) -> list[list[tuple[str, str]]]:
+    """Return where the chart of a picture would be."""
+    return [[(f"{picture.key[:width]:^{width}}", "curve")] for _ in range(height)]
 
 
 def look_of(app: TopApp) -> str:
