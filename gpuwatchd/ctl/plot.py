@@ -28,7 +28,7 @@ _ROWS = {1: 20, 2: 16}
 _ROWS_OF_MANY = 12
 _STYLES = {
     "curve": "cyan", "range": "dim", "floor": "green", "band": "yellow", "limit": "red",
-    "gap": "dim", "now": "dim", "faint": "dim", "grid": "dim", "fit": "bold", "ink": "bold",
+    "gap": "dim", "now": "dim", "faint": "dim", "grid": "dim", "ink": "bold",
 } | {kind: look.style for kind, look in design.LOOKS.items()}  # fmt: skip
 """Of the parts of a chart, in a terminal whose ground may be light or dark."""
 

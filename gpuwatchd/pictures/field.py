@@ -18,7 +18,7 @@ LAYERS: Final = ("band", "range", "floor", "fit", "curve")
 """What is drawn in dots, undermost first."""
 _FIT_DASH: Final = (4, 3)
 _FLOOR_DASH: Final = (1, 2)
-_FADES: Final = (SPARSE, FAINT)
+_FADES: Final = (CHECKED, SPARSE, FAINT)
 """Of what is foreseen without an end, the further the fainter."""
 _ROWS_WITH_WORDS: Final = 5
 """Of fewer, none is left to the words above the limit."""
@@ -51,7 +51,7 @@ class Field:
             points = self._points(part)
             if len(points) == 1 or points[-1][0] - points[0][0] < 1:
                 self._canvas.point("curve", *points[0])
-            self._canvas.line("curve", points)
+            self._canvas.line("curve", points, thick=1 if self._canvas.ascii else 2)
         if picture.empty:
             self._say_empty()
 
@@ -80,7 +80,7 @@ class Field:
                 continue
             first, top, bottom = int(x - half), base - high * per_byte, base - low * per_byte
             for column in range(first, max(int(x + half), first + 1)):
-                fill("range", column, top, bottom, CHECKED)
+                fill("range", column, top, bottom, SPARSE)
 
     def _gaps(self, gaps: tuple[Gap, ...]) -> None:
         canvas = self._canvas
@@ -163,7 +163,7 @@ class Field:
             lower = level
             if high is not None:
                 lower = level + (top - level) * min(1.0, (x - at) / max(high - at, 1e-9))
-            pattern = SPARSE
+            pattern = CHECKED
             if high is None:
                 share = (x - at) / max(canvas.wide - at, 1.0)
                 pattern = _FADES[min(int(share * len(_FADES)), len(_FADES) - 1)]

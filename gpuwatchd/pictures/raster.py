@@ -100,11 +100,20 @@ class Canvas:
             self._dots[part][x] |= bits & pattern[x & 1]
 
     def line(
-        self, part: str, points: Iterable[tuple[float, float]], dash: tuple[int, int] = (1, 0)
+        self,
+        part: str,
+        points: Iterable[tuple[float, float]],
+        dash: tuple[int, int] = (1, 0),
+        *,
+        thick: int = 1,
     ) -> None:
-        """Join points (x, y), ascending in x, by a line; ``dash`` is dots on and dots off."""
+        """Join points (x, y), ascending in x, by a line; ``dash`` is dots on and dots off.
+
+        Every dot is ``thick`` dots high, downwards.
+        """
         on, period = dash[0], sum(dash)
         dots, last_x, last_y = self._dots[part], self.wide - 1, self.high - 1
+        more = 1 << thick
         for (x0, y0), (x1, y1) in pairwise(points):
             x, end = int(x0), int(x1)
             if end < 0 or x > last_x:
@@ -125,7 +134,7 @@ class Canvas:
                 elif bottom < top:
                     top, bottom = bottom + (x < end), top
                 if x % period < on and bottom >= 0 and top <= last_y:
-                    dots[x] |= (2 << min(bottom, last_y)) - (1 << max(top, 0))
+                    dots[x] |= ((more << min(bottom, last_y)) - (1 << max(top, 0))) & self._all
                 before = after
                 x += 1
 

@@ -26,11 +26,11 @@ _COLUMNS_PER_TICK: Final = 12
 _MOST_LEVELS: Final = 5
 
 _SWATCHES: Final[dict[str, tuple[str, str]]] = {
-    "curve": ("⠤⠤", "--"),
-    "range": ("⢕⢕", "::"),
+    "curve": ("⠶⠶", "--"),
+    "range": ("⠡⠡", "::"),
     "floor": ("⠁⠄", ",,"),
     "fit": ("⠒⠂", "++"),
-    "band": ("⠡⠡", "//"),
+    "band": ("⢕⢕", "//"),
     "limit": ("──", "=="),
     "gap": ("░░", ".."),
     "now": ("┊", ":"),

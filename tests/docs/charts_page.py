@@ -12,7 +12,7 @@ from unittest import mock
 
 from gpuwatchd import design, robust, screen, verdict
 from gpuwatchd.pictures import terminal
-from gpuwatchd.pictures.chart import Curve, Forecast, Picture
+from gpuwatchd.pictures.chart import Curve, Forecast, Gap, Mark, Picture
 from tests.docs.scenes import SCENES
 from tests.scenarios.replay import DEFAULTS
 
@@ -112,6 +112,41 @@ def picture(scene: Scene) -> Picture:
     )
 
 
+def day() -> str:
+    """Return a made-up day in which everything happens that a chart can show of the past."""
+    begin_s, width_s, gib = 1_795_219_200.0, 300.0, 1024.0**3
+    lost = (begin_s + 9.5 * 3600, begin_s + 12 * 3600)
+    rows: list[tuple[float, float | None]] = []
+    for n in range(288):
+        at_s = begin_s + (n + 0.5) * width_s
+        if lost[0] <= at_s < lost[1]:
+            rows += [(sum(lost) / 2, None)] if rows[-1][1] is not None else []
+            continue
+        rows.append((at_s, gib * (20 + 9 * ((n % 36) / 36) + (12 if n > 200 else 0))))
+    at, used = zip(*rows, strict=True)
+    low = tuple(None if v is None else v - 2 * gib for v in used)
+    high = tuple(
+        None if v is None else v + (14 if n % 60 < 4 else 4) * gib for n, v in enumerate(used)
+    )
+    made = Picture(
+        key="day", title="GPU 0", kind="calm", verdict="sawtooth",
+        begin_s=begin_s, end_s=begin_s + 86400.0, now_s=begin_s + 86400.0,
+        curve=Curve(at_s=at, used_bytes=used, low_bytes=low, high_bytes=high, width_s=width_s),
+        limit_bytes=80 * gib,
+        marks=(
+            Mark(at_s=lost[1], kind="restart", text="the machine was started"),
+            Mark(at_s=begin_s + 16.7 * 3600, kind="began", text="eval.py[5120] of bob began"),
+            Mark(at_s=begin_s + 19 * 3600, kind="event", text="Xid 31: GPU memory page fault"),
+            Mark(at_s=begin_s + 21 * 3600, kind="saved", text="train.py[4711] saved its work"),
+        ),
+        gaps=(Gap(begin_s=lost[0], end_s=lost[1], why="machine off"),),
+    )  # fmt: skip
+    drawn = terminal.draw(made, _WIDTH, 16, numbered=True)
+    rows_ = [*drawn, *terminal.legend(made, _WIDTH)]
+    lines = ["".join(words for words, _ in row).rstrip() for row in rows_]
+    return "\n".join(["```", *lines, "```"])
+
+
 def _forecast(series: Series, finding: Finding) -> Forecast:
     assert finding.eta is not None
     return Forecast(
@@ -143,7 +178,7 @@ def patterns() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "marks": marks, "verdicts": verdicts, "parts": parts, "patterns": patterns,
+    "day": day, "marks": marks, "verdicts": verdicts, "parts": parts, "patterns": patterns,
 }  # fmt: skip
 
 
