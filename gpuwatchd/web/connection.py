@@ -20,7 +20,6 @@ HEAD_S: Final = 10.0
 WHOLE_S: Final = 60.0
 """From the head of a request to the last byte of its answer."""
 IDLE_S: Final = 15
-MOST_HEAD: Final = 16 * 1024
 
 
 class Connection(H11Protocol):

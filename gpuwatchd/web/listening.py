@@ -218,23 +218,24 @@ def _clear(path: Path, shown: str) -> None:
     )
 
 
-def leave(made: socket.socket) -> None:
-    """Remove our own socket file, if it is still ours."""
-    if made.family != socket.AF_UNIX:
+def file_of(made: socket.socket) -> Path | None:
+    """Return the file of a bound unix socket; None of any other."""
+    return expanded(os.fsdecode(made.getsockname())) if made.family == socket.AF_UNIX else None
+
+
+def leave(path: Path | None) -> None:
+    """Remove the file of a socket that is closed, unless another server has it now."""
+    if path is None:
         return
-    with contextlib.suppress(OSError):
-        path = made.getsockname()
-        if stat.S_ISSOCK(os.lstat(path).st_mode):
-            os.unlink(path)  # noqa: PTH108 - as the socket has it
+    with contextlib.suppress(OSError, CannotListen), _alone(path.parent):
+        _clear(path, "")
 
 
-def may_connect(peer: object) -> bool:
+def may_connect(peer: socket.socket) -> bool:
     """Say whether who has connected to a unix socket is its owner, or root.
 
     True where the system does not tell: then the mode of the file is what keeps others out.
     """
-    if not isinstance(peer, socket.socket) and not hasattr(peer, "getsockopt"):
-        return True
     kind = getattr(socket, "SO_PEERCRED", None)
     if kind is None:
         return True

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 MOST_BODY: Final = 16 * 1024
 BODY_S: Final = 10.0
+MOST_HEAD: Final = 16 * 1024
 MOST_QUERY: Final = 8 * 1024
 WRONG_TOKENS: Final = 20
 """In :data:`WRONG_S`; the right one is let in at any time."""
 WRONG_S: Final = 10.0
+_SPOKEN: Final = frozenset({"1.0", "1.1"})
 _API: Final = "/api/"
 _OPEN: Final = frozenset({"/api/v1/openapi.json"})
 """Of the API without a token: it says nothing of this machine."""
@@ -180,9 +182,14 @@ class Guard:
     def _refused(self, scope: Scope, given: dict[bytes, list[bytes]]) -> int | None:
         """Return the status of a refusal; None for who may come in."""
         method, path = scope["method"], scope["path"]
-        if len(scope["query_string"]) > MOST_QUERY:
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if len(scope["query_string"]) > MOST_QUERY or size > MOST_HEAD:
             return 413
-        if not path.startswith("/") or not path.isprintable():
+        if (
+            not path.startswith("/")
+            or not path.isprintable()
+            or scope["http_version"] not in _SPOKEN
+        ):
             return 400  # a whole address, as one says it to a proxy
         host = given.get(b"host", [])
         if len(host) != 1 or not self._ours.have(host[0].decode("latin-1")):

@@ -62,12 +62,13 @@ class Page:
         guard = security.Guard(
             api.app(), self._names(made), self._tokens, log=self._log, unexpected=self._unexpected
         )
+        left = [listening.file_of(one) for one in made]  # known no more once it is closed
         server = _Server(_settings(guard), begun)
         try:
             server.run(sockets=list(made))
         finally:
             api.close()
-            for one in made:
+            for one in left:
                 listening.leave(one)
         return exits.INTERRUPTED if server.ended_by == signal.SIGINT else exits.OK
 
@@ -128,6 +129,6 @@ def _settings(app: security.Guard) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=connection.IDLE_S,
         timeout_graceful_shutdown=_GRACE_S,
-        h11_max_incomplete_event_size=connection.MOST_HEAD,
+        h11_max_incomplete_event_size=security.MOST_HEAD,
         backlog=64,
     )

@@ -110,9 +110,11 @@ def read(path: Path) -> str:
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
         raise TokenError(f"token file {shown}: {why}", hint=_NEW) from None
-    with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
+    try:
         found = os.fstat(handle)
-        data = file.read(_MAX_BYTES) if stat.S_ISREG(found.st_mode) else b""
+        data = os.read(handle, _MAX_BYTES) if stat.S_ISREG(found.st_mode) else b""
+    finally:
+        os.close(handle)
     if found.st_uid not in {os.geteuid(), 0}:
         raise TokenError(f"token file {shown}: it belongs to another user", hint=_NEW)
     if found.st_mode & 0o077:

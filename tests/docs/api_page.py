@@ -24,8 +24,8 @@ live page and may change with it.
 """
 
 
-def page() -> str:
-    """Return the page."""
+def page() -> list[str]:
+    """Return the lines of the page."""
     document = openapi.document()
     lines = [_HEAD.format(about=document["info"]["description"])]
     for path, methods in document["paths"].items():
@@ -36,7 +36,7 @@ def page() -> str:
     refused = document["components"]["responses"]
     lines += [f"| {code} | {each['description']} |" for code, each in refused.items()]
     lines += ["", "`Retry-After` says after how many seconds it is worth asking again (429, 503)."]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _parameters(one: dict[str, Any]) -> list[str]:

@@ -1,0 +1,108 @@
+"""A server of `gpuwatchctl web` for tests: the real program, and what asks it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Answer(NamedTuple):
+    """One answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """What the body says."""
+        return json.loads(self.body)
+
+
+class Served(NamedTuple):
+    """A server that runs on a port of loopback."""
+
+    port: int
+    token: str
+    process: subprocess.Popen[str]
+
+    def ask(
+        self, path: str, method: str = "GET", body: Any = None, **headers: str | None
+    ) -> Answer:
+        """Ask with the token; a header of None is left out, ``_`` in names means ``-``."""
+        given: dict[str, str | None] = {"Authorization": f"Bearer {self.token}"}
+        if body is not None:
+            given["Content-Type"] = "application/json"
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            kept = {name: value for name, value in given.items() if value is not None}
+            link.request(method, path, content, kept)
+            found = link.getresponse()
+            said = {name.lower(): value for name, value in found.getheaders()}
+            return Answer(found.status, said, found.read())
+        finally:
+            link.close()
+
+    def raw(self, data: bytes, *, wait_s: float = 5.0) -> bytes:
+        """Return everything that is answered to these bytes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=wait_s) as link:
+            link.sendall(data)
+            got = b""
+            try:
+                while part := link.recv(65536):
+                    got += part
+            except (TimeoutError, ConnectionResetError):
+                pass
+            return got
+
+    @property
+    def host(self) -> str:
+        """Its name in a request."""
+        return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def serve(*words: str, **environ: str) -> Iterator[Served]:
+    """Run the program on a free port until the block is left; it must then end at once."""
+    process = subprocess.Popen(
+        [str(world.PROGRAM), "web", "--json", "--port", "0", *words],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=20)[1]
+        data = json.loads(line)["data"]
+        yield Served(int(data["listens"].rpartition(":")[2]), data["token"], process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+
+def until(done: Any, *, wait_s: float = 10.0) -> None:
+    """Wait for something that has no event."""
+    end = time.monotonic() + wait_s
+    while not done():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)

@@ -1,0 +1,115 @@
+"""The token: made once, its owner's alone, never half of one, and no link is followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.web import tokens
+from gpuwatchd.web.tokens import TokenError, Tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a token is to be, in a folder that does not exist yet."""
+    return tmp_path / "state" / tokens.FILE_NAME
+
+
+def test_it_is_made_once_and_its_owners_alone(path: Path) -> None:
+    os.umask(0)
+    first = tokens.kept(path)
+    assert len(first) >= 43
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert tokens.kept(path) == first
+    assert [one.name for one in path.parent.iterdir()] == [tokens.FILE_NAME]
+
+
+def test_many_that_begin_at_once_agree(path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        found = set(pool.map(lambda _: tokens.kept(path), range(64)))
+    assert found == {tokens.read(path)}
+    assert [one.name for one in path.parent.iterdir()] == [tokens.FILE_NAME]
+
+
+def test_a_new_one_holds_at_once_and_the_old_one_no_longer(path: Path) -> None:
+    first = tokens.kept(path)
+    known = Tokens(path)
+    assert known.fits(first)
+    second = tokens.renew(path)
+    assert second != first
+    assert not known.fits(first)
+    assert known.fits(second)
+    path.unlink()
+    assert not known.fits(second)
+    assert not known.fits("")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_one_that_others_can_read_is_refused(path: Path, mode: int) -> None:
+    token = tokens.kept(path)
+    known = Tokens(path)
+    assert known.fits(token)
+    path.chmod(mode)
+    assert not known.fits(token)
+    with pytest.raises(TokenError, match="others can read it"):
+        tokens.kept(path)
+
+
+def test_a_link_is_not_followed_and_what_it_names_is_not_touched(path: Path) -> None:
+    path.parent.mkdir()
+    other = path.parent / "other"
+    other.write_text("x" * 43)
+    other.chmod(0o600)
+    path.symlink_to(other)
+    with pytest.raises(TokenError, match="a link"):
+        tokens.kept(path)
+    assert not Tokens(path).fits("x" * 43)
+    tokens.renew(path)
+    assert other.read_text() == "x" * 43
+    assert not path.is_symlink()
+
+
+def test_a_link_to_nothing_makes_nothing_there(path: Path) -> None:
+    path.parent.mkdir()
+    path.symlink_to(path.parent / "planted")
+    with pytest.raises(TokenError, match="a link"):
+        tokens.kept(path)
+    assert not (path.parent / "planted").exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "empty", "short", "bytes", "huge"])
+def test_what_is_no_token_is_refused_without_waiting(path: Path, kind: str) -> None:
+    path.parent.mkdir()
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    elif kind == "folder":
+        path.mkdir(0o700)
+    else:
+        content = {"empty": b"", "short": b"abc", "bytes": b"\xff" * 43, "huge": b" a" * 9999}
+        path.write_bytes(content[kind])
+        path.chmod(0o600)
+    with pytest.raises(TokenError):
+        tokens.kept(path)
+
+
+def test_a_place_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TokenError, match="Not a directory") as error:
+        tokens.kept(tmp_path / "file" / "token")
+    assert error.value.hint
+
+
+def test_it_is_in_no_repr(path: Path) -> None:
+    token = tokens.kept(path)
+    known = Tokens(path)
+    assert known.fits(token)
+    assert token not in repr(known)
+    assert not known.fits("\u00e9" + token)

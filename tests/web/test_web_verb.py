@@ -1,0 +1,152 @@
+"""``gpuwatchctl web``: one line, what it says when it cannot, and how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd import config
+from gpuwatchd.ctl import main
+from tests.cli import shaped, world
+from tests.web import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def started(*words: str) -> tuple[subprocess.Popen[str], str]:
+    """Return a server and the line that it has printed."""
+    process = subprocess.Popen(
+        [str(world.PROGRAM), "web", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, process.stdout.readline()
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_one_line_and_the_end_by_a_signal(signum: int, code: int) -> None:
+    process, line = started("--port", "0")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[\w-]{43}\n", line)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (code, "", "")
+
+
+def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["web", "--port", str(port)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[0].endswith("is taken: perhaps gpuwatchctl web runs already")
+    assert "--port 0" in said.err
+
+
+def test_without_the_extra_it_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec",
+        lambda name, *rest: None if name == "uvicorn" else find(name, *rest),
+    )  # fmt: skip
+    assert main(["web"]) == 1
+    said = capsys.readouterr().err
+    assert "uvicorn" in said
+    assert "gpuwatchd[web]" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["--listen", "0.0.0.0:0"], 1), (["--listen", "nowhere"], 1), (["--port", "99999"], 2),
+     (["--listen", "unix:/x", "--port", "1"], 2), (["--listen", "unix:x"], 1)],
+)  # fmt: skip
+def test_what_cannot_be_listened_at(
+    capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int
+) -> None:
+    assert main(["web", *words]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    assert len(said.err.splitlines()) <= 3
+
+
+def test_the_token_is_printed_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["web", "--token"]) == 0
+    first = capsys.readouterr().out
+    assert main(["web", "--token", "--json"]) == 0
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    shaped.must_fit(said)
+    assert said["data"] == {
+        "url": None, "listens": None, "token": first.strip(),
+        "token_file": str(config.state_dir() / "web-token"),
+    }  # fmt: skip
+    assert main(["web", "--new-token", "--token"]) == 0
+    assert capsys.readouterr().out != first
+
+
+def test_a_server_that_runs_takes_the_new_token_at_once() -> None:
+    world.write()
+    with serving.serve() as served:
+        assert served.ask("/api/v1/status").status == 200
+        new = world.run("web", "--new-token", "--token").stdout.strip()
+        assert served.ask("/api/v1/status").status == 401
+        assert served._replace(token=new).ask("/api/v1/status").status == 200
+
+
+def test_a_unix_socket_answers_its_owner_and_goes_with_its_server() -> None:
+    world.write()
+    with tempfile.TemporaryDirectory(prefix="gw") as folder:
+        path = Path(folder) / "s"
+        process, line = started("--listen", f"unix:{path}")
+        assert line.startswith(f"unix:{path} ")
+        assert "#token" not in line
+        token = world.run("web", "--token").stdout.strip()
+        link = http.client.HTTPConnection("localhost")
+        link.sock = socket.socket(socket.AF_UNIX)
+        link.sock.connect(str(path))
+        link.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"})
+        assert link.getresponse().status == 200
+        link.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20) == ("", "")
+        assert not path.exists()
+
+
+def test_the_browser_is_opened_without_the_token_in_a_command(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}.new; mv {seen}.new {seen}\n')
+    browser.chmod(0o755)
+    with serving.serve("--open", BROWSER=f"{browser} %s") as served:
+        serving.until(seen.exists)
+        opened = seen.read_text()
+        assert served.token not in opened
+        door = Path(opened.removeprefix("file://"))
+        assert door.stat().st_mode & 0o777 == 0o600
+        assert f"http://127.0.0.1:{served.port}/#token={served.token}" in door.read_text()
+    assert not door.exists()
+
+
+def test_a_name_of_the_configuration_is_let_in(tmp_path: Path) -> None:
+    world.write()
+    file = tmp_path / "c.toml"
+    file.write_text('[web]\nhosts = ["gpu.example.org"]\ntoken-file = "FILE"\n'.replace(
+        "FILE", str(tmp_path / "own")))  # fmt: skip
+    with serving.serve("--config", str(file)) as served:
+        assert served.ask("/api/v1/status", Host="gpu.example.org").status == 200
+        assert served.ask("/api/v1/status", Host="other.example.org").status == 421
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o600
+    assert not os.path.lexists(config.state_dir() / "web-token")
