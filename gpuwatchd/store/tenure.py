@@ -18,8 +18,6 @@ MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 MISSING_S: Final = 180.0
 """Less than this between two samples is no gap."""
-EXACT_S: Final = 2 * 86_400.0
-"""Up to this span who held what is added up by the minute."""
 _GIB: Final = 1024**3
 
 Stretch = tuple[float, float]
@@ -117,63 +115,65 @@ def _until(connection: sqlite3.Connection, table: str) -> int:
 
 # ---- who ----------------------------------------------------------------------------------------
 
-# A row for each process, device and bucket: what it held (times minutes), of how many minutes that
-# is known, how many minutes it was there, and the most that it held.
-_MINUTES = """SELECT m.process, m.gpu, m.ts_s AS bucket, m.used_max_bytes AS held,
-  m.used_max_bytes IS NOT NULL AS known, 1 AS n, m.used_max_bytes AS peak, m.ts_s AS first,
-  m.ts_s AS last
+# Hours as they were rolled up; before the first and after the last whole one by the minute. Of each
+# minute the time of a device is shared by what each process held; alone it has all of it.
+_HOURS = """SELECT h.process, h.gpu,
+  ifnull(h.top_mean_bytes, h.used_mean_bytes) * h.minutes AS held, h.taken_s / 60.0 AS taken,
+  h.minutes AS minutes, h.used_max_bytes AS peak, h.first_ts_s AS first, h.last_ts_s AS last
+FROM gpu g CROSS JOIN process_1h h ON h.gpu = g.id AND h.ts_s >= :hours_s AND h.ts_s < :tail_s"""
+_MINUTES = """SELECT m.process, m.gpu, m.ts_s, m.used_max_bytes AS held
 FROM process p CROSS JOIN process_1m m ON m.process = p.id
-WHERE p.last_ts_ms >= :since_s * 1000 AND p.first_ts_ms < :until_s * 1000
-  AND m.ts_s >= :since_s AND m.ts_s < min(:until_s, :rolled_s)"""
-_FROM_MINUTES = """SELECT process, gpu, ts_s / 3600 * 3600 AS bucket,
-  sum(used_max_bytes) AS held, count(used_max_bytes) AS known, count(*) AS n,
-  max(used_max_bytes) AS peak, min(ts_s) AS first, max(ts_s) AS last
-FROM process_1m WHERE ts_s >= :since_s AND ts_s < min(:until_s, :rolled_s)
-GROUP BY process, gpu, ts_s / 3600"""
-_LATE = """SELECT process, gpu, ts_ms / 60000 * 60, max(used_bytes), max(used_bytes) IS NOT NULL, 1,
-  max(used_bytes), ts_ms / 60000 * 60, ts_ms / 60000 * 60
-FROM process_raw WHERE ts_ms >= max(:since_s, :rolled_s) * 1000 AND ts_ms < :until_s * 1000
+WHERE p.last_ts_ms >= {begin} * 1000 AND p.first_ts_ms < {end} * 1000
+  AND m.ts_s >= {begin} AND m.ts_s < min({end}, :rolled_s)"""
+_LATE = """SELECT process, gpu, ts_ms / 60000 * 60, max(used_bytes) FROM process_raw
+WHERE ts_ms >= max(:since_s, :rolled_s) * 1000 AND ts_ms < :until_s * 1000
 GROUP BY process, gpu, ts_ms / 60000"""
-# In each bucket the time of a device is shared by what each process held; alone it has all.
-_SHARED = """SELECT *, max(n) OVER own AS together,
+_SHARED = """SELECT process, gpu, held,
   CASE WHEN count(*) OVER own = 1 THEN 1.0
-    WHEN min(known = n) OVER own = 0 THEN NULL
+    WHEN count(held) OVER own < count(*) OVER own THEN NULL
     WHEN sum(held) OVER own > 0 THEN held * 1.0 / sum(held) OVER own
-    ELSE 1.0 / count(*) OVER own END AS share
-FROM ({rows}) WINDOW own AS (PARTITION BY gpu, bucket)"""
-_HOLDERS = """SELECT g.uuid, p.pid, p.started_at_s, sum(s.held), sum(s.known),
-  sum(s.share * s.together), count(s.share) = count(*), sum(s.n), max(s.peak),
-  min(s.first), max(s.last) + 60
-FROM ({shared}) s JOIN process p ON p.id = s.process JOIN gpu g ON g.id = s.gpu
+    ELSE 1.0 / count(*) OVER own END AS taken, 1 AS minutes, held AS peak, ts_s AS first,
+  ts_s AS last
+FROM ({rows}) WINDOW own AS (PARTITION BY gpu, ts_s)"""
+_HOLDERS = """SELECT g.uuid, p.pid, p.started_at_s, sum(s.held), sum(s.taken),
+  count(s.taken) = count(*), sum(s.minutes), max(s.peak), min(s.first), max(s.last) + 60
+FROM ({pieces}) s JOIN process p ON p.id = s.process JOIN gpu g ON g.id = s.gpu
 GROUP BY s.gpu, s.process"""
 
 
 def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> list[Tenure]:
-    """Return what each process had of each device in a span, in any order.
-
-    By the minute; of more than two days by the hour: within one, who was there together is then
-    taken to have been there all the time.
-    """
+    """Return what each process had of each device in a span, in any order."""
     if until_s <= since_s:
         return []
+    begin_s, end_s = int(since_s // MINUTE_S * MINUTE_S), int(until_s)
+    # Whole hours, as far as they are rolled up; none in a file of an earlier version.
+    hours_s = -(-begin_s // HOUR_S) * HOUR_S
+    tail_s = min(end_s // HOUR_S * HOUR_S, _until(connection, "process_1h"))
+    if tail_s <= hours_s:
+        hours_s = tail_s = begin_s
     values = {
-        "since_s": int(since_s // MINUTE_S * MINUTE_S),
-        "until_s": int(until_s),
+        "since_s": begin_s,
+        "hours_s": hours_s,
+        "tail_s": tail_s,
+        "until_s": end_s,
         "rolled_s": _until(connection, "gpu_1m"),
     }
-    rows = _MINUTES if until_s - since_s <= EXACT_S else _FROM_MINUTES
-    shared = _SHARED.format(rows=f"{rows} UNION ALL {_LATE}")
-    found = connection.execute(_HOLDERS.format(shared=shared), values)
-    return [_tenure(row) for row in found]
+    head = _MINUTES.format(begin=":since_s", end=":hours_s")
+    tail = _MINUTES.format(begin=":tail_s", end=":until_s")
+    pieces = [_SHARED.format(rows=f"{head} UNION ALL {tail} UNION ALL {_LATE}")]
+    if hours_s < tail_s:
+        pieces.insert(0, _HOURS)
+    query = _HOLDERS.format(pieces=" UNION ALL ".join(pieces))
+    return [_tenure(row) for row in connection.execute(query, values)]
 
 
 def _tenure(row: tuple[Any, ...]) -> Tenure:
-    uid, pid, started, held, known, shared, whole, minutes, peak, first, last = row
+    uid, pid, started, held, taken, whole, minutes, peak, first, last = row
     return Tenure(
         device_uid=uid,
         process=ProcessKey(pid=pid, started_at_s=started),
-        gib_hours=held / _GIB / 60.0 if known else None,
-        gpu_hours=shared / 60.0 if whole and shared is not None else None,
+        gib_hours=None if held is None else held / _GIB / 60.0,
+        gpu_hours=taken / 60.0 if whole and taken is not None else None,
         whole_hours=minutes / 60.0,
         peak_bytes=peak,
         first_at_s=float(first),
