@@ -212,6 +212,13 @@ def test_an_open_alert_says_until_when_it_is_silent() -> None:
     assert shown["can"] is False, "without a history nothing can be snoozed"
 
 
+def test_what_a_snooze_means_depends_on_what_the_alert_is_worth() -> None:
+    world.write(alerts=(world.firing(), world.firing(key="leak:b", severity="critical")))
+    said = {one["key"]: one["after"] for one in ask("alerts")["open"]}
+    assert "What becomes critical is told all the same." in said["leak:GPU-1/4711@1000.0"]
+    assert "nobody is told of that either" in said["leak:b"]
+
+
 def test_all_about_an_alert_is_what_the_verb_tells() -> None:
     world.write()
     listed = ask("alerts")["open"][0]

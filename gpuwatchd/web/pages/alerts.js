@@ -71,7 +71,7 @@ function doing(one, answer, page) {
       h("label", {}, h("span", {}, "Why"), " ",
         h("input", { name: "why", maxlength: "200", placeholder: "for those who ask later", autocomplete: "off" })),
       h("button", { type: "submit" }, "Snooze"),
-      h("p", { class: "faint small" }, "It is still watched and shown. What becomes critical is told all the same."),
+      h("p", { class: "faint small" }, one.after),
       failed ? h("p", { class: "notice", role: "alert" }, failed) : null));
 }
 

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
 _DAY_S: Final = 86400.0
 _MOST: Final = 200
+_AFTER: Final = {
+    False: "It is still watched and shown. What becomes critical is told all the same.",
+    True: "It is still watched and shown. It is critical already: nobody is told of that either.",
+}
+"""What a snooze of an alert means, by whether it is critical now; as `snooze` has it."""
 
 
 def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
         "line": lines.joined(rest),
         "code": lines.joined([code]),
         "silence": None if silence is None else _silence(silence, found.alerts, now_s),
-        "said": words.said(found.said(one)),
+        "after": _AFTER[one.severity == "critical"],
     }
 
 

@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { badge } from "./frame.js";
 import { gpuLink, subjects } from "./parts.js";
 
-const HEIGHT = 220;
+const HEIGHT = 280;
 
 export function path() {
   return "predict";
