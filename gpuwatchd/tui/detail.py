@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.message import Message
 
 from gpuwatchd.ctl import (
     alerts,
@@ -29,7 +31,7 @@ from gpuwatchd.tui.chart import Chart
 from gpuwatchd.tui.charted import ChartScreen, Drawn
 from gpuwatchd.tui.paged import SCROLLING
 from gpuwatchd.tui.sheet import Pages, Settled
-from gpuwatchd.tui.views import Bar
+from gpuwatchd.tui.views import Bar, background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.tui.sheet import Written
 
+_LOG = logging.getLogger(__name__)
 _BESIDE: Final = 130
 _COST_S: Final = 30 * 86_400.0
 """How far back costs are counted, as ``cost`` does."""
@@ -66,17 +69,12 @@ class About(NamedTuple):
     """Whether it is among the processes no more; then it is as it was seen last."""
 
 
-Step = Literal["chart", "text", "cost"]
-"""What one question is about: what takes longer comes later, and is asked less often."""
-
-
 class Told(NamedTuple):
     """What was read."""
 
     drawn: Drawn
     text: tuple[Written, ...] | None = None
     """None where only the chart was to be read."""
-    cost: tuple[Written, ...] | None = None
 
 
 class DetailScreen(ChartScreen):
@@ -98,12 +96,20 @@ class DetailScreen(ChartScreen):
     DetailScreen.beside #left { height: 1fr; }
     """
 
+    class Costed(Message):
+        """What it costs was counted."""
+
+        def __init__(self, cost: tuple[Written, ...]) -> None:
+            super().__init__()
+            self.cost = cost
+
     def __init__(self) -> None:
         super().__init__()
         self._about: About | None = None
         self._key: ProcessKey | None = None
         self._uid: str | None = None
-        self._due: dict[Step, float] = {"text": 0.0, "cost": 0.0}
+        self._due_text_s = self._due_cost_s = 0.0
+        self._counting = False
         self._drawn = False
         self._text: tuple[Written, ...] = ()
         self._cost: tuple[Written, ...] = ()
@@ -160,41 +166,58 @@ class DetailScreen(ChartScreen):
         if view is None or about is None:
             return None
         picture = self.picture_job(about.item.device.uid, partial(_picture, view, about))
-        step, flags = self._step(), self.flags
+        # At first the chart alone, so that it is there soon. Zoom and pan, too, read nothing else:
+        # who explains a verdict asks much.
+        whole, flags = self._drawn and time.monotonic() >= self._due_text_s, self.flags
 
         def read() -> Told:
-            drawn = picture()
-            if step == "text":
-                return Told(drawn, text=_text(flags, view, about))
-            return Told(drawn, cost=_cost(flags, about) if step == "cost" else None)
+            return Told(picture(), _text(flags, view, about) if whole else None)
 
         return read
 
-    def _step(self) -> Step:
-        """Return what is to be read beside the chart: at first nothing, so that it is there soon.
-
-        Zoom and pan read the chart alone, as a rule: who explains a verdict asks much.
-        """
-        if not self._drawn:
-            return "chart"
-        now_s = time.monotonic()
-        return next((one for one, due_s in self._due.items() if now_s >= due_s), "chart")
-
     def answered(self, found: Told) -> None:
-        """Show the chart, and the text as far as it was read."""
+        """Show the chart, and the text where it was read."""
         self.put(found.drawn)
-        now_s = time.monotonic()
         if found.text is not None:
             self._text = found.text
-            self._due["text"] = now_s + max(self.top.every_s, _TEXT_S)
-        if found.cost is not None:
-            self._cost = found.cost
-            self._due["cost"] = now_s + _COST_AGAIN_S
-        if found.text is not None or found.cost is not None:
-            self.query_one("#text", Pages).write(*self._text[:1], *self._cost, *self._text[1:])
-        first, self._drawn = not self._drawn, True
-        if first or self._due["cost"] == 0.0:
+            self._due_text_s = time.monotonic() + max(self.top.every_s, _TEXT_S)
+            self._write()
+            self._count()
+        elif not self._drawn:
+            self._drawn = True
             self.wish(anew=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read or counted."""
+        return self.asking or self._counting
+
+    def _write(self) -> None:
+        self.query_one("#text", Pages).write(*self._text[:1], *self._cost, *self._text[1:])
+
+    def _count(self) -> None:
+        """Count the cost, in a thread of its own: hours of many devices may go into it."""
+        if self._counting or self._about is None or time.monotonic() < self._due_cost_s:
+            return
+        self._counting = True
+        flags, about = self.flags, self._about
+
+        def count() -> None:
+            found: tuple[Written, ...] = ()
+            try:
+                found = _cost(flags, about)
+            except Exception:
+                _LOG.exception("view=detail part=cost")
+            self.post_message(self.Costed(found))
+
+        background(count)
+
+    def on_detail_screen_costed(self, message: Costed) -> None:
+        """Show what it costs."""
+        self._counting = False
+        self._due_cost_s = time.monotonic() + _COST_AGAIN_S
+        self._cost = message.cost
+        self._write()
 
     # ---- keys
 

@@ -44,6 +44,17 @@ _WORTH_CUTTING: Final = 12
 """Columns below which a piece is left out rather than cut."""
 
 
+def background(work: Callable[[], object]) -> None:
+    """Do something in a thread that nobody waits for at the end: a driver may never answer."""
+
+    def run() -> None:
+        with contextlib.suppress(RuntimeError):  # the program has ended meanwhile
+            work()
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), name="view", daemon=True).start()
+
+
 class Bar(Widget):
     """One line: pieces from the left, as many as there is room for, and one at the right."""
 
@@ -249,11 +260,7 @@ class ViewScreen(Page):
         self._slow = False
         serial = self._serial
         self.set_timer(_PATIENCE_S, lambda: self._wait(serial))
-        # Not one of textual's: those are waited for at the end, and a driver may never answer.
-        run = contextvars.copy_context().run
-        threading.Thread(
-            target=run, args=(self._read, job, serial), name="view", daemon=True
-        ).start()
+        background(lambda: self._read(job, serial))
 
     def _read(self, job: Job, serial: int) -> None:
         """Run in the thread: answer one question."""
@@ -267,8 +274,12 @@ class ViewScreen(Page):
             _LOG.exception("view=%s", type(self).__name__)
             trouble = f"this cannot be shown: {type(error).__name__}"
         took_s = time.perf_counter() - begun_s
-        with contextlib.suppress(RuntimeError):  # the program has ended meanwhile
-            self.post_message(self.Answered(serial, found, trouble, took_s))
+        self.post_message(self.Answered(serial, found, trouble, took_s))
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read."""
+        return self.asking
 
     def _wait(self, serial: int) -> None:
         if self.asking and serial == self._serial and self.is_attached:

@@ -126,7 +126,7 @@ def test_detail_of_a_process_that_ends_meanwhile_keeps_what_was_known() -> None:
             over = leaky.state(first.taken_at_s + 5.0, alert, ended=True)
             world.write(over)
             view = screen(app, DetailScreen)
-            view._due["text"] = 0.0
+            view._due_text_s = 0.0
             view.show(leaky.view())
             view.wish(anew=True)
             await settled(pilot)

@@ -73,7 +73,7 @@ async def settled(pilot: Pilot[int]) -> None:
         await pilot.app.workers.wait_for_complete()
         await pilot.pause()
         screen = pilot.app.screen
-        if not (isinstance(screen, ViewScreen) and screen.asking):
+        if not (isinstance(screen, ViewScreen) and screen.busy):
             return
         await pilot.pause(0.01)
 
