@@ -206,7 +206,7 @@ class DetailScreen(ChartScreen):
             found: tuple[Written, ...] = ()
             try:
                 found = _cost(flags, about)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the view goes on without it
                 _LOG.exception("view=detail part=cost")
             self.post_message(self.Costed(found))
 
