@@ -161,3 +161,21 @@ def test_a_zone_without_letters_is_said_by_its_distance(monkeypatch: pytest.Monk
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_a_tick_is_as_short_as_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        noon_s = units.parse_instant("2026-11-21T12:00+01:00", now_s=0.0)
+        midnight_s = noon_s - 12 * 3600
+        assert units.tick(noon_s, step_s=3600) == "12:00"
+        assert units.tick(noon_s + 5, step_s=5) == "12:00:05"
+        assert units.tick(noon_s, step_s=5) == "12:00"
+        assert units.tick(midnight_s, step_s=3600) == "Sat 21"
+        assert units.tick(midnight_s, step_s=7 * 86400) == "11-21"
+        assert units.tick(midnight_s, step_s=91 * 86400) == "2026-11-21"
+        assert units.tick(1e20, step_s=60) == "?"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
