@@ -131,13 +131,24 @@ def test_a_link_stays_one_and_a_pipe_gets_the_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["html", "json", "txt"])
-@pytest.mark.usefixtures("truth")
-def test_with_user_there_is_nothing_of_others(tmp_path: Path, form: str) -> None:
+def test_with_user_there_is_nothing_of_others(
+    truth: reported.Truth, tmp_path: Path, form: str
+) -> None:
+    # Of the hardware that she shares: it concerns her, and its chart is of all.
+    shared = making.alert(
+        key="gpu:GPU-2", kind="gpu", subject=Subject(device_uid=world.SECOND.uid), notices=1,
+        finding=making.calm(subject=Subject(device_uid=world.SECOND.uid), reason="it is hot"),
+        opened_at_s=truth.at(35), changed_at_s=truth.at(35), firing_at_s=truth.at(35),
+        title="GPU 1 (A100)",
+    )  # fmt: skip
+    truth.history.apply([shared], [])
+    truth.live(alerts=(truth.leak, shared))
     file = tmp_path / f"mine.{form}"
     content = saved(file, "--user", "carol", "--all")
     # What is drawn has figures of its own; they name nobody.
     words = DRAWN.sub("", content)
     assert "carol" in words
+    assert "it is hot" in words
     assert "others together" in words or form == "json"
     found = OTHERS.findall(re.sub(r"[0-9.]+(?=,|\]|\}|Z|\")", "", words))
     assert found == []

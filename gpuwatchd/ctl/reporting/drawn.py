@@ -34,7 +34,7 @@ def draw(period: Period, history: Reader | None) -> None:
     view = period.shown_view()
     for use in period.uses[: limits.GPU_CHARTS]:
         picture = charts.of_device(history, view, period.item(use.device), span)
-        period.pictures[use.device.uid] = _own(period, picture)
+        period.pictures[use.device.uid] = of_gpu(period, picture)
     for info in period.infos[: limits.CHARTS]:
         for device in period.devices:
             own = _of_process(period, history, device, info, span)
@@ -58,7 +58,7 @@ def _of_process(
     return None if history is None else charts.past_process(history, device, info, span)
 
 
-def _own(period: Period, picture: Picture) -> Picture:
+def of_gpu(period: Period, picture: Picture) -> Picture:
     """Return the chart of a GPU, bounded; with --user without what is of others' processes."""
     marks = picture.marks
     if period.flags.user:

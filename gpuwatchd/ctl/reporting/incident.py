@@ -11,7 +11,7 @@ from gpuwatchd.ctl import words
 from gpuwatchd.ctl.alert_story import Story
 from gpuwatchd.ctl.incidents import OPEN
 from gpuwatchd.ctl.process_facts import where
-from gpuwatchd.ctl.reporting import limits
+from gpuwatchd.ctl.reporting import drawn, limits
 from gpuwatchd.model import Finding, ProcessInfo
 from gpuwatchd.pipeline import endings
 
@@ -122,8 +122,8 @@ def tell(period: Period, history: Reader | None) -> None:
                 seen.add(at)
                 period.channels.setdefault(sent.channel, Channel(sent.channel)).add(sent)
         if position < most:
-            drawn = asked.charts and position < limits.CHARTS
-            period.told.append(_incident(period, history, story, silences, drawn=drawn))
+            charted = asked.charts and position < limits.CHARTS
+            period.told.append(_incident(period, history, story, silences, charted=charted))
 
 
 def _begins(alerts: Sequence[Alert]) -> float:
@@ -166,7 +166,7 @@ def _incident(
     story: Story,
     silences: Sequence[Silence],
     *,
-    drawn: bool,
+    charted: bool,
 ) -> Incident:
     alert = story.alert
     key, uid = alert.subject.process, alert.subject.device_uid
@@ -178,7 +178,7 @@ def _incident(
         first=first,
         info=None if key is None else period.found.infos.get(key),
         device=period.found.devices.get(uid),
-        picture=_picture(period, history, alert, first) if drawn else None,
+        picture=_picture(period, history, alert, first) if charted else None,
         entries=tuple(one for one in period.bill.entries if one.key == alert.key),
         silences=tuple(
             one
@@ -221,7 +221,7 @@ def _picture(
     view, item = period.shown_view(), period.item(device)
     key = alert.subject.process
     if key is None:
-        return charts.of_device(history, view, item, span)
+        return drawn.of_gpu(period, charts.of_device(history, view, item, span))
     for process in item.processes or ():
         if process.info.key == key:
             return charts.of_process(history, view, item, process, span)
