@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _MOST_GPUS = 8
 _BESIDE = 110
 """Columns from which on the facts stand beside the chart."""
+_WIDE = 136
+"""Columns from which on a row of the list has R² and confidence, too."""
 
 
 class PredictScreen(ChartScreen):
@@ -177,7 +179,7 @@ def _row(item: LiveDevice, out: Out) -> None:
         f"{item.device.label:<7}",
         (f"{badge.word:<{badges.WORD_CELLS}}", badge.kind),
     ]
-    cells += _figures(item, finding, wide=out.width >= _BESIDE)
+    cells += _figures(item, finding, wide=out.width >= _WIDE)
     shown: list[Part] = []
     room = out.width
     for cell in cells:

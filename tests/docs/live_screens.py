@@ -14,6 +14,7 @@ from gpuwatchd.ctl import look
 from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.tui.app import TopApp
+from gpuwatchd.tui.views import ViewScreen
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -62,7 +63,8 @@ async def _strips(one: Live) -> list[Strip]:
         for _ in range(_PATIENCE):
             await pilot.pause(_QUIET_S)
             before, found = found, app.screen._compositor.render_strips()
-            if [strip.text for strip in before] == [strip.text for strip in found]:
+            same = [strip.text for strip in before] == [strip.text for strip in found]
+            if same and not (isinstance(app.screen, ViewScreen) and app.screen.busy):
                 break
         return found
 

@@ -93,6 +93,12 @@ LIVE = {
         "gpuwatchctl top on four simulated GPUs: a row for each with its verdict, memory and the "
         "time that is left, the processes by growth, and two open alerts.",
     ),
+    "screen-predict.svg": Live(
+        "demo", 70, ("down", "P"), (112, 30),
+        "The Predict view of gpuwatchctl top: a row for each of four GPUs with growth, time left "
+        "and suspect; of the chosen one the chart with its fit and the forecast up to the limit, "
+        "and beside it growth rate, R squared, confidence, detector, pattern and advice.",
+    ),
 }  # fmt: skip
 
 
