@@ -190,6 +190,7 @@ def test_snoozing_really_snoozes_and_can_be_taken_back(page: Page) -> None:
     assert kept.why == "runs out <b>tonight</b>"
     assert kept.until_at_s - kept.from_at_s == 8 * 3600
     assert [one["state"] for one in listed()] == ["in-force"]
+    page.wait_for_function("() => document.activeElement.textContent === 'Tell again'")
     assert "Snoozed: GPU 0" in page.locator("#heard").inner_text()
 
     page.reload()
@@ -198,6 +199,7 @@ def test_snoozing_really_snoozes_and_can_be_taken_back(page: Page) -> None:
     assert harness.axe(page) == []
     back.first.click()
     page.get_by_text("Nothing is snoozed.").wait_for()
+    page.wait_for_function("() => document.activeElement.localName === 'summary'")
     assert silences()[0].cleared_at_s is not None
     assert listed() == []
     harness.assert_no_console_errors(page)

@@ -38,7 +38,9 @@ function list(answer, page) {
 }
 
 function rows(found, answer, page) {
-  return h("ul", { class: "alerts" }, found.map((one) => h("li", { key: one.key + one.opened, class: one.silence ? "silent" : null },
+  return h("ul", { class: "alerts" }, found.map((one) => h("li", {
+    key: one.key + one.opened, class: one.silence ? "silent" : null, "data-alert": one.id,
+  },
     h("div", { class: "what" }, badge(one.badge), " ", h("a", { href: `#/alerts/${one.id}` }, one.title),
       h("p", { class: "line" }, `${one.when}, ${one.line}`)),
     one.open && answer.can ? doing(one, answer, page) : null)));
@@ -53,7 +55,7 @@ function single(answer, page) {
       about.gpu ? h("p", {}, gpuLink(about.gpu, about.label),
         about.process ? [" · ", processLink(about.process, about.who)] : null) : null,
       one.silence ? h("p", { class: "note" }, `Nobody is told ${one.silence.line}.`) : null),
-    one.open && answer.can ? h("div", { key: "do" }, doing(one, answer, page)) : null,
+    one.open && answer.can ? h("div", { key: "do", "data-alert": one.id }, doing(one, answer, page)) : null,
     h("section", { key: "story" }, h("h2", {}, "What is known of it"), facts(answer.lines, "story")),
     h("p", { key: "back" }, h("a", { href: "#/alerts" }, "All alerts")),
   ];
@@ -61,7 +63,7 @@ function single(answer, page) {
 
 /** What can be done about an open alert: nobody is told for a while, or people are told again. */
 function doing(one, answer, page) {
-  if (one.silence && one.silence.of_alert) return h("div", { class: "doing" }, back(one.silence, one.title, page));
+  if (one.silence && one.silence.of_alert) return h("div", { class: "doing" }, back(one.silence, one.title, one.id, page));
   const failed = page.memory[`failed-${one.key}`];
   return h("details", { class: "doing", key: "doing" },
     h("summary", { "aria-label": `Snooze ${one.title}` }, "Snooze"),
@@ -83,27 +85,31 @@ async function snooze(event, one, page) {
   const body = { alert: one.id, for: term.value, why: why.value };
   const error = await page.send("/api/v1/snoozes", { method: "POST", body });
   if (pressed) pressed.disabled = false;
-  said(page, one.key, error, `Snoozed: ${one.title}`);
+  said(page, one.key, error, `Snoozed: ${one.title}`, one.id);
 }
 
-function back(silence, named, page) {
+function back(silence, named, id, page) {
   const take = async () => {
     const error = await page.send(`/api/v1/snoozes/${silence.id}`, { method: "DELETE" });
-    said(page, silence.id, error, `People are told again of ${named}`);
+    said(page, silence.id, error, `People are told again of ${named}`, id);
   };
   return h("button", { type: "button", onclick: take, "aria-label": `Tell people again of ${named}` }, "Tell again");
 }
 
-function said(page, key, error, words) {
+/** Say what has become of it, and put the focus where one goes on: the button pressed is gone. */
+function said(page, key, error, words, id) {
   page.memory[`failed-${key}`] = error ? [error.message, error.hint].filter(Boolean).join(" - ") : null;
   document.getElementById("heard").textContent = error ? error.message : words;
   page.draw();
+  if (error) return;
+  const next = id && document.querySelector(`[data-alert="${CSS.escape(id)}"] .doing :is(button, summary)`);
+  (next || document.querySelector("h1")).focus({ preventScroll: true });
 }
 
 function silences(found, page) {
   if (!found.length) return h("p", { class: "faint" }, "Nothing is snoozed.");
   return h("ul", { class: "alerts" }, found.map((one) => h("li", { key: one.id },
     h("div", { class: "what" }, one.about, h("p", { class: "line" }, one.line)),
-    h("div", { class: "doing" }, back(one, one.about, page)),
+    h("div", { class: "doing" }, back(one, one.about, "", page)),
     page.memory[`failed-${one.id}`] ? h("p", { class: "notice", role: "alert" }, page.memory[`failed-${one.id}`]) : null)));
 }

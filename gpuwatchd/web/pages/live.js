@@ -124,6 +124,8 @@ function stumbled(error) {
   page.fresh = true;
   if (error instanceof Refused) {
     keepToken(null);
+    kept.clear();
+    page.answer = page.head = null;
     page.refused = error.message;
   } else if (error instanceof Failed) {
     page.failed = error;
