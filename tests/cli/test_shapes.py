@@ -17,7 +17,7 @@ import pytest
 from gpuwatchd import config
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.ctl import COMMANDS, main, service, shapes
-from gpuwatchd.ctl.shapes import about, base, kept, own, seen, summed, told
+from gpuwatchd.ctl.shapes import about, base, drawn, kept, own, seen, served, summed, told
 from gpuwatchd.model import DeviceReading, Event, Message, ServiceState, Subject
 from gpuwatchd.notify import command as hook
 from gpuwatchd.store.live import LiveDevice
@@ -43,6 +43,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("explain 4711", seen.Explain),
     ("explain GPU-2", seen.Explain),
     ("zombies", seen.Zombies),
+    ("plot", drawn.Plot),
     ("history", kept.History),
     ("history --events", kept.History),
     ("history --since 2h --pid 4711", kept.HistoryOfProcesses),
@@ -94,6 +95,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("docs --list", about.Pages),
     ("docs --search leak", about.PagesFound),
     ("schema", about.Schemas),
+    ("web --token", served.Web),
     ("status --gpu 77", base.Failure),
     ("status --frobnicate", base.Failure),
     ("check --frobnicate", base.Failure),

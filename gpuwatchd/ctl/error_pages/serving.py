@@ -12,7 +12,7 @@ SERVING: Final = (
         "The live page needs libraries that are not installed",
         "`gpuwatchctl web` is served by Starlette and uvicorn, the extra `web`.",
         ("a plain `pip install gpuwatchd`: extras are named",),
-        ("the hint has the command; `gpuwatchctl docs install#extras`",),
+        ("the hint has the command; the Debian package brings it",),
     ),
     ErrorPage(
         "web-listen",

@@ -61,7 +61,11 @@ def _drawn(
             return charts.of_process(history, view, item, process, asked)
     info, device = find.ended(history, query), find.on(history, query)
     if history is None or device is None:
-        raise GpuwatchdError("nothing is recorded of it", hint="gpuwatchctl history")
+        raise GpuwatchdError(
+            "nothing is recorded of it",
+            hint="gpuwatchctl history",
+            page="errors#nothing-recorded",
+        )
     return charts.past_process(history, device, info, asked)
 
 

@@ -111,7 +111,9 @@ def evidence(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     item = find.device(view, query)
     found = find.process(item, query)
     if found is None:
-        raise GpuwatchdError("it has ended", hint="gpuwatchctl history --pid PID")
+        raise GpuwatchdError(
+            "it has ended", hint="gpuwatchctl history --pid PID", page="errors#no-such-process"
+        )
     case, warnings = reasoning.case_about(flags, view, subjects.of_process(view, item, found))
     told = reasoning.as_json(case, reasoning.sections(case), reasoning.steps(case))
     mine = _alerts(found)
