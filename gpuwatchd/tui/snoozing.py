@@ -63,7 +63,7 @@ class SnoozeScreen(ViewScreen):
         self._why = ""
         self._typing = False
         self._silence: Silence | None = None
-        self._writing = False
+        self._answered = self._writing = False
 
     def parts(self) -> Iterable[Widget]:
         """Return the form."""
@@ -85,6 +85,7 @@ class SnoozeScreen(ViewScreen):
     def answered(self, found: tuple[Alert | None, Silence | None]) -> None:
         """Show the form."""
         self._alert, self._silence = found
+        self._answered = True
         self._form()
 
     def redrawn(self) -> None:
@@ -95,14 +96,14 @@ class SnoozeScreen(ViewScreen):
         """Say of which alert."""
         one = self._alert
         if one is None:
-            self.headline(("no alert is open", "calm")) if self._answered else self.headline()
+            self.headline(*([("no alert is open", "calm")] if self._answered else []))
         else:
             self.headline((one.code, "held"), (one.title or one.key, "bold"))
 
-    _answered = False
-
     def _form(self) -> None:
         page, alert = self.query_one("#form", Pages), self._alert
+        if alert is None and not self._answered:
+            return
         if alert is None:
             page.write(partial(_say, "there is no open alert that could be snoozed", "green"))
             return

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S: Final = 0.2
 """A question that is answered sooner is answered without a word."""
-_SHARE: Final = 10.0
+_SHARE: Final = 20.0
 """A question is asked again after so many times as long as its answer took."""
 _WORTH_CUTTING: Final = 12
 """Columns below which a piece is left out rather than cut."""
