@@ -41,7 +41,7 @@ _TOP: Final = 5
 )  # fmt: skip
 @click.option(
     "--output", "file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write it there: .html, .json or .txt.",
+    help="Write it there: .html, .json or .txt; - is standard output.",
 )  # fmt: skip
 @options.exit_code_option
 def command(  # noqa: PLR0913, PLR0917 - one argument per flag
@@ -67,10 +67,12 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     since_s = until_s - 7 * _DAY_S if since is None else since
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
+    to_pipe = file is not None and str(file) == "-"
+    file = None if to_pipe else file
     form = _form(flags, form, file, saving.FORMATS)
     asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
     found = period.gather(flags, asked)
-    if form == "html" and file is None and sys.stdout.isatty():
+    if form == "html" and file is None and not to_pipe and sys.stdout.isatty():
         file = saving.named(asked)
     if file is None:
         _print(flags, found, form)

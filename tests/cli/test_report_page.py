@@ -91,6 +91,9 @@ def test_a_page_goes_to_a_pipe_or_to_a_named_file(
     assert main(["report", "--format", "html", "--since", SINCE]) == 0
     (name,) = names(tmp_path, ".html")
     days = [time.strftime("%Y-%m-%d", time.localtime(time.time() - ago)) for ago in (44 * 3600, 0)]
+    assert main(["report", "--format", "html", "--since", SINCE, "--output", "-"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("</html>")
+    assert names(tmp_path, ".html") == [name]
     assert name.startswith("gpu-report-")
     assert name.endswith(f"{days[0]}-to-{days[1]}.html")
 
