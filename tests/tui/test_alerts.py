@@ -230,3 +230,21 @@ def test_forty_columns_and_ascii() -> None:
             assert all(len(row) <= 40 for row in shown(app).splitlines())
 
     run(scene())
+
+
+def test_without_an_open_alert_there_is_nothing_to_snooze() -> None:
+    async def scene() -> None:
+        world.write(alerts=())
+        history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+        over = world.firing(key=KEY, state="resolved", opened_at_s=1.0, resolved_at_s=2.0)
+        history.apply([over], [])
+        history.close()
+        async with opened(seen()) as (app, pilot):
+            app.open("s")
+            await settled(pilot)
+            assert "no open alert that could be snoozed" in words(app)
+            await press(pilot, "enter")
+            screen(app, SnoozeScreen)
+
+    run(scene())
+    assert stored() == []
