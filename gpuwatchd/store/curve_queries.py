@@ -51,18 +51,21 @@ DEVICE: Final = Tables(
 _PROCESS_RAW = f"""SELECT {_SAMPLE} FROM process_raw
 WHERE {_RANGE} AND process = :process AND gpu = :card"""  # noqa: S608
 _PROCESS_MINUTE = f"""SELECT ts_s * 1000 AS first_ms, (ts_s + 60) * 1000 AS last_ms, n,
-  used_last_bytes AS low, used_last_bytes AS mean, used_max_bytes AS high
+  ifnull(used_min_bytes, used_last_bytes) AS low, used_last_bytes AS mean, used_max_bytes AS high
 FROM process_1m WHERE process = :process AND gpu = :card AND {_BUCKET}"""  # noqa: S608
+_PROCESS_HOUR = f"""SELECT first_ts_s * 1000 AS first_ms, (last_ts_s + 60) * 1000 AS last_ms, n,
+  used_min_bytes AS low, used_mean_bytes AS mean, used_max_bytes AS high
+FROM process_1h WHERE gpu = :card AND process = :process AND {_BUCKET}"""  # noqa: S608
 PROCESS: Final = Tables(
     raw=_PROCESS_RAW.format(from_s=0),
     late=_PROCESS_RAW,
     minute=_PROCESS_MINUTE,
-    hour=_PROCESS_MINUTE,
-    hourly="gpu_1m",
+    hour=_PROCESS_HOUR,
+    hourly="process_1h",
     oldest={
         "raw": "SELECT min(ts_ms) / 1000.0 FROM process_raw",
         "minute": "SELECT min(ts_s) FROM process_1m WHERE process = :process AND gpu = :card",
-        "hour": "SELECT min(ts_s) FROM process_1m WHERE process = :process AND gpu = :card",
+        "hour": "SELECT min(ts_s) FROM process_1h WHERE gpu = :card",
     },
 )
 
@@ -70,7 +73,15 @@ JOINED: Final = """SELECT min(first_ms), max(last_ms), count(*), min(n), min(low
   sum(mean * 1.0 * n) / sum(CASE WHEN mean IS NOT NULL THEN n END), max(high)
 FROM ({rows}) GROUP BY first_ms / :width_ms ORDER BY 1"""
 INSTANTS: Final = "SELECT first_ms, last_ms FROM ({rows}) ORDER BY 1"
-PRESENT: Final = """SELECT p.pid, p.started_at_s, p.first_ts_ms, p.last_ts_ms,
-  (SELECT max(used_max_bytes) FROM process_1m m WHERE m.process = p.id AND m.gpu = :card
-    AND m.ts_s >= :since_ms / 1000 AND m.ts_s < :until_ms / 1000) AS peak
-FROM process p WHERE p.last_ts_ms >= :since_ms AND p.first_ts_ms < :until_ms AND peak IS NOT NULL"""
+PRESENT: Final = """SELECT p.pid, p.started_at_s, p.first_ts_ms, p.last_ts_ms, max(h.peak)
+FROM (SELECT process, max(used_max_bytes) AS peak FROM process_1h
+    WHERE gpu = :card AND ts_s >= :since_ms / 1000 - 3599 AND ts_s < :until_ms / 1000
+    GROUP BY process
+  UNION ALL
+  SELECT m.process, max(m.used_max_bytes) FROM process p CROSS JOIN process_1m m
+    WHERE p.last_ts_ms >= max(:since_ms, :hours_s * 1000) AND p.first_ts_ms < :until_ms
+      AND m.process = p.id AND m.gpu = :card AND m.ts_s < :until_ms / 1000
+      AND m.ts_s >= max(:since_ms / 1000, :hours_s)
+    GROUP BY m.process) h
+JOIN process p ON p.id = h.process GROUP BY p.id"""
+"""Of what is rolled up by the hour; since ``hours_s`` from minutes."""

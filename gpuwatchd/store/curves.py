@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.model import ProcessKey
 from gpuwatchd.store import curve_queries as ask
+from gpuwatchd.store import hourly
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,7 +37,7 @@ PROCESS_GAP_S: Final = 150.0
 """A process that does not change is written once a minute only."""
 ROLLED_GAP_S: Final = 120.0
 """Of minute by minute rows, a minute that is missing is none yet."""
-_THINNER: Final = 0.9
+_THINNER: Final = 0.96
 """A bucket with less than this share of the usual samples has a gap inside."""
 _MOST_LOOKS: Final = 60
 """Points that are looked into for gaps inside; a record with more of them is all gaps."""
@@ -133,6 +134,7 @@ def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presen
         return []
     values = {
         "card": found[0],
+        "hours_s": hourly.until(connection),
         "since_ms": round(span[0] * 1000),
         "until_ms": round(span[1] * 1000),
     }

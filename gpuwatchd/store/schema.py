@@ -134,7 +134,18 @@ CREATE TABLE checkpoint(id INTEGER PRIMARY KEY, pid INTEGER NOT NULL, started_at
 CREATE INDEX checkpoint_process ON checkpoint(pid, saved_ts_ms)
 """
 
-STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+# Processes hour by hour, for pictures and costs of long spans: what each held, and how much of the
+# device's time falls to it (``taken_s``). Keyed by device and time: a span of a device is read.
+_VERSION_5 = """
+ALTER TABLE process_1m ADD COLUMN used_min_bytes INTEGER;
+CREATE TABLE process_1h(gpu INTEGER NOT NULL, ts_s INTEGER NOT NULL, process INTEGER NOT NULL,
+  first_ts_s INTEGER NOT NULL, last_ts_s INTEGER NOT NULL, minutes INTEGER NOT NULL,
+  n INTEGER NOT NULL, used_min_bytes INTEGER, used_mean_bytes INTEGER, used_max_bytes INTEGER,
+  used_last_bytes INTEGER, top_mean_bytes REAL, host_last_bytes INTEGER, taken_s REAL,
+  PRIMARY KEY(gpu, ts_s, process)) STRICT, WITHOUT ROWID
+"""
+
+STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import checkpoints, decided, profiles
+from gpuwatchd.store import checkpoints, decided, hourly, profiles
 
 if TYPE_CHECKING:
     import sqlite3
@@ -48,10 +48,10 @@ FROM (SELECT gpu, ts_ms, used_bytes, util_percent, temp_c, power_mw,
 WHERE ts_ms >= ? GROUP BY gpu, ts_ms / 60000
 """
 _ROLL_PROCESSES = """
-INSERT OR REPLACE INTO process_1m(process, gpu, ts_s, n, used_max_bytes, used_last_bytes,
-  host_last_bytes)
-SELECT process, gpu, ts_ms / 60000 * 60, count(used_bytes), max(used_bytes), max(last_bytes),
-  max(last_host_bytes)
+INSERT OR REPLACE INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,
+  used_last_bytes, host_last_bytes)
+SELECT process, gpu, ts_ms / 60000 * 60, count(used_bytes), min(used_bytes), max(used_bytes),
+  max(last_bytes), max(last_host_bytes)
 FROM (SELECT process, gpu, ts_ms, used_bytes,
         first_value(used_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
           ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes,
@@ -94,6 +94,7 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
         start_s = oldest_ms // 1000 // width_s * width_s
         if start_s < rolled_until(connection, table):
             _set_rolled_until(connection, table, start_s)
+    hourly.reopen(connection, oldest_ms)
 
 
 class Upkeep:
@@ -118,6 +119,7 @@ class Upkeep:
         open_s = now_s if waiting_ms is None else min(now_s, waiting_ms / 1000)
         self._repeat(connection, lambda: _roll_minutes(connection, open_s))
         _transaction(connection, lambda: _roll_hours(connection))
+        self._repeat(connection, lambda: hourly.roll(connection))
         if settled:
             self._repeat(connection, lambda: self._expire_raw(connection, now_s))
             _transaction(connection, lambda: self._expire_minutes(connection, now_s))
@@ -175,7 +177,12 @@ class Upkeep:
             before_s = int(oldest_s) // HOUR_S * HOUR_S
             for card in cards:
                 _delete_buckets(connection, table, card, before_s)
-        before_s = int(now_s - self._settings.process_minute) // HOUR_S * HOUR_S
+        # The hours of processes are few, and kept as long as the minutes of devices.
+        keep_s = max(self._settings.minute, self._settings.process_minute)
+        for card in cards:
+            _delete_buckets(connection, "process_1h", card, int(now_s - keep_s) // HOUR_S * HOUR_S)
+        oldest_s = min(now_s - self._settings.process_minute, hourly.until(connection))
+        before_s = int(oldest_s) // HOUR_S * HOUR_S
         old = connection.execute(
             "SELECT id FROM process WHERE first_ts_ms < ? ORDER BY first_ts_ms LIMIT ?",
             (before_s * 1000, _PROCESSES_PER_CALL),
@@ -208,12 +215,7 @@ class Upkeep:
             "DELETE FROM segment WHERE started_ts_ms < ? AND id < (SELECT max(id) FROM segment)",
             (before_ms,),
         )
-        keep_s = max(self._settings.process_raw, self._settings.process_minute) + DAY_S
-        connection.execute(
-            "DELETE FROM process WHERE last_ts_ms < ? AND id NOT IN"
-            " (SELECT process FROM alert WHERE process IS NOT NULL)",
-            (int((now_s - keep_s) * 1000),),
-        )
+        _expire_processes(connection, now_s, self._settings)
 
     def _squeeze(self, connection: sqlite3.Connection) -> None:
         """Near the size bound, drop the oldest raw rows, then minutes; never an alert."""
@@ -302,10 +304,33 @@ def _delete_buckets(connection: sqlite3.Connection, table: str, card: int, befor
     ).rowcount
 
 
+def _expire_processes(connection: sqlite3.Connection, now_s: float, settings: StoreSection) -> None:
+    """Forget who processes were, once no row of theirs is left.
+
+    Those that lived for less than an hour go with their minutes: there may be very many.
+    """
+    short_s = max(settings.process_raw, settings.process_minute) + DAY_S
+    long_s = max(short_s, settings.minute + DAY_S)
+    gone = connection.execute(
+        "SELECT id, first_ts_ms, last_ts_ms FROM process WHERE last_ts_ms < :short"
+        " AND (last_ts_ms < :long OR last_ts_ms - first_ts_ms < :brief) AND id NOT IN"
+        " (SELECT process FROM alert WHERE process IS NOT NULL) LIMIT :most",
+        {
+            "short": int((now_s - short_s) * 1000),
+            "long": int((now_s - long_s) * 1000),
+            "brief": HOUR_S * 1000,
+            "most": _PROCESSES_PER_CALL,
+        },
+    ).fetchall()
+    cards = [row for (row,) in connection.execute("SELECT id FROM gpu")]
+    hourly.forget(connection, cards, [one for one in gone if one[2] - one[1] < HOUR_S * 1000])
+    connection.executemany("DELETE FROM process WHERE id = ?", [(row,) for row, _, _ in gone])
+
+
 def _delete_oldest_day(connection: sqlite3.Connection) -> int:
-    """Delete the oldest day of one-minute rows of every device and process."""
+    """Delete the oldest day of minutes of every process or device, last of hours of processes."""
     gone = 0
-    for table in ("process_1m", "gpu_1m"):
+    for table in ("process_1m", "gpu_1m", "process_1h"):
         (oldest_s,) = connection.execute(f"SELECT min(ts_s) FROM {table}").fetchone()  # noqa: S608
         if oldest_s is not None and not gone:
             statement = f"DELETE FROM {table} WHERE ts_s < ?"  # noqa: S608

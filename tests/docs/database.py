@@ -23,6 +23,7 @@ TABLES = {
     "gpu_raw": "every sample of a GPU",
     "meta": "facts about the file itself",
     "process": "every process that was seen on a GPU; secrets in `args` are masked",
+    "process_1h": "a process hour by hour; `taken_s` is its part of the device's time",
     "process_1m": "a process minute by minute",
     "process_raw": "samples of a process on a GPU, when its memory changed",
     "profile": "what an earlier run of a program did; `profile` is JSON",

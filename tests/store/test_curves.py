@@ -1,0 +1,175 @@
+"""Pictures get few points of any span, with every peak, and are told where nothing is known."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.model import ProcessKey
+from gpuwatchd.store import curves, hourly
+from gpuwatchd.store.reader import Reader
+from gpuwatchd.store.schema import FILE_NAME
+from tests.store.world import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+HOUR = 3600
+DAY = 86_400
+T = 1_700_000_000 // DAY * DAY
+KEY = ProcessKey(pid=7, started_at_s=float(T))
+
+
+def filled(directory: Path, statements: Iterable[tuple[str, list[tuple[object, ...]]]]) -> Reader:
+    opened(directory).close()
+    with closing(sqlite3.connect(directory / FILE_NAME, isolation_level=None)) as it:
+        it.execute("BEGIN")
+        it.execute(
+            "INSERT INTO gpu(id, uuid, source, vendor, position, name, memory_kind, first_ts_ms,"
+            " last_ts_ms) VALUES(1,'GPU-0','nvml','nvidia',0,'A100','dedicated',0,0)"
+        )
+        it.execute(
+            "INSERT INTO process(id, boot_id, pid, started_ts_ms, started_at_s, name,"
+            " framework_sure, first_ts_ms, last_ts_ms) VALUES(1,'b',7,?,?,'python',0,?,?)",
+            (T * 1000, KEY.started_at_s, T * 1000, (T + 60 * DAY) * 1000),
+        )
+        for statement, values in statements:
+            it.executemany(statement, values)
+        it.execute("COMMIT")
+    return Reader.open(directory)
+
+
+def samples(instants: Iterable[int], used: int = 1000) -> tuple[str, list[tuple[object, ...]]]:
+    statement = "INSERT INTO gpu_raw(ts_ms, gpu, used_bytes) VALUES(?,1,?)"
+    return statement, [(at_s * 1000, used) for at_s in instants]
+
+
+def minutes(instants: Iterable[int], high: int = 1000) -> tuple[str, list[tuple[object, ...]]]:
+    statement = "INSERT INTO gpu_1m VALUES(1,?,12,1000,1000,?,1000,NULL,NULL,NULL)"
+    return statement, [(at_s, high) for at_s in instants]
+
+
+def rolled(**until: int) -> tuple[str, list[tuple[object, ...]]]:
+    statement = "INSERT OR REPLACE INTO meta(key, value) VALUES(?,?)"
+    return statement, [(f"{table}.until", str(at_s)) for table, at_s in until.items()]
+
+
+def device(reader: Reader, span: tuple[float, float], points: int = 400) -> curves.Drawn:
+    return reader.ask(lambda it: curves.of_device(it, "GPU-0", span, points))
+
+
+def process(reader: Reader, span: tuple[float, float], points: int = 400) -> curves.Drawn:
+    return reader.ask(lambda it: curves.of_process(it, "GPU-0", KEY, span, points))
+
+
+def test_few_samples_are_shown_one_by_one(tmp_path: Path) -> None:
+    with filled(tmp_path, [samples(range(T, T + 300, 5))]) as reader:
+        found = device(reader, (T, T + 300))
+    assert (found.level, found.width_s, len(found.points), found.holes) == ("raw", 0.0, 60, [])
+
+
+def test_a_pause_between_samples_is_a_gap_and_a_late_sample_is_none(tmp_path: Path) -> None:
+    instants = [*range(T, T + 300, 5), *range(T + 340, T + 600, 5), *range(T + 900, T + 1200, 5)]
+    with filled(tmp_path, [samples(instants)]) as reader:
+        found = device(reader, (T, T + 1200))
+    assert found.holes == [(T + 595, T + 900)]
+
+
+def test_a_gap_inside_a_point_is_found_too(tmp_path: Path) -> None:
+    gone = range(T + 3 * HOUR, T + 3 * HOUR + 300, 60)
+    kept = [at_s for at_s in range(T, T + 10 * DAY, 60) if at_s not in gone]
+    with filled(tmp_path, [minutes(kept), rolled(gpu_1m=T + 10 * DAY)]) as reader:
+        found = device(reader, (T, T + 10 * DAY), points=100)
+    assert found.level == "minute"
+    assert found.width_s == 3 * HOUR
+    assert found.holes == [(T + 3 * HOUR, T + 3 * HOUR + 300)]
+
+
+def test_a_peak_survives_every_bucket(tmp_path: Path) -> None:
+    rows = [minutes(range(T, T + DAY, 60)), ("UPDATE gpu_1m SET used_max_bytes = ? WHERE ts_s = ?",
+            [(77_777, T + HOUR)]), rolled(gpu_1m=T + DAY)]  # fmt: skip
+    with filled(tmp_path, rows) as reader:
+        for points in (10, 50, 400):
+            found = device(reader, (T, T + DAY), points)
+            assert len(found.points) <= points
+            assert max(one.high_bytes or 0 for one in found.points) == 77_777
+            assert all(one.low_bytes == 1000 for one in found.points)
+
+
+@pytest.mark.parametrize("days", [15, 30, 400])
+def test_a_long_span_never_reads_raw_rows(tmp_path: Path, days: int) -> None:
+    """As the reader holds it for tables: the plan of every question names no raw table."""
+    asked: list[str] = []
+    with filled(tmp_path, [samples([T]), minutes([T]), rolled(gpu_1m=T, gpu_1h=T)]) as reader:
+
+        def work(it: sqlite3.Connection) -> None:
+            it.set_trace_callback(asked.append)
+            curves.of_device(it, "GPU-0", (T, T + days * DAY), 400)
+            curves.of_process(it, "GPU-0", KEY, (T, T + days * DAY), 400)
+            it.set_trace_callback(None)
+            plans = [
+                row[-1]
+                for query in asked
+                if "min(ts_ms)" not in query
+                for row in it.execute(f"EXPLAIN QUERY PLAN {query}")
+            ]
+            assert plans
+            assert not [plan for plan in plans if "_raw" in plan]
+
+        reader.ask(work)
+
+
+def test_a_process_that_does_not_change_has_no_gaps(tmp_path: Path) -> None:
+    statement = "INSERT INTO process_raw(ts_ms, process, gpu, used_bytes) VALUES(?,1,1,500)"
+    rows = [((T + at_s) * 1000,) for at_s in [*range(0, 1800, 60), *range(2400, 3600, 60)]]
+    with filled(tmp_path, [(statement, rows)]) as reader:
+        found = process(reader, (T, T + HOUR))
+    assert found.holes == [(T + 1740, T + 2400)]
+    assert {one.mean_bytes for one in found.points} == {500}
+
+
+def test_hours_of_a_process_say_what_its_minutes_say(tmp_path: Path) -> None:
+    statement = (
+        "INSERT INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,"
+        " used_last_bytes) VALUES(1,1,?,12,?,?,?)"
+    )
+    rows = [(T + 60 * n, n, n + 100, n + 50) for n in range(20 * 24 * 60)]
+    with filled(tmp_path, [(statement, rows), rolled(gpu_1m=T + 20 * DAY)]) as reader:
+        before = process(reader, (T, T + 20 * DAY), points=200)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as it:
+        it.execute("BEGIN")
+        while hourly.roll(it):
+            pass
+        it.execute("COMMIT")
+        assert hourly.until(it) == T + 20 * DAY
+        (hours,) = it.execute("SELECT count(*) FROM process_1h").fetchone()
+        assert it.execute("SELECT sum(taken_s) FROM process_1h").fetchone() == (20.0 * DAY,)
+    assert hours == 20 * 24
+    with Reader.open(tmp_path) as reader:
+        after = process(reader, (T, T + 20 * DAY), points=200)
+    assert [(p.first_s, p.last_s, p.low_bytes, p.high_bytes) for p in after.points] == [
+        (p.first_s, p.last_s, p.low_bytes, p.high_bytes) for p in before.points
+    ]
+    assert [p.mean_bytes for p in after.points] == pytest.approx(
+        [p.mean_bytes for p in before.points], abs=1.0
+    )
+
+
+def test_late_rows_have_their_hour_made_again(tmp_path: Path) -> None:
+    statement = "INSERT INTO process_1m(process, gpu, ts_s, n, used_max_bytes, used_last_bytes) VALUES(1,1,?,12,?,?)"  # noqa: E501
+    rows = [(T + 60 * n, 10, 10) for n in range(120)]
+    filled(tmp_path, [(statement, rows), rolled(gpu_1m=T + 2 * HOUR)]).close()
+    with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as it:
+        while hourly.roll(it):
+            pass
+        it.execute("UPDATE process_1m SET used_max_bytes = 99 WHERE ts_s = ?", (T + 60,))
+        hourly.reopen(it, (T + 60) * 1000)
+        assert hourly.until(it) == T
+        while hourly.roll(it):
+            pass
+        found = it.execute("SELECT used_max_bytes FROM process_1h ORDER BY ts_s").fetchall()
+    assert found == [(99,), (10,)]
