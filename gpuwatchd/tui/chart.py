@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rich.segment import Segment
 from rich.style import Style
 from textual.message import Message
 from textual.strip import Strip
@@ -330,7 +331,8 @@ class Chart(Widget):
         marked = self._painter.style("cursor")
         # What is drawn there keeps its colour.
         lit = Style(bgcolor=marked.bgcolor, reverse=marked.reverse)
-        return Strip.join([before, under.apply_style(lit), after])
+        under = Strip(Segment.apply_style(under, post_style=lit), 1)
+        return Strip.join([before, under, after])
 
     def _column(self) -> int | None:
         """Return where the cursor stands; None where it cannot be seen."""

@@ -192,6 +192,32 @@ def test_the_cursor_steps_over_columns_from_the_newest_sample_on() -> None:
     run(scene())
 
 
+@pytest.mark.parametrize("color", ["always", "never"])
+def test_the_column_of_the_cursor_is_seen(color: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    async def scene() -> None:
+        app = Bench()
+        app.painter = Painter(flags_of(color=color))
+        async with app.run_test(size=(80, 20)):
+            app.chart.put(picture())
+            app.chart.point_at(T0 + 1200)
+            lit = []
+            for y in range(20):
+                column = 0
+                for text, style, _ in app.chart.render_line(y):
+                    ground = app.painter.style("cursor").bgcolor
+                    if style and (style.reverse or (ground and style.bgcolor == ground)):
+                        lit.append((y, column, text))
+                    column += len(text)
+            assert [y for y, _, _ in lit] == list(range(18)), "not from top to bottom, or below"
+            assert len({column for _, column, _ in lit}) == 1
+            assert any(text != " " for _, _, text in lit), "what is drawn there is gone"
+
+    run(scene())
+
+
 def test_the_mouse_points_zooms_and_drags() -> None:
     async def scene() -> None:
         app = Bench()
