@@ -265,6 +265,8 @@ def test_nothing_judged_has_no_score(capsys: pytest.CaptureFixture[str]) -> None
     text = told(capsys)
     assert "not enough data" in text
     assert "There is no history" in text
+    assert [one["mean_bytes"] for one in found["gpus"]] == [None, None]
+    assert all(one["picture"]["curve"]["at_s"] for one in found["gpus"])
 
 
 def test_without_anything_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

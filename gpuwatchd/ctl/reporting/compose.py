@@ -89,7 +89,7 @@ def _tone(period: Period) -> Tone:
     still = [alert for alert in period.alerts if alert.state in OPEN]
     if any(alert.severity == "critical" for alert in still) or advice.ends(period.alerts):
         return "bad"
-    return "warn" if still else "good" if period.uses else "note"
+    return "warn" if still else "good" if period.quality.watched_share else "note"
 
 
 def sentence(period: Period) -> str:

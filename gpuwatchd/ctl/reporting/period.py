@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.ctl import costs, incidents, look, mine
+from gpuwatchd.ctl.device_facts import in_order
 from gpuwatchd.ctl.reporting import drawn, incident, usage
 from gpuwatchd.ctl.reporting.quality import Quality
 from gpuwatchd.ctl.reporting.quality import of as quality_of
@@ -218,6 +219,7 @@ def _without_history(period: Period) -> None:
     period.devices = [one for one in period.found.devices.values() if period.flags.wants(one)]
     if not period.devices:
         raise _no_such_gpu(period.flags, list(period.found.devices.values()))
+    period.uses = [usage.unknown(one) for one in in_order(period.devices)]
     incident.tell(period, None)
     drawn.draw(period, None)
 

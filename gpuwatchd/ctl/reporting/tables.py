@@ -237,7 +237,7 @@ def held(period: Period) -> Iterator[Plain]:
     past = [one for one in period.alerts if one.kind == "held"]
     if past:
         yield alerts(period, past, "In the period")
-    elif period.uses:
+    elif period.quality.watched_share:
         yield Says(text="Nothing was held without work long enough to be told of.", tone="note")
 
 

@@ -65,6 +65,11 @@ def of_devices(history: Reader, devices: Sequence[Device], asked: Asked) -> list
     return [_of_device(history, device, asked) for device in in_order(devices)]
 
 
+def unknown(device: Device) -> DeviceUse:
+    """Return a device of whose past nothing is known."""
+    return DeviceUse(device, (), None, None, None, None, None, None)
+
+
 def _of_device(history: Reader, device: Device, asked: Asked) -> DeviceUse:
     bucket_s = next((s for s in _NICE_S if asked.span_s / s <= _MOST_ROWS), _NICE_S[-1])
     rows = history.device_rows(device.uid, asked.since_s, asked.until_s, bucket_s)
