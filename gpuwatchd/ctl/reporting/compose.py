@@ -181,7 +181,8 @@ def _figures(period: Period) -> Iterator[Figure]:
     yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
     held = [one.held_bytes for one in period.holdings if one.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")
-    hours = advice.watched_hours(period)
+    known = period.quality.watched_share is not None
+    hours = advice.watched_hours(period) if known else None
     yield Figure(value=cost.in_hours(hours), label="GPU-hours watched", note=_busy(period))
     money = tables.lost_or_at_risk(period)
     if money:

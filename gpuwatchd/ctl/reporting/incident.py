@@ -32,6 +32,7 @@ _FULL = frozenset({endings.CRASHED, endings.FELL})
 _BEFORE, _AFTER = 0.25, 0.1
 """A chart begins and ends so much of the incident's length before and after it."""
 _LEAST_S = 900.0
+_LONGEST_S = 30 * 86_400.0
 
 
 class Incident(NamedTuple):
@@ -212,6 +213,7 @@ def _picture(
     onset_s = alert.finding.onset_at_s
     begin_s = alert.opened_at_s if onset_s is None else min(onset_s, alert.opened_at_s)
     end_s = min(alert.resolved_at_s or period.asked.until_s, period.asked.until_s)
+    begin_s = max(begin_s, end_s - max(period.asked.span_s, _LONGEST_S))
     length_s = max(end_s - begin_s, _LEAST_S)
     span = charts.Asked(
         begin_s - _BEFORE * length_s,

@@ -73,7 +73,7 @@ def gpus(period: Period) -> Table:
                 peak,
                 "?" if use.util_pct is None else f"{use.util_pct:.0f}%",
                 cost.in_hours(use.busy_hours),
-                units.duration(use.watched_s),
+                "?" if period.quality.watched_share is None else units.duration(use.watched_s),
                 now,
             )
         )
