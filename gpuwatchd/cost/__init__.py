@@ -5,7 +5,7 @@ from gpuwatchd.cost.charges import Part, Since, charge, total
 from gpuwatchd.cost.held import GIB, gib_hours, usd
 from gpuwatchd.cost.lines import in_currency, in_hours, line
 from gpuwatchd.cost.price import OLD_DAYS, Price, Prices
-from gpuwatchd.cost.sharing import Held, Taken, taken, with_rest
+from gpuwatchd.cost.sharing import Held, Hour, Taken, taken, with_rest
 from gpuwatchd.cost.stints import Ask, Stint, begun, stint
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Ask",
     "Entry",
     "Held",
+    "Hour",
     "Part",
     "Price",
     "Prices",

@@ -11,6 +11,17 @@ REST: Final = "rest"
 """Who holds what nobody holds."""
 
 
+class Hour(NamedTuple):
+    """What a process had of a device in one hour, added up from its minutes."""
+
+    first_at_s: float
+    last_at_s: float
+    seen_s: float
+    """Time for which it was there."""
+    taken_s: float | None
+    """Time of the whole device that falls to it; None where its share is unknown."""
+
+
 class Held(NamedTuple):
     """What one process held on one device over one bucket of time."""
 
@@ -20,6 +31,8 @@ class Held(NamedTuple):
     held_bytes: float | None
     width_s: float = 60.0
     """Length of the bucket: the same for all processes of it."""
+    hour: Hour | None = None
+    """Of a whole hour: what is shared already. It lies inside the span that is asked for."""
 
 
 class Taken(NamedTuple):
@@ -58,6 +71,9 @@ def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable
             buckets.setdefault(row.at_s, []).append(row)
     found: dict[Hashable, Taken] = {}
     for at_s, held in sorted(buckets.items()):
+        if held[0].hour is not None:
+            _add_hours(found, held)
+            continue
         begin_s, end_s = max(at_s, since_s), min(at_s + held[0].width_s, until_s)
         hours = (end_s - begin_s) / 3600.0
         known = [max(0.0, row.held_bytes) for row in held if row.held_bytes is not None]
@@ -82,6 +98,27 @@ def taken(rows: Iterable[Held], since_s: float, until_s: float) -> dict[Hashable
                 share,
             )
     return found
+
+
+def _add_hours(found: dict[Hashable, Taken], held: list[Held]) -> None:
+    """Add an hour that was shared by the minute before."""
+    for row in held:
+        hour = row.hour
+        if hour is None:
+            continue
+        mine = None if hour.taken_s is None else hour.taken_s / 3600.0
+        share = None if hour.taken_s is None else hour.taken_s / hour.seen_s
+        before = found.get(row.who)
+        if before is None:
+            before = Taken(0.0, 0.0, hour.first_at_s, hour.last_at_s, share)
+        known = mine is not None and before.hours is not None
+        found[row.who] = Taken(
+            (before.hours or 0.0) + (mine or 0.0) if known else None,
+            before.whole_hours + hour.seen_s / 3600.0,
+            before.first_at_s,
+            hour.last_at_s,
+            share,
+        )
 
 
 def with_rest(rows: Iterable[Held], total_bytes: float | None) -> list[Held]:

@@ -108,7 +108,7 @@ class _Counter:
         self._history = history
         self._checkpoints: list[Checkpoint] = []
         self._infos: dict[ProcessKey, ProcessInfo] = {}
-        self._rows: dict[tuple[str, float, float], list[Held]] = {}
+        self._rows: dict[tuple[object, ...], list[Held]] = {}
         self._counted = Counted()
 
     def count(self, state: LiveState | None) -> None:
@@ -219,7 +219,7 @@ class _Counter:
             begun_s = min(starts) if len(starts) == len(keys) else None
         had = cost.stint(
             members,
-            _Ask(self._held if keys else self._watched, self._price),
+            _Ask(self._shared if keys else self._watched, self._price),
             started_at_s=begun_s,
             saved_at_s=self._saved_at_s(keys, until_s),
             until_s=until_s,
@@ -351,6 +351,19 @@ class _Counter:
         if at not in self._rows:
             known = self._history
             self._rows[at] = [] if known is None else known.occupied(uid, since_s, until_s)
+        return self._rows[at]
+
+    def _shared(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+        """Return who held what, whole hours as one: their minutes are shared already."""
+        at = ("by the hour", uid, since_s, until_s)
+        if at not in self._rows:
+            from gpuwatchd.store import occupied  # noqa: PLC0415 - SQLite comes with it
+
+            self._rows[at] = (
+                []
+                if self._history is None
+                else self._history.ask(lambda it: occupied.by_hour(it, uid, since_s, until_s))
+            )
         return self._rows[at]
 
     def _watched(self, uid: str, since_s: float, until_s: float) -> list[Held]:
