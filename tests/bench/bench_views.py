@@ -1,0 +1,107 @@
+"""What looking at thirty days of eight GPUs costs: ``python tests/bench/bench_views.py``.
+
+Every picture is compared with a bare query of the same rows by the standard library's sqlite3, in
+the same run: the ratio bears a busy machine, the milliseconds do not. ``--json`` prints it as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from tests import histories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DAY_S = 86_400.0
+_COLUMNS = "used_min_bytes, used_mean_bytes, used_max_bytes"
+
+
+def median_ms(work: Callable[[], object], runs: int) -> float:
+    """Return the median time of a call, milliseconds."""
+    taken = []
+    for _ in range(runs):
+        begun_s = time.perf_counter()
+        work()
+        taken.append(1000 * (time.perf_counter() - begun_s))
+    return statistics.median(taken)
+
+
+def measure(directory: Path, runs: int) -> dict[str, tuple[float, float | None]]:
+    """Return row -> (milliseconds, milliseconds of the bare query or None)."""
+    from gpuwatchd.ctl import charts, costs, look, past
+    from gpuwatchd.ctl.flags import Globals
+
+    now_s = time.time()
+    found: dict[str, tuple[float, float | None]] = {}
+    view = look.see(Globals(), want_trend=True)
+    item = view.devices[0]
+    process = (item.processes or ())[0]
+    path = directory / "history.db"
+    with past.reader() as history, closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as it:
+
+        def bare(query: str) -> float:
+            return median_ms(lambda: it.execute(query).fetchall(), runs)
+
+        for name, days in (("30 days", 30), ("7 days", 7), ("24 h", 1)):
+            asked = charts.Asked(now_s - days * DAY_S, now_s)
+            rows, since = ("1h" if days > 14 else "1m"), int(asked.begin_s)
+            found[f"a device, {name}"] = (
+                median_ms(lambda a=asked: charts.of_device(history, view, item, a), runs),  # type: ignore[misc]
+                bare(f"SELECT {_COLUMNS} FROM gpu_{rows} WHERE gpu = 1 AND ts_s >= {since}"),
+            )
+            found[f"a process, {name}"] = (
+                median_ms(lambda a=asked: charts.of_process(history, view, item, process, a), runs),  # type: ignore[misc]
+                bare(
+                    "SELECT used_max_bytes, used_last_bytes FROM process_"
+                    f"{rows} WHERE process = 1 AND gpu = 1 AND ts_s >= {since}"
+                ),
+            )
+        asked = charts.Asked(now_s - 30 * DAY_S, now_s)
+        found["8 devices, 30 days"] = (
+            median_ms(
+                lambda: [charts.of_device(history, view, one, asked) for one in view.devices], runs
+            ),
+            bare(f"SELECT {_COLUMNS} FROM gpu_1h WHERE ts_s >= {int(asked.begin_s)}"),
+        )
+    found["cost of 30 days"] = (
+        median_ms(lambda: costs.gather(Globals(), now_s - 30 * DAY_S), runs),
+        None,
+    )
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="cost of looking at 30 days of 8 GPUs")
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"GPUWATCHD_STATE_DIR": folder, "GPUWATCHD_RUNTIME_DIR": f"{folder}/run"}
+        histories.thirty_days(Path(folder))
+        found = measure(Path(folder), options.runs)
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    print(f"30 days, 8 GPUs, 1,248 processes; medians of {options.runs}")
+    print(f"{'':24} {'ms':>8} {'bare ms':>8} {'ratio':>7}")
+    for name, (ours, bare) in found.items():
+        beside = "" if bare is None else f"{bare:8.2f} {ours / bare:7.1f}"
+        print(f"{name:24} {ours:8.1f} {beside}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

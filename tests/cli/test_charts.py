@@ -1,0 +1,132 @@
+"""Pictures as every view gets them: the curve, what is known of it, and their JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from gpuwatchd.ctl import badges, charts, look, past
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.ctl.shapes.drawn import PictureShape
+from gpuwatchd.pictures import encoded
+from gpuwatchd.pictures import past as parts
+from gpuwatchd.pictures.chart import Curve
+from tests import histories
+from tests.making import calm, finding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("state", "run"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path / "state"
+
+
+def test_a_month_of_eight_gpus(state: Path) -> None:
+    histories.thirty_days(state)
+    now_s = time.time()
+    found = charts.all_devices(Globals(), charts.Asked(now_s - 30 * DAY, now_s))
+    assert len(found) == 8
+    first = found[0]
+    assert first.notes == ("one point is 2 hours", "3 gaps, 2h 10m missing")
+    assert {gap.why for gap in first.gaps} == {"the daemon was not running"}
+    assert first.forecast is not None
+    assert {mark.kind for mark in first.marks} >= {"alert", "restart", "saved"}
+    assert all(len(one.curve.at_s) <= 400 for one in found)
+    for one in found:
+        columns = (one.curve.used_bytes, one.curve.low_bytes, one.curve.high_bytes)
+        for used, low, high in zip(*columns, strict=True):
+            assert used is None or (low or 0) <= used <= (high or 0)
+        msgspec.convert(encoded.to_json(one), PictureShape)
+
+
+def test_processes_of_a_month_now_and_then(state: Path) -> None:
+    histories.thirty_days(state)
+    now_s = time.time()
+    view = look.see(Globals(), want_trend=True)
+    asked = charts.Asked(now_s - 30 * DAY, now_s)
+    with past.reader() as history:
+        item = view.devices[0]
+        for process in item.processes or ():
+            picture = charts.of_process(history, view, item, process, asked)
+            assert picture.key.startswith(item.device.uid)
+            assert not picture.empty
+            assert picture.limit_bytes == pytest.approx(
+                (process.used_bytes or 0) + (item.reading.free_bytes or 0)  # type: ignore[union-attr]
+            )
+        ended = next(one for one in history.processes() if one.key.pid == 10_002)
+        gone = charts.past_process(history, item.device, ended, asked)
+    assert gone.curve.at_s[-1] < now_s - 20 * DAY
+    assert [m.kind for m in gone.marks if m.kind in {"began", "ended"}] == ["began", "ended"]
+    assert gone.forecast is None
+
+
+@pytest.mark.parametrize("make", [histories.one_sample, histories.hostile])
+def test_little_and_rude(state: Path, make: object) -> None:
+    make(state)  # type: ignore[operator]
+    now_s = time.time()
+    (found,) = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
+    shown = msgspec.json.encode(encoded.to_json(found)).decode()
+    assert "\\u001b" not in shown
+    assert "\u202e" not in shown
+    assert found.floor is None
+
+
+def curve(values: list[float | None]) -> Curve:
+    every = tuple(values)
+    return Curve(at_s=tuple(float(60 * n) for n in range(len(values))), used_bytes=every,
+                 low_bytes=every, high_bytes=every)  # fmt: skip
+
+
+def test_the_floor_is_where_memory_came_back_to_and_never_crosses_a_gap() -> None:
+    gib = 2.0**30
+    saw = [(4 + n % 8 + n / 80) * gib for n in range(80)]
+    found = parts.floor(curve([*saw, None, *saw]))
+    assert found is not None
+    assert found.used_bytes[80] is None
+    assert found.used_bytes[0] == saw[0]
+    assert all(a is None or a <= b for a, b in zip(found.used_bytes, saw, strict=False))
+    assert parts.floor(curve([4 * gib] * 80)) is None
+    assert parts.floor(curve([n * gib for n in range(80)])) is None
+
+
+def test_only_what_leaks_now_has_a_forecast_and_an_open_end_stays_open() -> None:
+    grown = curve([1e9 + 206_667.0 * 60 * n for n in range(200)])
+    leak = finding(judged_at_s=199 * 60.0, onset_at_s=0.0)
+    found = parts.forecast(leak, grown, 8e9)
+    assert found is not None
+    assert found.level_bytes == pytest.approx(1e9 + 206_667.0 * 60 * 199, rel=1e-6)
+    assert leak.eta is not None
+    open_end = msgspec.structs.replace(leak.eta, high_s=None)
+    again = parts.forecast(msgspec.structs.replace(leak, eta=open_end), grown, 8e9)
+    assert again is not None
+    assert again.high_s is None
+    assert parts.forecast(calm(), grown, 8e9) is None
+    assert parts.forecast(msgspec.structs.replace(leak, tier="none"), grown, 8e9) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "word"),
+    [
+        ({}, "leak", "LEAK"),
+        ({"severity": "critical"}, "critical", "CRITICAL"),
+        ({"tier": "watch"}, "watch", "watch"),
+        ({"tier": "none"}, "unknown", "growing"),
+        ({"pattern": "stable", "tier": "none"}, "calm", "stable"),
+        ({"pattern": "unknown", "tier": "none"}, "unknown", "no verdict"),
+    ],
+)
+def test_badges(changes: dict[str, str], kind: str, word: str) -> None:
+    badge = badges.of(finding(**changes))
+    assert (badge.kind, badge.word) == (kind, word)
+    assert len(badge.word) <= badges.WORD_CELLS
