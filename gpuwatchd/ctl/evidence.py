@@ -143,7 +143,7 @@ def _series(history: Reader, wanted: Wanted) -> Series | None:
     if not rows:
         return None
     points = _points(history, subject, rows)
-    if not points:
+    if points is None:
         return None
     total = device.memory_total_bytes
     last = rows[-1].used_last_bytes or 0
@@ -165,13 +165,11 @@ def _series(history: Reader, wanted: Wanted) -> Series | None:
     return msgspec.structs.replace(series, history=runs, age_s=age_s)
 
 
-def _points(
-    history: Reader, subject: Subject, rows: Sequence[DeviceRow]
-) -> list[tuple[float, int]]:
+def _points(history: Reader, subject: Subject, rows: Sequence[DeviceRow]) -> past.Track | None:
     ticks = [row.at_s for row in rows]
     whole = [(row.at_s, row.used_last_bytes or 0) for row in rows]
     if subject.process is None and not subject.unattributed:
-        return whole
+        return past.track(whole)
     span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
     owned: dict[object, list[tuple[float, int]]] = {}
     for row in history.process_rows(subject.device_uid, *span):
@@ -180,10 +178,11 @@ def _points(
             owned.setdefault(row.process, []).append((row.at_s, value))
     if subject.process is not None:
         own = owned.get(subject.process)
-        return past.filled(own, ticks) if own else []
+        return past.filled(own, ticks) if own else None
     rest = dict(whole)
     for points in owned.values():
-        for at_s, value in past.filled(points, ticks):
+        held = past.filled(points, ticks)
+        for at_s, value in zip(held.at_s.tolist(), held.used_bytes.tolist(), strict=True):
             if at_s in rest:
-                rest[at_s] -= value
-    return sorted(rest.items())
+                rest[at_s] -= int(value)
+    return past.track(sorted(rest.items()))

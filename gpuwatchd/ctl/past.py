@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Device, Finding, ProcessKey, Profile
+    from gpuwatchd.model import Device, Finding, FloatArray, ProcessKey, Profile
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
     from gpuwatchd.store.words import Word
 
-__all__ = ["FILE_NAME", "begun_s", "filled", "judged", "last_rows", "reader", "series_of"]
+__all__ = [
+    "FILE_NAME", "begun_s", "filled", "judged", "last_rows", "reader", "series_of", "track",
+]  # fmt: skip
 
 _LOOK_BACK_S = (store.RAW_SPAN_S, store.MINUTE_SPAN_S, 5 * 365 * 86400.0)
+_JUST_NOW_S = 600.0
+"""So long ago is the last sample as a rule; hours would be read for its time alone."""
 _ALIVE_S = 150.0
 """An unchanged process has one row a minute; later than this it was gone at the end."""
 _AHEAD_S = 60.0
@@ -88,7 +92,8 @@ def judged(
             parents = {
                 device.parent_uid for device, rows in seen if rows[-1].at_s >= newest_s - _ALIVE_S
             }
-            for device, rows in seen:
+            # To judge is what takes time: only what is asked for, unless nothing there is.
+            for device, rows in [one for one in seen if flags.wants(one[0])] or seen:
                 span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
                 used = history.process_rows(device.uid, *span)
                 known = Known(history, device, infos, words)
@@ -188,17 +193,17 @@ def last_rows(history: Reader, device: Device, now_s: float, from_s: float) -> l
 
     Nothing from before ``from_s``: see :func:`begun_s`.
     """
-    for back_s in _LOOK_BACK_S:
+    for back_s in (_JUST_NOW_S, *_LOOK_BACK_S):
         # Not a second longer: a longer span is read from coarser rows.
         coarse = history.device_rows(device.uid, now_s + _AHEAD_S - back_s, now_s + _AHEAD_S)
-        if coarse:
-            break
-    else:
-        return []
-    end_s = coarse[-1].at_s + max(coarse[-1].width_s, 1.0)
-    since_s = max(from_s, end_s - store.RAW_SPAN_S + 1.0)
-    fine = history.device_rows(device.uid, since_s, end_s)
-    return [row for row in fine or coarse if row.used_last_bytes is not None]
+        if not coarse:
+            continue
+        end_s = coarse[-1].at_s + max(coarse[-1].width_s, 1.0)
+        since_s = max(from_s, end_s - store.RAW_SPAN_S + 1.0)
+        fine = history.device_rows(device.uid, since_s, end_s)
+        if fine or back_s != _JUST_NOW_S:
+            return [row for row in fine or coarse if row.used_last_bytes is not None]
+    return []
 
 
 def _live(
@@ -218,12 +223,12 @@ def _live(
     for row in used:
         if row.used_last_bytes is not None:
             points.setdefault(row.process, []).append((row.at_s, row.used_last_bytes))
+    points = {key: own for key, own in points.items() if own[-1][0] >= end_s - _ALIVE_S}
     ticks = [row.at_s for row in rows]
-    on_host = _on_host(device, used, ticks, settings)
+    present = [row for row in used if row.process in points]
+    on_host = _on_host(device, present, ticks, settings)
     processes = []
     for key, own in points.items():
-        if own[-1][0] < end_s - _ALIVE_S:
-            continue
         info = known.infos.get(key) or ProcessInfo(key=key, name="?")
         filled_up = filled(own, ticks)
         subject = Subject(device_uid=device.uid, process=key)
@@ -232,7 +237,7 @@ def _live(
         series = msgspec.structs.replace(
             series_of(subject, filled_up, free, total, info.framework),
             history=runs,
-            age_s=None if begun_s is None else filled_up[-1][0] - begun_s,
+            age_s=None if begun_s is None else float(filled_up.at_s[-1]) - begun_s,
         )
         processes.append(
             LiveProcess(
@@ -246,7 +251,9 @@ def _live(
         )
     curve = [(row.at_s, row.used_last_bytes or 0) for row in rows]
     subject = Subject(device_uid=device.uid)
-    own_finding = _judge(series_of(subject, curve, free, total), settings) if whole else None
+    own_finding = None
+    if whole:
+        own_finding = _judge(series_of(subject, track(curve), free, total), settings)
     owned = [row.used_last_bytes for row in used if row.at_s >= end_s - _ALIVE_S]
     told = processes and device.memory_kind == "dedicated" and None not in owned
     return LiveDevice(
@@ -293,22 +300,43 @@ def _on_host(
     return out
 
 
-def filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> list[tuple[float, int]]:
+class Track(NamedTuple):
+    """Memory over time, as detectors want it. Both have the same shape (n,)."""
+
+    at_s: FloatArray
+    """Epoch seconds, oldest first."""
+    used_bytes: FloatArray
+
+
+def track(points: Sequence[tuple[float, int]]) -> Track:
+    """Return points (seconds, bytes) as a track."""
+    import numpy as np  # noqa: PLC0415 - half of what a start costs
+
+    count = len(points)
+    return Track(
+        np.fromiter((at_s for at_s, _ in points), np.float64, count),
+        np.fromiter((value for _, value in points), np.float64, count),
+    )
+
+
+def filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> Track:
     """Return the points of a process at its device's ticks too.
 
     A process that does not change is written once a minute only; its value holds until its next
     row, but never over a gap.
     """
-    known = {at_s for at_s, _ in points}
-    out = list(points)
-    position = 0
-    for at_s in ticks:
-        while position + 1 < len(points) and points[position + 1][0] <= at_s:
-            position += 1
-        since_s, value = points[position]
-        if at_s not in known and 0 <= at_s - since_s <= _HOLD_S:
-            out.append((at_s, value))
-    return sorted(out)
+    import numpy as np  # noqa: PLC0415
+
+    known = track(sorted(points))  # of one whose start is unknown there may be several rows
+    at_s = np.asarray(ticks, dtype=np.float64)
+    before = known.at_s.searchsorted(at_s, side="right") - 1
+    age_s = at_s - known.at_s[before]
+    # A tick of before the first row looks back at the last one, which is later.
+    more = (age_s > 0.0) & (age_s <= _HOLD_S)
+    whole_s = np.concatenate((known.at_s, at_s[more]))
+    order = whole_s.argsort(kind="stable")
+    values = np.concatenate((known.used_bytes, known.used_bytes[before[more]]))
+    return Track(whole_s[order], values[order])
 
 
 def _recent(points: Sequence[tuple[float, int]]) -> tuple[int, ...]:
@@ -318,19 +346,17 @@ def _recent(points: Sequence[tuple[float, int]]) -> tuple[int, ...]:
 
 def series_of(
     subject: Subject,
-    points: Sequence[tuple[float, int]],
+    known: Track,
     free_bytes: int | None,
     total_bytes: int | None,
     framework: str | None = None,
 ) -> Series:
-    """Return points (seconds, bytes) as detectors want them; the last is the present."""
-    import numpy as np  # noqa: PLC0415 - half of what a start costs
-
+    """Return what is known of a subject as detectors want it; the last is the present."""
     return Series(
         subject=subject,
-        t_s=np.array([at_s for at_s, _ in points], dtype=np.float64),
-        used_bytes=np.array([value for _, value in points], dtype=np.float64),
-        limit_bytes=None if free_bytes is None else float(points[-1][1] + free_bytes),
+        t_s=known.at_s,
+        used_bytes=known.used_bytes,
+        limit_bytes=None if free_bytes is None else float(known.used_bytes[-1]) + free_bytes,
         total_bytes=None if total_bytes is None else float(total_bytes),
         framework=framework,
     )
