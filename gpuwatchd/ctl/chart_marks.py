@@ -211,7 +211,7 @@ def _processes(history: Reader, device: Device, begin_s: float, end_s: float) ->
         key=lambda one: -(one.peak_bytes or 0),
     )[:_MOST_PROCESSES]
     keys = {one.process for one in large}
-    infos = {info.key: info for info in history.processes(begin_s) if info.key in keys}
+    infos = history.ask(lambda connection: curves.who(connection, keys))
     newest_s = max((one.last_s for one in found), default=0.0)
     marks: list[Mark] = []
     for one in large:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.model import ProcessKey
 from gpuwatchd.store import curve_queries as ask
-from gpuwatchd.store import hourly
+from gpuwatchd.store import hourly, rows
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
+
+    from gpuwatchd.model import ProcessInfo
 
 HOUR_S: Final = 3600
 MINUTE_S: Final = 60
@@ -142,6 +144,17 @@ def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presen
         Presence(ProcessKey(pid=pid, started_at_s=started), first / 1000, last / 1000, peak)
         for pid, started, first, last, peak in connection.execute(ask.PRESENT, values)
     ]
+
+
+def who(connection: sqlite3.Connection, keys: set[ProcessKey]) -> dict[ProcessKey, ProcessInfo]:
+    """Return who some processes are: of thousands only these are read."""
+    marks = ",".join("?" * len(keys))
+    found = connection.execute(
+        f"SELECT {rows.PROCESS_COLUMNS} FROM process p WHERE p.pid IN ({marks}) ORDER BY p.id",  # noqa: S608 - marks
+        [key.pid for key in keys],
+    )
+    infos = [rows.process_info(row) for row in found]
+    return {info.key: info for info in infos if info.key in keys}
 
 
 class _Source:
