@@ -20,6 +20,13 @@ _KINDS: Final[dict[Phase, str]] = {
     "refused": "not-asked-to-save",
 }
 
+# One look at each device: of one that runs for a month every minute has a row.
+_ON: Final = (
+    "SELECT uuid FROM gpu WHERE EXISTS (SELECT 1 FROM process_1m WHERE process = ? AND gpu = gpu.id)"
+    " ORDER BY id",
+    "SELECT uuid FROM gpu WHERE id IN (SELECT gpu FROM process_raw WHERE process = ?) ORDER BY id",
+)
+
 
 class Deed(Value, frozen=True, kw_only=True):
     """One thing that was done to a job, or that it did."""
@@ -78,12 +85,8 @@ def _seen(connection: sqlite3.Connection, key: ProcessKey) -> tuple[str, tuple[s
     ).fetchone()
     if known is None:
         return "", ()
-    for table in ("process_1m", "process_raw"):
-        on = connection.execute(
-            f"SELECT uuid FROM gpu WHERE id IN (SELECT gpu FROM {table} WHERE process = ?)"  # noqa: S608
-            " ORDER BY id",
-            (known[0],),
-        ).fetchall()
+    for query in _ON:
+        on = connection.execute(query, (known[0],)).fetchall()
         if on:
             return known[1], tuple(uid for (uid,) in on)
     return known[1], ()
