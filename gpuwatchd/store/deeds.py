@@ -22,9 +22,10 @@ _KINDS: Final[dict[Phase, str]] = {
 
 # One look at each device: of one that runs for a month every minute has a row.
 _ON: Final = (
-    "SELECT uuid FROM gpu WHERE EXISTS (SELECT 1 FROM process_1m WHERE process = ? AND gpu = gpu.id)"
-    " ORDER BY id",
-    "SELECT uuid FROM gpu WHERE id IN (SELECT gpu FROM process_raw WHERE process = ?) ORDER BY id",
+    """SELECT uuid FROM gpu g WHERE EXISTS
+  (SELECT 1 FROM process_1m WHERE process = ? AND gpu = g.id) ORDER BY id""",
+    """SELECT uuid FROM gpu WHERE id IN (SELECT gpu FROM process_raw WHERE process = ?)
+ORDER BY id""",
 )
 
 

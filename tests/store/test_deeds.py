@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.store import deeds
 from tests import histories
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _A_THOUSAND = 1000
 _AT_MOST = 20
