@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 UNCHANGED_S = 2.0
 """How long the same state file is believed without asking whether its daemon still lives."""
 DIRECT_S = 5.0
-"""Between two looks where there is no live state: they open the history, or the driver."""
+"""At least between two looks where no daemon writes: they open the history, or the driver."""
+LOOK_SHARE = 0.02
+"""Of a core: a look that gives what is known already takes no more than this."""
 _Mark = tuple[int, int, int] | None
 
 
@@ -66,6 +68,7 @@ class Feed:
         self._mark: _Mark = None
         self._looked_mono_s = 0.0
         self._direct = False
+        self._took_s = 0.0
 
     def start(self, first: View | None = None) -> None:
         """Begin; ``first`` is what has been seen already."""
@@ -90,10 +93,17 @@ class Feed:
     def look(self) -> Message | None:
         """Return what is new; None where nothing is."""
         mark, now_s = _mark(), time.monotonic()
-        pause_s = DIRECT_S if self._direct and mark is None else UNCHANGED_S
+        least_s = DIRECT_S if self._direct else UNCHANGED_S
+        pause_s = max(least_s, self._took_s / LOOK_SHARE)
         if mark == self._mark and now_s - self._looked_mono_s < pause_s:
             return None
         self._mark, self._looked_mono_s = mark, now_s
+        begun_s = time.thread_time()
+        message = self._look()
+        self._took_s = time.thread_time() - begun_s
+        return message
+
+    def _look(self) -> Message:
         try:
             view = look.see(self._flags)
         except GpuwatchdError as error:

@@ -71,25 +71,49 @@ def test_an_old_file_is_asked_again_whether_its_daemon_lives(
     assert seen(one.look()).daemon.running
 
 
-def test_without_a_live_state_it_looks_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("left", [False, True])
+def test_where_no_daemon_writes_it_looks_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
 ) -> None:
     clock, looks = [100.0], []
 
     def see(flags: Globals) -> look.View:
         looks.append(flags)
-        return look.View("direct", 0.0, world.state(1, 1).devices)
+        return look.View("database", 0.0, world.state(1, 1).devices)
 
     monkeypatch.setattr("gpuwatchd.tui.feed.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(look, "see", see)
+    if left:  # what a daemon that died has left is there still
+        (tmp_path / "run").mkdir(mode=0o700)
+        write(tmp_path / "run")
     one = made()
-    assert seen(one.look()).source == "direct"
+    assert seen(one.look()).source == "database"
     for _ in range(4):
         clock[0] += 1.0
         assert one.look() is None
     clock[0] += 1.0
-    assert seen(one.look()).source == "direct"
+    assert seen(one.look()).source == "database"
     assert len(looks) == 2
+
+
+def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, spent = [100.0], [0.0]
+
+    def see(flags: Globals) -> look.View:
+        spent[0] += 0.4
+        return look.View("database", 0.0, world.state(1, 1).devices)
+
+    monkeypatch.setattr("gpuwatchd.tui.feed.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gpuwatchd.tui.feed.time.thread_time", lambda: spent[0])
+    monkeypatch.setattr(look, "see", see)
+    one = made()
+    one.look()
+    clock[0] += 0.4 / feed.LOOK_SHARE - 0.1
+    assert one.look() is None
+    write(home, cards=3)
+    seen(one.look())  # what a daemon writes anew is seen at once
+    clock[0] += 0.4 / feed.LOOK_SHARE + 0.1
+    assert len(seen(one.look()).devices) == 1
 
 
 def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
