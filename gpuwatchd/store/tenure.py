@@ -5,7 +5,6 @@ Answered from roll-ups, and as far as possible added up in SQL.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.model import ProcessKey
@@ -24,9 +23,11 @@ Stretch = tuple[float, float]
 """Begin and end, epoch seconds."""
 
 _ROLLED = """SELECT ts_s FROM {table} WHERE gpu = :card AND n > 0
-  AND ts_s > :since_s - {width} AND ts_s < :until_s ORDER BY ts_s"""
+  AND ts_s > :since_s - {width} AND ts_s < :until_s"""
 _RAW = """SELECT DISTINCT ts_ms / 60000 * 60 AS ts_s FROM gpu_raw WHERE gpu = :card
-  AND used_bytes IS NOT NULL AND ts_ms >= :since_s * 1000 AND ts_ms < :until_s * 1000 ORDER BY 1"""
+  AND used_bytes IS NOT NULL AND ts_ms >= :since_s * 1000 AND ts_ms < :until_s * 1000"""
+_BY_HOUR = "SELECT count(*), min(ts_s), max(ts_s) FROM ({rows}) GROUP BY ts_s / 3600 ORDER BY 2"
+_ONE_BY_ONE = "SELECT ts_s FROM ({rows}) WHERE ts_s BETWEEN :first_s AND :last_s ORDER BY 1"
 
 
 class Tenure(NamedTuple):
@@ -92,17 +93,32 @@ def stretches(
 def _stretches(
     connection: sqlite3.Connection, rows: str, width_s: int, span: dict[str, Any]
 ) -> Iterator[Stretch]:
-    # Quicker than a window in SQL: a month is 43,200 numbers.
-    known = [row[0] for row in connection.execute(rows, span)]
-    if not known:
-        return
     limit_s = MISSING_S + width_s
-    begin = known[0]
-    for before, at in itertools.pairwise(known):
-        if at - before > limit_s:
-            yield float(begin), float(before + width_s)
-            begin = at
-    yield float(begin), float(known[-1] + width_s)
+    begin: float | None = None
+    before = 0.0
+    for first, last in _without_gap(connection, rows, width_s, span):
+        if begin is None:
+            begin = first
+        elif first - before > limit_s:
+            yield begin, before + width_s
+            begin = first
+        before = last
+    if begin is not None:
+        yield begin, before + width_s
+
+
+def _without_gap(
+    connection: sqlite3.Connection, rows: str, width_s: int, span: dict[str, Any]
+) -> Iterator[Stretch]:
+    """Yield the first and last row of each stretch that misses none, at most an hour long."""
+    # Much quicker than every row, or a window in SQL: a month has 43,200 minutes.
+    for count, first, last in connection.execute(_BY_HOUR.format(rows=rows), span).fetchall():
+        if last - first == (count - 1) * width_s:
+            yield float(first), float(last)
+            continue
+        inside = span | {"first_s": first, "last_s": last}
+        for (at_s,) in connection.execute(_ONE_BY_ONE.format(rows=rows), inside):
+            yield float(at_s), float(at_s)
 
 
 def _until(connection: sqlite3.Connection, table: str) -> int:
