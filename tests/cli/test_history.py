@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatchd import config
 from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import history, history_tables, main, output
+from gpuwatchd.ctl import device_facts, history_tables, main, output
 from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
@@ -198,7 +198,7 @@ def test_what_happened_to_every_gpu_is_told_once(capsys: pytest.CaptureFixture[s
     assert shown.index("every GPU") < shown.index("both") < shown.index("GPU 0")
     assert "GPU 1" not in shown
     cards = [one("MIG-c", 0, "GPU-b").device, found[1].device, found[0].device]
-    assert [device.uid for device in history.in_order(cards)] == ["GPU-a", "GPU-b", "MIG-c"]
+    assert [device.uid for device in device_facts.in_order(cards)] == ["GPU-a", "GPU-b", "MIG-c"]
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])

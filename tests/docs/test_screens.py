@@ -11,13 +11,13 @@ from tests.conftest import ROOT
 from tests.docs import screens
 
 
-@pytest.mark.parametrize("name", (*screens.SCREENS, *screens.LIVE))
+@pytest.mark.parametrize("name", [*screens.SCREENS, *screens.LIVE])
 def test_a_picture_is_what_the_program_shows(name: str) -> None:
     there = (screens.FOLDER / name).read_text(encoding="utf-8")
     assert there == screens.picture(name), "run make docs"
 
 
-@pytest.mark.parametrize("name", (*screens.SCREENS, *screens.LIVE))
+@pytest.mark.parametrize("name", [*screens.SCREENS, *screens.LIVE])
 def test_a_picture_is_sound_and_loads_nothing(name: str) -> None:
     text = (screens.FOLDER / name).read_text(encoding="utf-8")
     root = ET.fromstring(text)

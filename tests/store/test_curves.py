@@ -15,7 +15,7 @@ from gpuwatchd.store.schema import FILE_NAME
 from tests.store.world import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 HOUR = 3600
@@ -24,7 +24,9 @@ T = 1_700_000_000 // DAY * DAY
 KEY = ProcessKey(pid=7, started_at_s=float(T))
 
 
-def filled(directory: Path, statements: Iterable[tuple[str, list[tuple[object, ...]]]]) -> Reader:
+def filled(
+    directory: Path, statements: Iterable[tuple[str, Sequence[tuple[object, ...]]]]
+) -> Reader:
     opened(directory).close()
     with closing(sqlite3.connect(directory / FILE_NAME, isolation_level=None)) as it:
         it.execute("BEGIN")
@@ -90,9 +92,8 @@ def test_a_gap_inside_a_point_is_found_too(tmp_path: Path) -> None:
 
 
 def test_a_peak_survives_every_bucket(tmp_path: Path) -> None:
-    rows = [minutes(range(T, T + DAY, 60)), ("UPDATE gpu_1m SET used_max_bytes = ? WHERE ts_s = ?",
-            [(77_777, T + HOUR)]), rolled(gpu_1m=T + DAY)]  # fmt: skip
-    with filled(tmp_path, rows) as reader:
+    peak = ("UPDATE gpu_1m SET used_max_bytes = ? WHERE ts_s = ?", [(77_777, T + HOUR)])
+    with filled(tmp_path, [minutes(range(T, T + DAY, 60)), peak, rolled(gpu_1m=T + DAY)]) as reader:
         for points in (10, 50, 400):
             found = device(reader, (T, T + DAY), points)
             assert len(found.points) <= points
