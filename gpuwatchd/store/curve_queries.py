@@ -1,6 +1,7 @@
 """The questions of :mod:`curves`, as SQL: rows of every level in one shape, and how to join them.
 
-A row is (first_ms, last_ms, n, low, mean, high): of a sample both instants are the same.
+A row is (first_ms, last_ms, n, low, mean, high): of a sample both instants are the same. ``n`` is
+what it weighs: samples of a device, minutes of a process.
 """
 
 from __future__ import annotations
@@ -50,11 +51,12 @@ DEVICE: Final = Tables(
 
 _PROCESS_RAW = f"""SELECT {_SAMPLE} FROM process_raw
 WHERE {_RANGE} AND process = :process AND gpu = :card"""  # noqa: S608
-_PROCESS_MINUTE = f"""SELECT ts_s * 1000 AS first_ms, (ts_s + 60) * 1000 AS last_ms, n,
+# A process has more samples while it changes: each minute counts the same.
+_PROCESS_MINUTE = f"""SELECT ts_s * 1000 AS first_ms, (ts_s + 60) * 1000 AS last_ms, 1 AS n,
   ifnull(used_min_bytes, used_last_bytes) AS low, used_last_bytes AS mean, used_max_bytes AS high
 FROM process_1m WHERE process = :process AND gpu = :card AND {_BUCKET}"""  # noqa: S608
-_PROCESS_HOUR = f"""SELECT first_ts_s * 1000 AS first_ms, (last_ts_s + 60) * 1000 AS last_ms, n,
-  used_min_bytes AS low, used_mean_bytes AS mean, used_max_bytes AS high
+_PROCESS_HOUR = f"""SELECT first_ts_s * 1000 AS first_ms, (last_ts_s + 60) * 1000 AS last_ms,
+  minutes AS n, used_min_bytes AS low, used_mean_bytes AS mean, used_max_bytes AS high
 FROM process_1h WHERE gpu = :card AND process = :process AND {_BUCKET}"""  # noqa: S608
 PROCESS: Final = Tables(
     raw=_PROCESS_RAW.format(from_s=0),

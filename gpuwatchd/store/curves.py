@@ -8,6 +8,7 @@ in SQL, with the lowest and highest of each point, so that a peak is never lost.
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.model import ProcessKey
@@ -41,6 +42,7 @@ ROLLED_GAP_S: Final = 120.0
 """Of minute by minute rows, a minute that is missing is none yet."""
 _THINNER: Final = 0.96
 """A bucket with less than this share of the usual samples has a gap inside."""
+_NEAR: Final = 3
 _MOST_LOOKS: Final = 60
 """Points that are looked into for gaps inside; a record with more of them is all gaps."""
 
@@ -57,7 +59,7 @@ class Point(NamedTuple):
     """Last one: a sample, or the end of a row."""
     rows: int
     n: int
-    """Fewest samples of one of its rows."""
+    """Fewest samples of one of its rows; of a process, fewest minutes."""
     low_bytes: int | None
     mean_bytes: float | None
     high_bytes: int | None
@@ -269,8 +271,14 @@ class _Source:
         finer: Level = "raw" if level == "raw" else "minute"
         query = ask.INSTANTS.format(rows=self._rows(finer))
         holes: list[Span] = []
-        thin = [point for point in found if _is_thin(level, point, usual, limit_s)]
-        for one in thin[:_MOST_LOOKS]:
+        thin = [
+            # Most of all what its neighbours have more of: the interval may have been changed.
+            (one.n / max(1, *(near.n for near in found[max(0, at - _NEAR) : at + _NEAR + 1])), one)
+            for at, one in enumerate(found)
+            if _is_thin(level, one, usual, limit_s)
+        ]
+        thin.sort(key=itemgetter(0))
+        for _, one in thin[:_MOST_LOOKS]:
             values = self._span(finer, (one.first_s, one.last_s + 0.001))
             inner = [
                 (first_ms / 1000, last_ms / 1000)

@@ -160,6 +160,46 @@ def test_hours_of_a_process_say_what_its_minutes_say(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("hours", [False, True])
+def test_each_minute_of_a_process_counts_the_same(tmp_path: Path, hours: bool) -> None:
+    """It has a sample a minute while it does not change, many while it does."""
+    statement = (
+        "INSERT INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,"
+        " used_last_bytes) VALUES(1,1,?,?,?,?,?)"
+    )
+    days = 20 if hours else 1
+    rows = [
+        (T + 60 * n, *((12, 900, 900, 900) if n % 120 >= 90 else (1, 100, 100, 100)))
+        for n in range(days * 24 * 60)
+    ]
+    filled(tmp_path, [(statement, rows), rolled(gpu_1m=T + days * DAY)]).close()
+    if hours:
+        with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as it:
+            while hourly.roll(it):
+                pass
+    with Reader.open(tmp_path) as reader:
+        found = process(reader, (T, T + days * DAY), points=days * 12 + 1)
+    assert found.level == ("hour" if hours else "minute")
+    assert {one.mean_bytes for one in found.points if one.rows >= 2} == {300.0}
+    assert found.holes == []
+
+
+def test_a_gap_is_found_after_the_interval_was_changed(tmp_path: Path) -> None:
+    """Hours with fewer samples than others are not all gaps, and hide none."""
+    gone = range(T + 25 * DAY + 600, T + 25 * DAY + 1800, 60)
+    every = [at_s for at_s in range(T, T + 30 * DAY, 60) if at_s not in gone]
+    fine = [at_s for at_s in every if at_s < T + 2 * DAY]
+    coarse = ("INSERT INTO gpu_1m VALUES(1,?,2,1000,1000,1000,1000,NULL,NULL,NULL)",
+              [(at_s,) for at_s in every if at_s >= T + 2 * DAY])  # fmt: skip
+    summed = "SELECT 1, ts_s / 3600 * 3600, sum(n), 1000, 1000, 1000, 1000, NULL, NULL, NULL"
+    hours = (f"INSERT INTO gpu_1h {summed} FROM gpu_1m WHERE ? GROUP BY ts_s / 3600", [(1,)])
+    until = rolled(gpu_1m=T + 30 * DAY, gpu_1h=T + 30 * DAY)
+    with filled(tmp_path, [minutes(fine), coarse, hours, until]) as reader:
+        found = device(reader, (T, T + 30 * DAY))
+    assert found.level == "hour"
+    assert found.holes == [(T + 25 * DAY + 600, T + 25 * DAY + 1800)]
+
+
 def test_late_rows_have_their_hour_made_again(tmp_path: Path) -> None:
     statement = "INSERT INTO process_1m(process, gpu, ts_s, n, used_max_bytes, used_last_bytes) VALUES(1,1,?,12,?,?)"  # noqa: E501
     rows = [(T + 60 * n, 10, 10) for n in range(120)]
