@@ -6,8 +6,10 @@ import re
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
+import vendored
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from email.message import Message
     from pathlib import Path
 
@@ -56,8 +58,9 @@ def copyright_file(site: Path, package: str, lib: Path) -> str:
         f" terms in its .dist-info folder below /{lib}.\n"
     )
     inside = f"{lib}/lib/python*/site-packages"
-    parts = [head, _stanza("*", ours[0])]
-    parts += [_stanza(_files(info, inside), info) for info in infos if info not in ours]
+    parts = [head, _own(ours[0])]
+    parts += [_inside(one, ours[0], inside) for one in vendored.VENDORED]
+    parts += [_of(_files(info, inside), info) for info in infos if info not in ours]
     return "\n".join(parts)
 
 
@@ -71,21 +74,46 @@ def _files(info: Path, inside: str) -> str:
     return "\n ".join(f"{inside}/{word}" for word in words)
 
 
-def _stanza(files: str, info: Path) -> str:
-    said = HeaderParser().parsestr((info / "METADATA").read_text("utf-8"))
-    texts = list(_texts(info))
+def _own(info: Path) -> str:
+    """Return the stanza of what is ours; what others made inside it has one of its own."""
+    said = _said(info)
+    others = {info / "licenses" / one.terms for one in vendored.VENDORED}
+    words = licence(said).split(" AND ")
+    kept = [one for one in words if one not in {each.licence for each in vendored.VENDORED}]
+    texts = [text for file, text in _texts(info) if file not in others]
+    return _stanza("*", said, " AND ".join(kept), texts)
+
+
+def _inside(one: vendored.Vendored, info: Path, inside: str) -> str:
+    """Return the stanza of files of others that lie in ours."""
+    terms = info / "licenses" / one.terms
+    texts = [text for file, text in _texts(info) if file == terms]
+    said = {"Name": one.name, "Version": one.version()}
+    return _stanza(f"{inside}/{one.terms.rpartition('.')[0]}.*", said, one.licence, texts)
+
+
+def _of(files: str, info: Path) -> str:
+    said = _said(info)
+    return _stanza(files, said, licence(said), [text for _, text in _texts(info)])
+
+
+def _said(info: Path) -> Message:
+    return HeaderParser().parsestr((info / "METADATA").read_text("utf-8"))
+
+
+def _stanza(
+    files: str, said: Message | Mapping[str, str], named: str, texts: Sequence[str]
+) -> str:
+    name, version = said["Name"], said["Version"]
     holders = list(dict.fromkeys(who for text in texts for who in _holders(text)))
-    holders = holders or [said["Author"] or f"The authors of {said['Name']}"]
-    terms = (
-        "\n\n".join(texts)
-        or f"{licence(said)}, as {said['Name']} {said['Version']} says of itself."
-    )
+    holders = holders or [said.get("Author") or f"The authors of {name}"]
+    terms = "\n\n".join(texts) or f"{named}, as {name} {version} says of itself."
     return (
         f"Files: {files}\n"
         f"Copyright: {f'{chr(10)} '.join(holders)}\n"
-        f"License: {_word(licence(said))}\n"
+        f"License: {_word(named)}\n"
         f"{_indented(terms)}\n"
-        f"Comment: {said['Name']} {said['Version']}\n"
+        f"Comment: {name} {version}\n"
     )
 
 
@@ -109,13 +137,13 @@ def _word(name: str) -> str:
     )
 
 
-def _texts(info: Path) -> Iterator[str]:
+def _texts(info: Path) -> Iterator[tuple[Path, str]]:
     for file in sorted(info.rglob("*")):
         if file.is_file() and _LICENCE_FILE.search(file.name):
             text = file.read_text("utf-8", errors="replace").strip()
             for name, whole in COMMON.items():
                 text = whole.sub(f"\n(The whole text: /usr/share/common-licenses/{name})\n", text)
-            yield text.strip()
+            yield file, text.strip()
 
 
 def _holders(text: str) -> Iterator[str]:

@@ -201,7 +201,7 @@ def test_the_terms_of_a_library_are_told(tmp_path: Path) -> None:
     shutil.copy(ROOT / "LICENSE", ours / "LICENSE")
     (tmp_path / "thing").mkdir()
     text = legal.copyright_file(tmp_path, "gpuwatchd", tree.LIB)
-    first, own, thing = text.split("\n\n")
+    first, own, _, thing = text.split("\n\n")
     assert first.startswith("Format: ")
     assert "/usr/share/common-licenses/Apache-2.0" in own
     assert "TERMS AND CONDITIONS FOR USE" not in own
@@ -224,6 +224,15 @@ def test_the_terms_of_what_lies_inside_ours_are_told(tmp_path: Path) -> None:
     said = project.pyproject()["project"]["license"]
     (ours / "METADATA").write_text(f"Name: gpuwatchd\nVersion: 0\nLicense-Expression: {said}\n")
     text = legal.copyright_file(tmp_path, "gpuwatchd", tree.LIB)
-    assert "License: Apache-2.0 and MIT" in text
-    assert "2022 Leon Sorokin" in text
-    assert "Permission is hereby granted, free of charge" in text
+    _, own, inside = text.split("\n\n")
+    assert own.splitlines()[:3] == [
+        "Files: *", "Copyright: The authors of gpuwatchd", "License: Apache-2.0",
+    ]  # fmt: skip
+    assert "Permission is hereby granted, free of charge" not in own
+    folder = "usr/lib/gpuwatchd/lib/python*/site-packages/gpuwatchd/pictures/static"
+    assert inside.splitlines()[:3] == [
+        f"Files: {folder}/uPlot.*", "Copyright: 2022 Leon Sorokin", "License: MIT",
+    ]  # fmt: skip
+    assert "Permission is hereby granted, free of charge" in inside
+    static = (ROOT / one.terms).parent
+    assert ROOT / one.file in set(static.glob("uPlot.*"))
