@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from gpuwatchd import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpuwatchd.ctl.flags import Globals
 
@@ -103,25 +103,31 @@ def _pieces(parts: Iterable[Part], gap: str, room: int) -> Iterator[tuple[Part, 
             before = " "
 
 
-_handed: ContextVar[list[Any] | None] = ContextVar("handed", default=None)
+_handed: ContextVar[tuple[list[Any], Sequence[str]] | None] = ContextVar("handed", default=None)
 
 
 @contextmanager
-def handed_over() -> Iterator[list[Any]]:
-    """Collect what this thread emits as JSON instead of writing it: a verb was asked by us."""
+def handed_over(words: Sequence[str]) -> Iterator[list[Any]]:
+    """Collect what this thread emits as JSON instead of writing it: we ask a verb by ``words``."""
     kept: list[Any] = []
-    before = _handed.set(kept)
+    before = _handed.set((kept, words))
     try:
         yield kept
     finally:
         _handed.reset(before)
 
 
+def asked() -> Sequence[str]:
+    """Return the words that we have asked a verb by; none where a person has typed it."""
+    handed = _handed.get()
+    return () if handed is None else handed[1]
+
+
 def emit_json(value: Any) -> None:
     """Write one object and a newline to stdout, and flush."""
-    kept = _handed.get()
-    if kept is not None:
-        kept.append(value)
+    handed = _handed.get()
+    if handed is not None:
+        handed[0].append(value)
         return
     import msgspec  # noqa: PLC0415
 

@@ -283,6 +283,7 @@ def _acting_as(owner: os.stat_result, directory: Path) -> Iterator[None]:
 def _not_yours(place: Place, owner: int) -> NotAllowed:
     import shlex  # noqa: PLC0415 - only for a refusal
 
+    from gpuwatchd.ctl import output  # noqa: PLC0415
     from gpuwatchd.service import account  # noqa: PLC0415
 
     user = name_of(owner)
@@ -294,7 +295,8 @@ def _not_yours(place: Place, owner: int) -> NotAllowed:
             "write to it"
         )
     own = os.path.basename(sys.argv[0]) == "gpuwatchctl"  # noqa: PTH119
-    words = shlex.join(sys.argv[1:]) if own else "..."
+    typed = output.asked() or sys.argv[1:]  # a server was called otherwise
+    words = shlex.join(typed) if own else "..."
     # sudo takes these away, and the verb would be about another place.
     named = [f"{name}={os.environ[name]}" for name in _DIRECTORIES if os.environ.get(name)]
     program = shlex.join([*(["env", *named] if named else []), account.ourselves()])

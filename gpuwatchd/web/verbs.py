@@ -65,7 +65,7 @@ def ask(words: Sequence[str], unexpected: Callable[[Exception], None]) -> Said:
     """
     verb = words[0]
     try:
-        with output.handed_over() as emitted:
+        with output.handed_over(words) as emitted:
             code = _call([verb, "--json", *words[1:]])
         return Said(OK, code, emitted[0])
     except click.UsageError as error:

@@ -12,7 +12,7 @@ import pytest
 
 from gpuwatchd import config
 from gpuwatchd.config import places
-from gpuwatchd.ctl import main, whose
+from gpuwatchd.ctl import main, output, whose
 from gpuwatchd.ctl.checking import places as checked
 from gpuwatchd.ctl.checking.answer import Around
 from gpuwatchd.ctl.flags import Globals
@@ -204,6 +204,14 @@ def test_the_refusal_names_the_place_that_was_asked_for(
         pass
     words = f"env 'GPUWATCHD_STATE_DIR={state}' /opt/x/bin/gpuwatchctl snooze latest 1h"
     assert caught.value.hint == f"an administrator may: sudo -u {SERVICE} {words}"
+    monkeypatch.setattr(sys, "argv", ["/opt/x/bin/gpuwatchctl", "web", "--port", "0"])
+    with (
+        output.handed_over(["snooze", "latest", "1h"]),  # as a server asks
+        pytest.raises(NotAllowed) as asked,
+        whose.writing(),
+    ):
+        pass
+    assert asked.value.hint == caught.value.hint
 
 
 @pytest.mark.parametrize(
