@@ -294,7 +294,7 @@ def _chosen(standing: Sequence[Silence], which: str) -> list[Silence]:
     GpuwatchdError
         When there is none.
     """
-    numbered = [one for one in standing if which.isdecimal() and one.row == int(which)]
+    numbered = [one for one in standing if str(one.row) == which]
     exact = numbered or [one for one in standing if one.matcher.key == which]
     if exact:
         return exact

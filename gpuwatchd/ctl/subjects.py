@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpuwatchd.model import Alert, Finding
     from gpuwatchd.store.words import Word
 
+_DIGITS = 10
+"""Of a pid at most."""
 _TIERS = {"none": 0, "watch": 1, "alert": 2}
 
 
@@ -107,7 +109,7 @@ def pick(view: View, target: str | None) -> Meant:
                 page="errors#ambiguous",
             )
         return _device(view, devices[0])
-    if target.isdecimal():
+    if target.isdecimal() and len(target) <= _DIGITS:
         found = _process(view, int(target))
         if found is not None:
             return found

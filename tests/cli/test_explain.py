@@ -80,7 +80,9 @@ def test_a_verdict_is_named_by_gpu_pid_or_alert(
         ("", "no GPU, no process on one and no alert ''"),
         ("GPU-*", "'GPU-*' fits 2 GPUs"),
         ("\x1b[2Jx", "no GPU, no process on one and no alert"),
+        ("9" * 5000, "no GPU, no process on one and no alert"),
     ],
+    ids=["pid", "nothing", "many", "escape", "digits"],
 )
 def test_what_means_nothing_is_one_line(
     target: str, why: str, capsys: pytest.CaptureFixture[str]

@@ -170,6 +170,9 @@ def test_clear_says_that_nothing_is_there(capsys: pytest.CaptureFixture[str]) ->
     for which in ("7", "4711", "nonsense"):
         assert main(["snooze", "clear", which]) == 1
         assert "snooze list" in capsys.readouterr().err
+    answer(capsys, "4711", "1h")
+    assert main(["snooze", "clear", "9" * 5000]) == 1
+    assert "snooze list" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

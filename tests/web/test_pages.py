@@ -169,7 +169,8 @@ def test_addresses_lead_back_to_their_processes_and_strangers_to_an_error() -> N
     found = ask("process", gpu=uid, pid=pid, began=began)
     assert found["who"] == row["who"]
     assert found["over"] == ""
-    for wrong in ({"gpu": "no\x1b"}, {**CARD, "pid": "5", "began": "-"}, {}):
+    for wrong in ({"gpu": "no\x1b"}, {**CARD, "pid": "5", "began": "-"}, {},
+                  {**CARD, "pid": "5", "began": "9" * 5000}):  # fmt: skip
         view = "process" if "pid" in wrong else "gpu"
         with pytest.raises(GpuwatchdError) as raised:
             ask(view, **wrong)

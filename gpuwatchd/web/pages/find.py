@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _BEGAN_S = 0.002
 """The page keeps milliseconds."""
+_DIGITS = 16
+"""Of milliseconds; more are no instant, and too many no number."""
 
 
 def device(view: View, query: Mapping[str, str]) -> LiveDevice:
@@ -48,7 +50,7 @@ def is_meant(key: ProcessKey, query: Mapping[str, str]) -> bool:
     if str(key.pid) != query.get("pid"):
         return False
     began = query.get("began", "-")
-    if not began.isdecimal():
+    if not began.isdecimal() or len(began) > _DIGITS:
         return True
     return key.started_at_s is None or abs(key.started_at_s - int(began) / 1000) < _BEGAN_S
 
