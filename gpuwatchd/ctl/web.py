@@ -7,6 +7,7 @@ import html
 import importlib.util
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
@@ -93,7 +94,8 @@ def _serve(flags: Globals, section: WebSection, wish: _Wish, kept: Tokens, secre
     def begun() -> None:
         _say(flags, words, url=url, listens=where, secret=secret, path=kept.path)
         if wish.opens and url is not None:
-            _open(url)
+            # A browser of the terminal comes back when it is left: we must answer it until then.
+            threading.Thread(target=_open, args=(url,), daemon=True).start()
 
     try:
         return server.Page(flags, kept, section.hosts).serve(made, begun)

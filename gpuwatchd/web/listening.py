@@ -11,6 +11,7 @@ import re
 import socket
 import stat
 import struct
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd import text
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 PORT: Final = 9753
 SOCKET: Final = "web.sock"
 _BACKLOG: Final = 64
+_LOCK_S: Final = 2.0
+"""Clearing away and binding takes a thousandth of it."""
 _ADDRESS: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*):(\d{1,5})")
 _PAGE: Final = "errors#web-listen"
 
@@ -189,10 +192,23 @@ def _alone(folder: Path) -> Iterator[None]:
     """Keep a second server from clearing away what the first one has just bound."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        _lock(handle, time.monotonic() + _LOCK_S)
         yield
     finally:
         os.close(handle)
+
+
+def _lock(handle: int, end_s: float) -> None:
+    """Lock a folder, not for ever: where others may read it, a stranger can hold its lock."""
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end_s:
+                raise OSError(errno.EBUSY, "another program has locked its folder") from None
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _clear(path: Path, shown: str) -> None:

@@ -45,11 +45,14 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._uid = os.geteuid()
         self._seen: tuple[int, int, int] | None = None
         self._token = ""
 
     def current(self) -> str:
         """Return the token; "" where there is none that could be trusted."""
+        if os.geteuid() != self._uid:
+            return self._token  # root writes as the history's owner just now, who may not look
         try:
             found = self.path.lstat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
@@ -57,7 +60,8 @@ class Tokens:
                 self._token = read(self.path)
                 self._seen = seen
         except (OSError, GpuwatchdError):
-            self._seen, self._token = None, ""
+            if os.geteuid() == self._uid:
+                self._seen, self._token = None, ""
         return self._token
 
     def fits(self, given: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
@@ -106,6 +107,19 @@ def test_a_path_that_cannot_be_a_socket_says_so(tmp_path: Path) -> None:
         listening.sockets(Address(path=tmp_path / ("x" * 150)))
     with pytest.raises(CannotListen, match="No such file"):
         listening.sockets(Address(path=tmp_path / "no" / "s"))
+
+
+def test_who_holds_the_lock_of_a_folder_is_not_waited_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_LOCK_S", 0.05)
+    other = os.open(place.parent, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)  # as any user can do to a folder that he may read
+    with pytest.raises(CannotListen, match="has locked its folder"):
+        listening.sockets(Address(path=place))
+    os.close(other)
+    made = listening.sockets(Address(path=place))[0]
+    made.close()
 
 
 def test_only_its_owner_and_root_may_connect() -> None:

@@ -52,6 +52,19 @@ def test_a_new_one_holds_at_once_and_the_old_one_no_longer(path: Path) -> None:
     assert not known.fits("")
 
 
+def test_it_holds_while_root_acts_as_another_user_who_cannot_see_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tokens.kept(path)
+    known = Tokens(path)
+    assert known.fits(token)
+    path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: -7)
+        assert known.fits(token)
+    assert not known.fits(token)
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_one_that_others_can_read_is_refused(path: Path, mode: int) -> None:
     token = tokens.kept(path)
