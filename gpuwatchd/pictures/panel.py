@@ -20,6 +20,8 @@ PLACES: Final = 70
 _SLICES: Final = 40
 """Of a shade that fades."""
 _SMALL_PT: Final = 8.5
+_DAY_IN: Final = 0.3
+"""So near to the left the label of a tick would meet the day below the axis's end."""
 LEGEND_IN: Final = 7.6
 """All parts in one row take that."""
 
@@ -89,17 +91,20 @@ class Panel:
         axes.set_yticks(levels, [scales.level(level) for level in levels])
         width_in = axes.get_position().width * axes.figure.get_size_inches()[0]
         places, step_s = scales.instants(shown.begin_s, shown.end_s, max(2, int(width_in)))
-        # The last one leaves its room to the time zone.
-        last_s = shown.end_s - 0.6 / width_in * (shown.end_s - shown.begin_s)
+        today, day = (units.clock(at_s)[:10] for at_s in (self._picture.now_s, shown.begin_s))
+        # The last one leaves its room to the time zone, the first one to the day.
+        per_in = (shown.end_s - shown.begin_s) / width_in
+        first_s = shown.begin_s + (_DAY_IN * per_in if today != day else 0.0)
+        last_s = shown.end_s - 0.6 * per_in
         axes.set_xticks(
-            places, [units.tick(at, step_s=step_s) if at < last_s else "" for at in places]
+            places,
+            [units.tick(at, step_s=step_s) if first_s <= at < last_s else "" for at in places],
         )
         axes.annotate(
             units.zone(shown.end_s), (1.0, 0.0), (0, -5), xycoords="axes fraction",
             textcoords="offset points", ha="right", va="top", fontsize=_SMALL_PT,
             color=paint("faint"),
         )  # fmt: skip
-        today, day = (units.clock(at_s)[:10] for at_s in (self._picture.now_s, shown.begin_s))
         if today != day:
             axes.annotate(
                 day, (0.0, 0.0), (-6, -5), xycoords="axes fraction", textcoords="offset points",

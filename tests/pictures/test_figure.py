@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpuwatchd import design
+from gpuwatchd import design, units
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.notify import picture as children
 from gpuwatchd.pictures import drawing, figure
+from gpuwatchd.pictures.chart import Curve
 from gpuwatchd.pictures.figure import Order
 from tests.browser import gallery
 from tests.conftest import need
@@ -106,6 +107,23 @@ def test_dark_is_drawn_on_night() -> None:
     assert "#{:02x}{:02x}{:02x}".format(*dark.getpixel((2, 2))) == design.NIGHT
     wanted = tuple(int(design.PARTS["curve"].dark[k : k + 2], 16) for k in (1, 3, 5))
     assert wanted in {colour for _, colour in dark.getcolors(1 << 20)}
+
+
+@pytest.mark.usefixtures("_charts")
+@pytest.mark.parametrize(("minutes", "said"), [(5, False), (120, True)])
+def test_a_tick_leaves_its_room_to_the_day(minutes: int, said: bool) -> None:
+    six_s = 1_763_618_400.0 // 86_400 * 86_400 + 6 * 3600
+    begin_s, end_s = six_s - minutes * 60, six_s + 86_400 - minutes * 60
+    whole = Curve(at_s=(begin_s, end_s), used_bytes=(1e9, 2e9), low_bytes=(1e9, 2e9),
+                  high_bytes=(1e9, 2e9))  # fmt: skip
+    shown = replace(
+        KINDS["gpu3"], begin_s=begin_s, end_s=end_s, now_s=end_s, curve=whole, marks=(), gaps=()
+    )
+    words = ET.fromstring(figure.draw(Order(pictures=(shown,), form="svg")).decode()).itertext()
+    found = [word.strip() for word in words]
+    assert units.clock(begin_s)[:10] in found
+    assert "12:00" in found
+    assert ("06:00" in found) is said
 
 
 @pytest.mark.usefixtures("_charts")
