@@ -175,13 +175,17 @@ class Chart(Widget):
     # ---- moving about
 
     def zoom(self, steps: int, at_s: float | None = None) -> None:
-        """Zoom in (or out, where ``steps`` is less than 0) around an instant, else the cursor."""
+        """Zoom in (or out, where ``steps`` is less than 0) around an instant, else the cursor.
+
+        Without both, around now, where that is seen: there the newest samples are.
+        """
         if self.picture is None:
             return
         begin_s, end_s = self.seen
         around_s = at_s if at_s is not None else self.cursor_s
         if around_s is None or not begin_s <= around_s <= end_s:
-            around_s = (begin_s + end_s) / 2
+            now_s = self.picture.now_s
+            around_s = now_s if begin_s <= now_s <= end_s else (begin_s + end_s) / 2
         span_s = max(SHORTEST_S, (end_s - begin_s) / _STEP**steps)
         share = (around_s - begin_s) / max(end_s - begin_s, 1e-9)
         self.go((around_s - share * span_s, around_s + (1 - share) * span_s))

@@ -87,19 +87,21 @@ def _others(painter: Painter, flags: Globals, view: View, width: int) -> list[Ro
     panel.holdings(sheet, view)
     for problem in view.daemon.problems:
         sheet.flow([("problem: " + problem, "yellow")])
-    return [_line(painter, [*row], width) for row in sheet.rows()]
+    return [_line(painter, [*row], width, apart="") for row in sheet.rows()]
 
 
-def _line(painter: Painter, parts: list[Part] | list[Cell], width: int) -> Row:
+def _line(
+    painter: Painter, parts: list[Part] | list[Cell], width: int, *, apart: str = "  "
+) -> Row:
     """Return parts in one row, two columns apart, cut where it ends."""
     row: Row = [(" ", "")]
     room = width - 1
     for part in parts:
         words, style = (part, "") if isinstance(part, str) else part
-        if not words or room < 2:
+        if not words or room < (2 if apart else 1):
             continue
         shown = painter.fit(words, room)
-        gap = "" if words.startswith(" ") or shown.endswith(" ") else "  "
+        gap = "" if words.startswith(" ") or shown.endswith(" ") else apart
         row += [(shown, style), (gap, "")]
         room -= width_of(shown) + len(gap)
     return row

@@ -140,6 +140,23 @@ def test_zoom_keeps_the_cursor_where_it_is_and_ends_somewhere() -> None:
     run(scene())
 
 
+def test_zoom_without_a_cursor_keeps_now_where_it_is() -> None:
+    async def scene() -> None:
+        app = Bench()
+        async with app.run_test(size=(80, 20)):
+            shown = picture()
+            app.chart.put(shown)
+            begin_s, end_s = app.chart.seen
+            share = (shown.now_s - begin_s) / (end_s - begin_s)
+            for _ in range(6):
+                app.chart.zoom(1)
+            begin_s, end_s = app.chart.seen
+            assert begin_s < shown.now_s < end_s, "what is newest went out of sight"
+            assert (shown.now_s - begin_s) / (end_s - begin_s) == pytest.approx(share)
+
+    run(scene())
+
+
 def test_pan_goes_back_at_will_but_never_past_what_is_foreseen() -> None:
     async def scene() -> None:
         app = Bench()

@@ -7,6 +7,7 @@ import re
 import msgspec
 import pytest
 
+from gpuwatchd.store.live import Lost
 from gpuwatchd.tui import feed
 from gpuwatchd.tui.lines import Lines
 from tests.tui import world
@@ -120,6 +121,16 @@ async def test_a_daemon_that_is_gone_is_told_at_the_top() -> None:
         assert rows[1].startswith(
             " ! the daemon is not running; this is what it saw last 0h 05m ago"
         )
+
+
+async def test_what_nobody_was_told_of_reads_like_a_sentence() -> None:
+    view = usual(1, 1)
+    title = "GPU 0 (A100): python of bob"
+    view.lost = (Lost(key="leak:GPU-0/1@1", code="b12345", title=title, severity="critical",
+                      ended="it ended", ended_at_s=view.taken_at_s),)  # fmt: skip
+    async with opened(view, size=(120, 30)) as (app, _):
+        rows = [row.rstrip() for row in rows_of(app)]
+        assert " ! 1 alert was over before anybody could be told" in rows
 
 
 async def test_a_thousand_processes_are_scrolled_through() -> None:
