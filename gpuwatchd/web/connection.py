@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
 
 MOST: Final = 64
-"""Connections at once."""
+"""Connections at once; one that never showed the token gives way to a new one."""
 HEAD_S: Final = 10.0
 """From the first byte, or from the last answer's end of patience, to a whole head."""
 WHOLE_S: Final = 60.0
@@ -26,6 +26,8 @@ class Connection(H11Protocol):
     """What uvicorn reads and writes with, and a clock beside it."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _known = False
+    since_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or end at once what is too much or from a stranger."""
@@ -36,7 +38,8 @@ class Connection(H11Protocol):
             and peer.family == socket.AF_UNIX
             and not listening.may_connect(peer)
         )  # fmt: skip
-        if strange or len(self.connections) > MOST:
+        self.since_s = self.loop.time()
+        if strange or (len(self.connections) > MOST and not self._make_room()):
             transport.abort()
             return
         self._within(HEAD_S)
@@ -56,6 +59,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request, not for ever."""
+        self._known = self.is_known()
         self._within(IDLE_S + HEAD_S)
         super().on_response_complete()
 
@@ -76,6 +80,26 @@ class Connection(H11Protocol):
         ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _make_room(self) -> bool:
+        """End the oldest of those that never showed the token; False where all of them have.
+
+        Else any user of this machine could keep out its owner by holding all connections.
+        """
+        strangers = [
+            one for one in self.connections
+            if isinstance(one, Connection) and one is not self and not one.is_known()
+        ]  # fmt: skip
+        if not strangers:
+            return False
+        oldest = min(strangers, key=lambda one: one.since_s)
+        self.connections.discard(oldest)  # now: the loop tells of its end later
+        oldest.transport.abort()
+        return True
+
+    def is_known(self) -> bool:
+        """Say whether a request of this connection, also one under way, has had the token."""
+        return self._known or security.is_known(self.scope)
 
     def _within(self, seconds: float) -> None:
         self._stop()

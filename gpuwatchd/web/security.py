@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from gpuwatchd.web import answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,6 +28,7 @@ MOST_QUERY: Final = 8 * 1024
 WRONG_TOKENS: Final = 20
 """In :data:`WRONG_S`; the right one is let in at any time."""
 WRONG_S: Final = 10.0
+_KNOWN: Final = "gpuwatchd.known"
 _SPOKEN: Final = frozenset({"1.0", "1.1"})
 _API: Final = "/api/"
 _OPEN: Final = frozenset({"/api/v1/openapi.json"})
@@ -161,7 +162,7 @@ class Guard:
         if not any(name == b"cache-control" for name, _ in own):
             own.append((b"cache-control", b"no-store"))
         message["headers"] = [*own, *HEADERS]
-        # Only known addresses are repeated: a path may hold anything.
+        # Quoted: a path may hold anything, also what commands a terminal.
         self._log(f"{scope['method'][:16]!r} {scope['path'][:200]!r} {message['status']}")
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,7 +201,11 @@ class Guard:
             return 405
         if not _same_origin(method, given, host[0].decode("latin-1")):
             return 403
-        return None if path in _OPEN else self._unknown(given)
+        if path in _OPEN:
+            return None
+        refused = self._unknown(given)
+        scope[_KNOWN] = refused is None
+        return refused
 
     def _unknown(self, given: dict[bytes, list[bytes]]) -> int | None:
         """Return the status for who has not the token; None for who has."""
@@ -215,6 +220,11 @@ class Guard:
         if said:
             self._wrong.append(now)
         return 401
+
+
+def is_known(scope: Mapping[str, object] | None) -> bool:
+    """Say whether who sent a request had the token."""
+    return scope is not None and bool(scope.get(_KNOWN))
 
 
 def _headers(scope: Scope) -> dict[bytes, list[bytes]]:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpuwatchd import config
+from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.web import listening, server, tokens
 from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pytest
 
 
 class Answer(NamedTuple):
@@ -36,7 +43,7 @@ class Served(NamedTuple):
 
     port: int
     token: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None
 
     def ask(
         self, path: str, method: str = "GET", body: Any = None, **headers: str | None
@@ -69,10 +76,59 @@ class Served(NamedTuple):
                 pass
             return got
 
+    def first(self, data: bytes) -> bytes:
+        """Return the first answer to these bytes; b"" where the connection is just ended."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as link:
+            link.sendall(data)
+            return whole(link)
+
     @property
     def host(self) -> str:
         """Its name in a request."""
         return f"127.0.0.1:{self.port}"
+
+
+def whole(link: socket.socket) -> bytes:
+    """Return one answer, up to the end of its body; b"" where the other end has gone."""
+    got = b""
+    try:
+        while b"\r\n\r\n" not in got and (part := link.recv(65536)):
+            got += part
+        length = re.search(rb"content-length: (\d+)", got)
+        end = got.find(b"\r\n\r\n") + 4 + int(length[1] if length else 0)
+        while len(got) < end and (part := link.recv(65536)):
+            got += part
+    except ConnectionResetError:
+        pass
+    return got
+
+
+@contextmanager
+def within(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """Run a server in a thread of this program, so that its bounds can be set."""
+    begun = threading.Event()
+    running: list[server._Server] = []
+
+    class Kept(server._Server):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            running.append(self)
+
+    monkeypatch.setattr(server, "_Server", Kept)
+    kept = tokens.Tokens(config.state_dir() / tokens.FILE_NAME)
+    token = tokens.kept(kept.path)
+    made = listening.sockets(listening.parse("127.0.0.1:0", remote=False))
+    port = made[0].getsockname()[1]
+    page = server.Page(Globals(), kept, ())
+    thread = threading.Thread(target=page.serve, args=(made, begun.set))
+    thread.start()
+    try:
+        assert begun.wait(20)
+        yield Served(port, token, None)
+    finally:
+        running[0].should_exit = True
+        thread.join(20)
+    assert not thread.is_alive()
 
 
 @contextmanager

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import socket
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.web import connection
 from tests.cli import world
 from tests.web import serving
 
@@ -96,7 +98,7 @@ def test_odd_requests_are_refused_in_our_own_words(served: Served, line: str) ->
 
 def test_too_much_is_refused(served: Served) -> None:
     huge = f"GET / HTTP/1.1\r\nHost: {served.host}\r\nX: {'x' * 70_000}\r\n\r\n".encode()
-    assert head(served.raw(huge)) in {0, 400, 413}
+    assert head(served.first(huge)) in {0, 400, 413}
     assert served.ask(f"{STATUS}?gpu={'x' * 9000}").status == 413
     assert served.ask(f"{STATUS}?gpu={'x' * 600}").status == 400
     assert served.ask(f"{STATUS}?" + "&".join(["gpu=0"] * 100)).status == 400
@@ -109,7 +111,7 @@ def test_too_much_is_refused(served: Served) -> None:
     )
     chunk = b"3000\r\n" + b"x" * 0x3000 + b"\r\n"
     chunks = begin.encode() + chunk + chunk
-    assert head(served.raw(chunks, wait_s=3)) == 413
+    assert head(served.first(chunks)) == 413
 
 
 @pytest.mark.parametrize(
@@ -199,31 +201,80 @@ def test_no_address_leads_to_other_files(served: Served, path: str) -> None:
 
 
 def test_websockets_are_not_spoken(served: Served) -> None:
-    raw = served.raw(
+    raw = served.first(
         f"GET {STATUS} HTTP/1.1\r\nHost: {served.host}\r\nUpgrade: websocket\r\n"
-        "Connection: Upgrade\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n".encode(),
-        wait_s=2,
+        "Connection: Upgrade\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
     assert head(raw) in {400, 401, 429}
 
 
-def test_who_stalls_is_put_off_and_others_are_answered() -> None:
+def test_who_stalls_is_put_off_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (connection.HEAD_S, connection.IDLE_S) == (10.0, 15), "the how-to says so"
+    monkeypatch.setattr(connection, "HEAD_S", 1.0)
     world.write()
-    with serving.serve() as served:
-        stalled = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(40)]
+    with serving.within(monkeypatch) as served, ExitStack() as links:
+        stalled = [links.enter_context(held(served)) for _ in range(40)]
+        began = time.monotonic()
         for one in stalled:
             one.sendall(b"GET / HTTP/1.1\r\nHost: ")
-        began = time.monotonic()
         assert served.ask(STATUS).status == 200
-        assert time.monotonic() - began < 5
-        more = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(60)]
-        one = stalled[0]
-        one.settimeout(20)
-        assert one.recv(100) == b""  # within ten seconds, without a byte said
-        assert time.monotonic() - began < 18
-        serving.until(lambda: _answers(served))
-        for each in (*stalled, *more):
-            each.close()
+        assert {serving.whole(one) for one in stalled} == {b""}  # ended without a byte said
+        assert 0.5 < time.monotonic() - began < 5
+        assert served.ask("/healthz").status == 200
+
+
+def test_who_takes_a_byte_at_a_time_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.6)
+    world.write()
+    with (
+        serving.within(monkeypatch) as served,
+        held(served) as link,
+        pytest.raises(OSError, match=r"[Pp]ipe|reset"),
+    ):
+        drip(link)
+
+
+def drip(link: socket.socket) -> None:
+    """Send a head without an end, until the other end has gone."""
+    for one in itertools.cycle(b"GET / HTTP/1.1\r\nX: "):
+        link.sendall(bytes([one]))
+        time.sleep(0.05)
+
+
+def test_who_holds_every_connection_keeps_out_nobody_who_has_the_token(served: Served) -> None:
+    asking = f"GET /healthz HTTP/1.1\r\nHost: {served.host}\r\n\r\n".encode()
+    mine = asking.replace(b"/healthz", STATUS.encode()).replace(
+        b"\r\n\r\n", f"\r\nAuthorization: Bearer {served.token}\r\n\r\n".encode()
+    )
+    with ExitStack() as links:
+        known = links.enter_context(held(served))
+        known.sendall(mine)
+        assert head(serving.whole(known)) == 200
+        for _ in range(connection.MOST + 10):
+            stranger = links.enter_context(held(served))
+            stranger.sendall(asking)
+            assert head(serving.whole(stranger)) == 200
+        assert served.ask(STATUS).status == 200
+        known.sendall(mine)
+        assert head(serving.whole(known)) == 200
+
+
+def test_more_of_those_who_have_the_token_are_not_let_in(served: Served) -> None:
+    asking = f"HEAD {STATUS} HTTP/1.1\r\nHost: {served.host}\r\n".encode()
+    asking += f"Authorization: Bearer {served.token}\r\n\r\n".encode()
+    with ExitStack() as links:
+        for _ in range(connection.MOST):
+            one = links.enter_context(held(served))
+            one.sendall(asking)
+            assert b" 200 OK" in one.recv(65536)
+        more = links.enter_context(held(served))
+        assert serving.whole(more) == b""
+    serving.until(lambda: _answers(served))
+
+
+def held(served: Served) -> socket.socket:
+    """Return a connection."""
+    return socket.create_connection(("127.0.0.1", served.port), timeout=10)
 
 
 def _answers(served: Served) -> bool:
@@ -247,7 +298,8 @@ def test_nothing_of_a_request_is_logged_but_its_path(tmp_path: Path) -> None:
         served.ask(f"{STATUS}?gpu=0")
         served.ask("/%1b%5b2J")
         token = served.token
-        os.kill(served.process.pid, 15)
+        assert served.process is not None
+        served.process.terminate()
         _, said = served.process.communicate(timeout=20)
     assert f"'GET' '{STATUS}' 200" in said
     assert token not in said
