@@ -143,7 +143,7 @@ class Field:
         last = canvas.columns if high is None else canvas.column_of(high) + 1
         if high is not None:
             canvas.under(first, row, ("#" if canvas.ascii else "━") * (last - first), "band")
-        room = canvas.columns - len(self._words(told.limit_bytes)) - 5
+        room = canvas.columns - len(self._words(told.limit_bytes)) - 3
         words = next((words for words in full(told, self._picture.now_s) if len(words) <= room), "")
         if row > 0:  # in the line itself it would be in the way
             canvas.over(canvas.columns - len(words) - 1, row - 1, words, "ink")

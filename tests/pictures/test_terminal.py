@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,14 @@ def test_a_forecast_has_its_window_on_the_limit() -> None:
         min(x for x, _ in inside(picture, 120, 20, "band"))
         >= (told.judged_at_s - place.begin_s) * per_s - 1
     )
+
+
+def test_when_it_is_full_is_said_in_forty_columns() -> None:
+    picture = gallery.leak()
+    assert picture.forecast is not None
+    later = replace(picture.forecast, low_s=40_000.0, mid_s=43_200.0, high_s=50_000.0)
+    rows = plain(terminal.draw(replace(picture, forecast=later), 40, 12))
+    assert re.search(r"limit 23\.6 GiB +full in 1[12]h [0-9]{2}m", "\n".join(rows))
 
 
 def test_an_open_end_fades_and_has_no_window() -> None:
