@@ -36,6 +36,8 @@ _APART = 35.0
 _DAY_S = 86400.0
 _CHAR = 6.6
 """Width of a letter, about, in pixels."""
+_FAR = 9.0
+"""Lines are drawn so many widths beyond the frame, and cut there."""
 _SLIM, _BROAD = 320.0, 760.0
 """Widths of a place in pixels: on a phone, and elsewhere."""
 
@@ -130,10 +132,23 @@ class _Drawing:
 
     def _x(self, at_s: float) -> float:
         share = (at_s - self._shown.begin_s) / (self._shown.end_s - self._shown.begin_s)
-        return round(min(max(share, -9.0), 9.0) * _WIDE, 1)
+        return round(min(max(share, -_FAR), _FAR) * _WIDE, 1)
 
     def _y(self, value_bytes: float) -> float:
         return round(_HIGH - value_bytes / self._shown.top_bytes * _HIGH, 1)
+
+    def _toward(self, near: tuple[float, float], far: tuple[float, float]) -> tuple[float, float]:
+        """Return where a line from one (instant, bytes) to another ends: cut where it is far out.
+
+        It keeps its slope: only to bring its end nearer would draw a slow growth as a fast one.
+        """
+        width_s = self._shown.end_s - self._shown.begin_s
+        first_s, last_s = (self._shown.begin_s + edge * width_s for edge in (-_FAR, _FAR))
+        at_s = min(max(far[0], first_s), last_s)
+        value = far[1]
+        if at_s != far[0] and far[0] != near[0]:
+            value = near[1] + (far[1] - near[1]) * (at_s - near[0]) / (far[0] - near[0])
+        return self._x(at_s), self._y(value)
 
     def grid(self) -> Iterator[Markup]:
         """Draw a line at each round level."""
@@ -173,18 +188,22 @@ class _Drawing:
         told = self._picture.forecast
         if told is None or told.limit_bytes is None or told.low_s is None:
             return
-        top, start = self._y(told.limit_bytes), self._y(told.level_bytes)
-        early = self._x(told.judged_at_s + told.low_s)
-        points = f"M{self._x(told.judged_at_s)} {start}L{early} {top}"
+        judged = (told.judged_at_s, told.level_bytes)
+        top = self._y(told.limit_bytes)
+        early = self._toward(judged, (told.judged_at_s + told.low_s, told.limit_bytes))
+        points = [(self._x(judged[0]), self._y(judged[1])), early]
         fill = _colour("band")
         if told.high_s is None:  # it may level off before it gets there: an end that fades
-            points += f"H{9 * _WIDE}V{start}Z"
+            late = (_FAR * _WIDE, points[0][1])
             name = f"fade-{sha256(self._picture.key.encode()).hexdigest()[:12]}"
-            yield _fade(name, self._x(told.judged_at_s))
+            yield _fade(name, points[0][0])
             fill = f"url(#{name})"
         else:
-            points += f"L{self._x(told.judged_at_s + told.high_s)} {top}Z"
-        yield element("path", {"fill": fill, "fill-opacity": BAND_OPACITY, "d": points})
+            late = self._toward(judged, (told.judged_at_s + told.high_s, told.limit_bytes))
+        if early[1] == top != late[1]:
+            points.append((late[0], top))
+        drawn = _points(*zip(*[*points, late], strict=True)) + "Z"
+        yield element("path", {"fill": fill, "fill-opacity": BAND_OPACITY, "d": drawn})
 
     def curve(self) -> Iterator[Markup]:
         """Draw the memory used, with its lowest and highest."""
@@ -214,13 +233,17 @@ class _Drawing:
         if told is not None:
             onset_s = told.judged_at_s if told.onset_at_s is None else told.onset_at_s
             before = told.level_bytes - told.rate_bytes_per_s * (told.judged_at_s - onset_s)
-            places = [(onset_s, before), (told.judged_at_s, told.level_bytes)]
+            judged = (told.judged_at_s, told.level_bytes)
+            places = [
+                self._toward(judged, (onset_s, before)),
+                (self._x(judged[0]), self._y(judged[1])),
+            ]
             if told.mid_s is not None and told.limit_bytes is not None:
-                places.append((told.judged_at_s + told.mid_s, told.limit_bytes))
-            points = _points([self._x(at) for at, _ in places], [self._y(v) for _, v in places])
+                places.append(self._toward(judged, (judged[0] + told.mid_s, told.limit_bytes)))
+            points = _points(*zip(*places, strict=True))
             yield _line("fit", points, 1.5, FIT_DASH)
             if len(places) > 2:
-                yield _dot("fit", self._x(places[2][0]), self._y(places[2][1]))
+                yield _dot("fit", *places[2])
         if picture.limit_bytes is not None:
             yield _line("limit", f"M0 {self._y(picture.limit_bytes)}h{_WIDE}", 1.75)
         if 0 < self._x(picture.now_s) < _WIDE - 2:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from gpuwatchd.pictures.chart import Curve, Picture
+from gpuwatchd.pictures.scales import frame
 from gpuwatchd.pictures.vector import HEIGHT, draw
 from tests.browser import gallery
 
@@ -73,3 +75,33 @@ def test_levels_beyond_all_bounds_are_drawn() -> None:
         curve=wild, limit_bytes=0.0,
     )  # fmt: skip
     assert len(of(parsed(picture), "s-curve")) == 1
+
+
+@pytest.mark.parametrize("high_s", [60.0 * 3600, None])
+def test_a_forecast_far_away_keeps_its_slope(high_s: float | None) -> None:
+    near = gallery.leak()
+    told = near.forecast
+    assert told is not None
+    assert told.limit_bytes is not None
+    width_s = near.end_s - near.begin_s
+    mid_s = 60.0 * width_s
+    far = msgspec.structs.replace(
+        near,
+        forecast=msgspec.structs.replace(
+            told, low_s=0.9 * mid_s, mid_s=mid_s, high_s=None if high_s is None else 1.1 * mid_s
+        ),
+    )
+    shown = frame(far)
+    scale = (shown.end_s - shown.begin_s) / shown.top_bytes * (236 / 1000)
+    root = parsed(far)
+
+    def slope(line: str) -> float:
+        (x, y), (x_far, y_far) = re.findall(r"([-\d.]+) ([-\d.]+)", line)
+        return (float(y) - float(y_far)) / (float(x_far) - float(x))
+
+    (fit,) = (node.get("d", "") for node in of(root, "s-fit") if "h0.01" not in node.get("d", ""))
+    room = told.limit_bytes - told.level_bytes
+    assert slope(fit[fit.index("L") :]) == pytest.approx(room / mid_s * scale, rel=0.02)
+    (cone,) = (node.get("d", "") for node in root.iter("path") if node.get("fill-opacity"))
+    steep = "L".join(cone.split("L")[:2])
+    assert slope(steep) == pytest.approx(room / (0.9 * mid_s) * scale, rel=0.02)
