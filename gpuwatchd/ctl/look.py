@@ -246,9 +246,13 @@ def _best(flags: Globals, state: LiveState | None, daemon: Daemon, *, want_trend
     if view is None:
         try:
             view = direct(flags)
-        except SourceUnavailable:
+        except SourceUnavailable as missing:
             if state is None or not state.devices:
                 whose.let_in()
+                if strange:  # a history that cannot be read is why there is nothing to show
+                    raise SourceUnavailable(
+                        f"{strange[0][1]}; {missing.message}", hint=missing.hint, page=missing.page
+                    ) from missing
                 raise
             view = _from_state(state, daemon)
     view.daemon = daemon

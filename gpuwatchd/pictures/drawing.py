@@ -44,7 +44,8 @@ def draw(order: Order, *, deadline_s: float = DEADLINE_S) -> bytes:
         )
     if not fits(order):
         raise GpuwatchdError(
-            f"{count} charts have no room in {order.width_px}x{order.height_px}",
+            f"{'1 chart has' if count == 1 else f'{count} charts have'} no room in"
+            f" {order.width_px}x{order.height_px}",
             hint="leave out --size, or choose fewer with --gpu or --pid",
             page="errors#no-picture",
         )

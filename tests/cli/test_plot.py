@@ -237,3 +237,13 @@ def test_a_damaged_history_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     said = refused(capsys, 1)
     assert said.startswith("gpuwatchctl: ")
     assert len(said.splitlines()) <= 3
+
+
+def test_without_a_live_state_it_is_the_history_that_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No GPU is found either, but that is not why there is nothing to draw."""
+    directory = config.state_dir()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (directory / "history.db").write_bytes(b"no database" * 500)
+    assert "history.db" in refused(capsys, 1).splitlines()[0]
