@@ -168,6 +168,14 @@ def test_an_empty_history_is_an_empty_chart_and_no_error(new_page: Callable[...,
         harness.assert_no_console_errors(page)
 
 
+def test_a_gpu_that_is_not_here_is_told_of_at_once(page: Page) -> None:
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.evaluate("() => { location.hash = '#/gpu/none'; }")
+    page.get_by_role("alert").filter(has_text="GPU none is not here").wait_for()
+    assert not faults
+
+
 # ---- snoozing -----------------------------------------------------------------------------------
 
 

@@ -121,6 +121,8 @@ function took(answer, asked) {
 }
 
 function stumbled(error) {
+  // What is known is of the view before: this one cannot draw it.
+  if (!page.fresh) page.answer = null;
   page.fresh = true;
   if (error instanceof Refused) {
     keepToken(null);
