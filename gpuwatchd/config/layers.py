@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
 
-from gpuwatchd import units
+from gpuwatchd import typed, units
 from gpuwatchd.config import reading
 from gpuwatchd.config.places import SYSTEM_FILE, user_file
 from gpuwatchd.config.sections import Config, Seconds, Section, Size
@@ -181,7 +181,7 @@ def _named(path: str) -> str:
 
 def _convert(raw: dict[str, Any], file: str) -> Config:
     try:
-        config = msgspec.convert(raw, Config, dec_hook=_hook)
+        config = typed.convert(raw, Config, dec_hook=_hook)
     except (msgspec.ValidationError, OverflowError) as error:
         text, _, where = str(error).partition(" - at ")
         path = where.strip("`").removeprefix("$").removeprefix(".")

@@ -7,9 +7,9 @@ import functools
 from importlib import resources
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
+from gpuwatchd import typed
 from gpuwatchd.config.sections import Section
 
 
@@ -46,7 +46,7 @@ def decode(text: str) -> tuple[PriceRow, ...]:
     """
     import tomllib  # noqa: PLC0415 - not before a price is asked for
 
-    return msgspec.convert(tomllib.loads(text), _Table).price
+    return typed.convert(tomllib.loads(text), _Table).price
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.config import places
 from gpuwatchd.errors import NotAllowed, StoreError
 
@@ -191,7 +192,7 @@ def runs(directory: Path) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
-            return alive(msgspec.json.decode(file.read(_MAX_BYTES), type=_Head))
+            return alive(typed.decode(file.read(_MAX_BYTES), _Head))
     except (OSError, msgspec.MsgspecError, RecursionError):
         return False
 

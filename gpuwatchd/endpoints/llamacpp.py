@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.endpoints import prometheus
 from gpuwatchd.errors import EndpointError
 from gpuwatchd.model import ServerReading
@@ -111,7 +112,7 @@ def _slots(raw: bytes | None) -> list[_Slot]:
     if raw is None:
         return []
     try:
-        return msgspec.json.decode(raw, type=list[_Slot])
+        return typed.decode(raw, list[_Slot])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise EndpointError("its /slots is not understood") from error
 

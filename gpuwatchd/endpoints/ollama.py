@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.endpoints.prometheus import MOST_MODELS
 from gpuwatchd.errors import EndpointError
 from gpuwatchd.model import ServedModel, ServerReading
@@ -70,7 +71,7 @@ class Ollama:
 
 def _decoded(raw: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return typed.decode(raw, kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise EndpointError("what it answers is not of Ollama") from error
 

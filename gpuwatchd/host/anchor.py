@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd import typed
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -45,7 +47,7 @@ def settled(path: Path, boot_id: str, booted_at_s: float, *, keep: bool = True) 
     if not boot_id:
         return booted_at_s
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_Anchor)
+        kept = typed.decode(path.read_bytes(), _Anchor)
     except (OSError, msgspec.MsgspecError):
         kept = None
     same = kept is not None and kept.boot_id == boot_id

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.model import Message, Value
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Shown:
         if self._path is None:
             return None
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+            return typed.decode(self._path.read_bytes(), _Kept)
         except (OSError, msgspec.MsgspecError):
             return None
 

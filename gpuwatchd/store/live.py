@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.errors import StoreError
 from gpuwatchd.model import (
     Alert,
@@ -282,7 +283,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
 def read(directory: Path) -> LiveState | None:
     """Return the last state, or None when there is none (or it is not ours to understand)."""
     try:
-        return msgspec.json.decode(_content(directory), type=LiveState)
+        return typed.decode(_content(directory), LiveState)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.model import ProcessKey, Profile, Value
 from gpuwatchd.store import checkpoints, entry, norms, occupied, rows, silences
 from gpuwatchd.store.words import load_words
@@ -39,7 +40,7 @@ _ABSURD = 1e18
 """Bytes or seconds beyond anything that there is."""
 
 _JSON = msgspec.json.Encoder()
-_PROFILE = msgspec.json.Decoder(Profile)
+_PROFILE = typed.decoder(Profile)
 
 
 class Run(Value, frozen=True, kw_only=True):

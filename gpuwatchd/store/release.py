@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.errors import StoreError
 from gpuwatchd.model import Value
 from gpuwatchd.store import modes
@@ -137,7 +138,7 @@ def read(directory: Path, now_s: float) -> Request | None:
     finally:
         os.close(handle)
     try:
-        request = msgspec.json.decode(content, type=Request)
+        request = typed.decode(content, Request)
     except (msgspec.MsgspecError, RecursionError):
         raise StoreError(
             f"{path}: is not a request",

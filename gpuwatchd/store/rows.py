@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.model import Alert, Delivery, Device, Message, ProcessInfo, ProcessKey
 
 PAYLOAD_LIMIT_BYTES = 16 * 1024
@@ -36,8 +37,8 @@ def about_alert(key: str) -> tuple[str, tuple[str, str]]:
 
 _QUOTES = frozenset("'\"\\\t\r\n")
 _JSON = msgspec.json.Encoder()
-_ALERT = msgspec.json.Decoder(Alert)
-_MESSAGE = msgspec.json.Decoder(Message)
+_ALERT = typed.decoder(Alert)
+_MESSAGE = typed.decoder(Message)
 
 
 def to_ms(at_s: float | None) -> int | None:

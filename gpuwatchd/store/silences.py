@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gpuwatchd import typed
 from gpuwatchd.model import Matcher, Silence
 from gpuwatchd.store import entry, rows
 
@@ -25,7 +26,7 @@ LONGEST_S: Final = 30 * 86_400.0
 """No silence lasts longer: what is forgotten must be heard of again."""
 
 _JSON = msgspec.json.Encoder()
-_MATCHER = msgspec.json.Decoder(Matcher)
+_MATCHER = typed.decoder(Matcher)
 STANDING: Final = "cleared_ts_ms IS NULL"
 """Those that were not taken back; their time may be over."""
 

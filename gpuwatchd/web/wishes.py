@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gpuwatchd import typed
 from gpuwatchd.web.endpoints import LONGEST_VALUE, BadQuery
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def unsay(which: str) -> list[str]:
 
 def _decoded(body: bytes, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return typed.decode(body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         said = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON object"
         raise BadQuery(
