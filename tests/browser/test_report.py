@@ -102,8 +102,6 @@ def test_on_a_phone_and_in_the_dark_it_reads_as_well(
     assert heads.count()
     wide = heads.evaluate_all("all => all.map((one) => one.getBoundingClientRect().width)")
     assert min(wide) > PHONE["width"] / 2  # not one letter below the other
-    wide = "all => all.map((one) => one.clientWidth)"
-    assert all(width > 200 for width in tab.eval_on_selector_all(".stack caption", wide))
     assert axe(tab) == []
     assert_no_console_errors(tab)
 
