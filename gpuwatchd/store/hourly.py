@@ -53,13 +53,14 @@ def until(connection: sqlite3.Connection) -> int:
 def roll(connection: sqlite3.Connection) -> int:
     """Roll up one hour of one device inside the caller's transaction; 0 when there is none."""
     hour_s, last = until(connection), _meta(connection, _CARD)
+    closed_s = _meta(connection, "gpu_1m.until")
+    if hour_s + HOUR_S > closed_s:
+        return 0  # most of the time: every process ever seen would be looked at below
     if not last:
         following = _next_hour(connection, hour_s)
-        if following is None:
+        if following is None or following + HOUR_S > closed_s:
             return 0
         hour_s = following
-    if hour_s + HOUR_S > _meta(connection, "gpu_1m.until"):
-        return 0
     found = connection.execute("SELECT min(id) FROM gpu WHERE id > ?", (last,)).fetchone()[0]
     if found is None:
         _keep(connection, UNTIL, hour_s + HOUR_S)

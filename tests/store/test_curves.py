@@ -214,3 +214,13 @@ def test_late_rows_have_their_hour_made_again(tmp_path: Path) -> None:
             pass
         found = it.execute("SELECT used_max_bytes FROM process_1h ORDER BY ts_s").fetchall()
     assert found == [(99,), (10,)]
+
+
+def test_between_two_hours_no_process_is_looked_at(tmp_path: Path) -> None:
+    filled(tmp_path, [rolled(gpu_1m=T + 2 * HOUR - 60, process_1h=T + HOUR)]).close()
+    asked: list[str] = []
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as it:
+        it.set_trace_callback(asked.append)
+        assert hourly.roll(it) == 0
+    assert asked
+    assert not [query for query in asked if "FROM process" in query]
