@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,7 +62,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     from gpuwatchd.ctl.reporting import period, saving  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
-    until_s = time.time() if until is None else until
+    until_s = period.now_s() if until is None else until
     since_s = until_s - 7 * _DAY_S if since is None else since
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")

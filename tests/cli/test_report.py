@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -243,6 +244,50 @@ def test_a_daemon_that_has_died_is_told(
     text = " ".join(told(capsys, "--since", SINCE).split())
     assert "Start the daemon: nobody watches now." in text
     assert "the daemon is not running" in text
+
+
+@pytest.mark.usefixtures("truth")
+def test_a_judgement_of_long_ago_is_not_told_as_of_now(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "full in 12h 00m" in " ".join(told(capsys, "--since", SINCE).split())
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 2 * HOUR_S)
+    text = " ".join(told(capsys, "--since", "46h").split())
+    assert "last foreseen full at" in text
+    assert ", as judged at" in text.partition("FINDINGS")[0]
+    assert "full in 12h 00m (9h 00m - open), as judged" in text
+    assert text.count("full in 12h 00m") == 1
+
+
+def test_a_suspicion_that_is_open_has_not_come_to_nothing(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uid = world.SECOND.uid
+    truth.alert(
+        truth.carol, uid, truth.finding(truth.carol, uid, 29.0), state="watch", firing_at_s=None,
+        watch_at_s=truth.at(28.5), opened_at_s=truth.at(28.5), severity="info",
+    )  # fmt: skip
+    text = " ".join(told(capsys, "--since", SINCE, "--until", "11h").split())
+    assert "No incident on 2 GPUs; 1 suspicion not decided yet." in text
+    assert "Suspicions that are not decided yet" in text
+    assert "came to nothing" not in text
+
+
+def test_a_simulation_that_runs_ahead_is_told_until_its_newest_sample(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth.live(taken_at_s=time.time() + 5 * HOUR_S)
+    found = asked(capsys)
+    assert found["holdings"]
+    assert found["summary"]["open"] == 1
+
+
+def test_little_of_a_period_is_not_none_of_it(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(told(capsys, "--since", "3600d").split())
+    assert "< 1% of the 3600d 0h was watched." in text
 
 
 def test_the_price_that_is_missing_is_not_zero(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpuwatchd import cost, units
 from gpuwatchd.ctl import costs_told, words
 from gpuwatchd.ctl.incidents import OPEN
-from gpuwatchd.ctl.reporting import incident
+from gpuwatchd.ctl.reporting import incident, quality
 from gpuwatchd.pipeline import endings
 
 if TYPE_CHECKING:
@@ -148,10 +148,13 @@ def _why(period: Period, alert: Alert, usd: float | None, *, still: bool) -> str
     parts = [alert.title or alert.key]
     if still and alert.kind == "leak":
         parts += words.pace(alert.finding)
+        if incident.is_old(alert.finding, now_s=period.now_s):
+            judged = units.moment(alert.finding.judged_at_s, now_s=period.now_s)
+            parts.append(f"as judged at {judged}")
     elif alert.ended:
         parts.append(alert.ended)
     if usd:
-        stake = "at stake" if still else "probably lost"
+        stake = "at risk by when it is full" if still else "probably lost"
         parts.append(f"{costs_told.money(period.bill, usd)} {stake}")
     return ", ".join(part for part in parts if part)
 
@@ -202,7 +205,7 @@ def _of_watching(period: Period) -> Iterator[Item]:
     if share is not None and share < _WELL_WATCHED and period.quality.missing and not begun:
         yield Item(
             text="Let the daemon run all the time: much of this period is unknown.",
-            why=f"{units.percent(share)} of it was watched",
+            why=f"{quality.percent(share)} of it was watched",
             command="gpuwatchctl doctor",
             usd=None,
             eta_s=None,

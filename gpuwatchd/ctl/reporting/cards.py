@@ -75,7 +75,7 @@ def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
         ("rate", _rate(alert, now_s)),
         ("foreseen", "" if _is_newest(one) else incident.foreseen(one, now_s=now_s)),
         ("what came", incident.came(one, now_s=now_s)),
-        ("full in", _left(alert)),
+        _left(one, now_s),
         ("cost", _cost(period, one)),
     ]
     facts += [("advice", line) for line in alert.finding.advice]
@@ -134,11 +134,15 @@ def _rate(alert: Alert, now_s: float) -> str:
     return words.calmed(alert, now_s=now_s) or words.growth(alert.finding.rate_bytes_per_s)
 
 
-def _left(alert: Alert) -> str:
-    """Return the time that is left, of what is open."""
+def _left(one: Incident, now_s: float) -> tuple[str, str]:
+    """Return the time that is left, of what is open; of an old judgement the instant it meant."""
+    alert = one.alert
     if alert.kind != "leak" or alert.state not in OPEN:
-        return ""
-    return words.eta(alert.finding.eta) or "?"
+        return "full in", ""
+    if incident.is_old(alert.finding, now_s=now_s):
+        newest = incident.foreseen(one._replace(first=alert.finding), now_s=now_s)
+        return "last foreseen", newest or "?"
+    return "full in", words.eta(alert.finding.eta) or "?"
 
 
 def _cost(period: Period, one: Incident) -> str:

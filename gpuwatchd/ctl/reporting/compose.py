@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd import __version__, cost, units
 from gpuwatchd.ctl import envelope, words
 from gpuwatchd.ctl.incidents import OPEN
-from gpuwatchd.ctl.reporting import advice, cards, tables
+from gpuwatchd.ctl.reporting import advice, cards, quality, tables
 from gpuwatchd.ctl.reporting.document import (
     Document,
     Figure,
@@ -98,7 +98,7 @@ def sentence(period: Period) -> str:
     share = period.quality.watched_share
     if share is not None:
         of = units.duration(period.asked.span_s)
-        parts.append(f"{units.percent(share)} of the {of} was watched.")
+        parts.append(f"{quality.percent(share)} of the {of} was watched.")
     return " ".join(part for part in parts if part)
 
 
@@ -121,9 +121,14 @@ def _happened(period: Period) -> str:
     if not alerts:
         if not period.uses or not any(use.stretches for use in period.uses):
             return f"Nothing is recorded of {gpus} in this period."
-        suspects = count(len(period.watched), "suspicion")
-        tail = f"; {suspects} came to nothing" if period.watched else ""
-        return f"No incident on {gpus}{tail}."
+        still = sum(alert.state in OPEN for alert in period.watched)
+        over = len(period.watched) - still
+        parts = [f"No incident on {gpus}"]
+        if over:
+            parts.append(f"{count(over, 'suspicion')} came to nothing")
+        if still:
+            parts.append(f"{count(still, 'suspicion')} not decided yet")
+        return f"{'; '.join(parts)}."
     kinds = {
         "leak": count(_of(alerts, "leak"), "leak"),
         "gpu": count(_of(alerts, "gpu"), "trouble with a GPU", "troubles with GPUs"),
@@ -188,7 +193,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     if money:
         yield Figure(value=money, label="at risk, lost or idle")
     share = period.quality.watched_share
-    yield Figure(value=units.percent(share), label="of the period watched")
+    yield Figure(value=quality.percent(share), label="of the period watched")
 
 
 def _plural(number: int, noun: str) -> str:
@@ -227,5 +232,9 @@ def _findings(period: Period) -> Iterator[Block]:
     rest = [alert for alert in period.alerts if id(alert) not in told]
     if rest:
         yield tables.alerts(period, rest, "Further incidents")
-    if period.watched:
-        yield tables.alerts(period, period.watched, "Suspicions that were not confirmed")
+    still = [alert for alert in period.watched if alert.state in OPEN]
+    if still:
+        yield tables.alerts(period, still, "Suspicions that are not decided yet")
+    over = [alert for alert in period.watched if alert.state not in OPEN]
+    if over:
+        yield tables.alerts(period, over, "Suspicions that were not confirmed")

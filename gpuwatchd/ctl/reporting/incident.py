@@ -32,6 +32,7 @@ _FULL = frozenset({endings.CRASHED, endings.FELL})
 _BEFORE, _AFTER = 0.25, 0.1
 """A chart begins and ends so much of the incident's length before and after it."""
 _LEAST_S = 900.0
+_FRESH_S = 600.0
 _LONGEST_S = 30 * 86_400.0
 
 
@@ -279,6 +280,11 @@ def foreseen(one: Incident, *, now_s: float) -> str:
     high = "open" if high_s is None else units.moment(at_s + high_s, now_s=now_s)
     made = units.moment(at_s, now_s=now_s)
     return f"full at {mid} ({low} - {high}), as judged at {made}"
+
+
+def is_old(finding: Finding, *, now_s: float) -> bool:
+    """Say whether a judgement is of a while ago, so that the time it leaves has run on since."""
+    return now_s - finding.judged_at_s > _FRESH_S
 
 
 def came(one: Incident, *, now_s: float) -> str:

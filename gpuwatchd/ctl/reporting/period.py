@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.ctl import costs, incidents, look, mine
@@ -111,6 +112,12 @@ class Period:
         if self.view is not None and self.present:
             return self.view
         return look.View("database", self.asked.until_s, [self.item(one) for one in self.devices])
+
+
+def now_s() -> float:
+    """Return now, or the newest sample where a simulation runs ahead of the clock."""
+    state, _ = look.read_state()
+    return time.time() if state is None else max(time.time(), state.taken_at_s)
 
 
 def gather(flags: Globals, asked: Asked) -> Period:

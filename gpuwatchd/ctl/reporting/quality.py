@@ -94,6 +94,21 @@ def of(
     return found
 
 
+def percent(share: float | None) -> str:
+    """Return a share of a period; little is not nothing, and nearly all of it is not all.
+
+    Examples
+    --------
+    >>> percent(0.002), percent(0.5), percent(0.997), percent(1.0), percent(0.0)
+    ('< 1%', '50%', '> 99%', '100%', '0%')
+    """
+    if share is not None and 0.0 < share < 0.01:
+        return "< 1%"
+    if share is not None and 0.99 < share < 1.0:
+        return "> 99%"
+    return units.percent(share)
+
+
 def _is_fault(event: Event) -> bool:
     return event.kind in _UNREADABLE
 

@@ -289,8 +289,8 @@ def quality(period: Period) -> Iterator[Plain]:
         yield Says(text=sentence, tone="warn")
     rows = []
     if found.watched_share is not None:
-        each = ", ".join(f"{one.label} {units.percent(share)}" for one, share in found.per_device)
-        whole = units.percent(found.watched_share)
+        each = ", ".join(f"{one.label} {known.percent(share)}" for one, share in found.per_device)
+        whole = known.percent(found.watched_share)
         rows.append(("watched", f"{whole} of {units.duration(period.asked.span_s)}"))
         rows.append(("of each", each if len(found.per_device) > 1 else ""))
         rows.append(("restarts", f"{found.restarts}, of them {found.boots} of the machine"))
