@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -9,6 +10,7 @@ import click
 from gpuwatchd.ctl import look, options
 
 _NO_TERMINAL = "top needs a terminal; gpuwatchctl status shows the same once"
+_DUMB = "TERM is dumb, and top must move the cursor; gpuwatchctl status shows the same once"
 _NO_JSON = "top is a screen for people; gpuwatchctl watch --json gives the same as a stream"
 _LEAST_S = 0.2
 
@@ -24,8 +26,11 @@ def command(interval: float) -> int:
     flags = options.current()
     if flags.json:
         raise click.UsageError(_NO_JSON, click.get_current_context())
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # A stream that was closed before the start is None.
+    if not all(one is not None and one.isatty() for one in (sys.stdin, sys.stdout)):
         raise click.UsageError(_NO_TERMINAL, click.get_current_context())
+    if os.environ.get("TERM") == "dumb":
+        raise click.UsageError(_DUMB, click.get_current_context())
     first = look.see(flags)
     from gpuwatchd.tui.app import TopApp  # noqa: PLC0415 - textual comes with it
 

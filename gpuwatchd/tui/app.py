@@ -46,6 +46,8 @@ VIEWS: Final[dict[str, str]] = {
 THEME: Final = "gpuwatchd"
 NOTICE_S: Final = 6.0
 """How long the last row says what has just happened."""
+_SIGNALS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
+"""What ends a program that does not listen, and would leave a terminal that nobody can use."""
 _DEPTHS: Final = {"true": "truecolor", "256": "256", "16": "standard", "none": "standard"}
 
 
@@ -181,8 +183,8 @@ class TopApp(App[int]):
 
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()
-        for one, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)):
-            loop.add_signal_handler(one, self.exit, code)
+        for one in (signal.Signals[name] for name in _SIGNALS):
+            loop.add_signal_handler(one, self.exit, 128 + one)
             self._signals.append(one)
 
     def on_unmount(self) -> None:
@@ -200,8 +202,7 @@ class TopApp(App[int]):
     def on_failed(self, message: feed.Failed) -> None:
         """Say why there is nothing new; what was seen last stays, and is not called live."""
         if self.view is not None:
-            self.view.daemon.running = False
-            self.view.warnings = [("daemon-absent", message.error.message)]
+            self.view.warnings = [(feed.FAILED, message.error.message)]
             self._show()
 
     def _show(self) -> None:
@@ -226,14 +227,18 @@ class TopApp(App[int]):
             self.screen.draw()
 
     def open(self, key: str) -> None:
-        """Open the screen of a key; one that is open already comes to nothing."""
+        """Open the screen of a key, anew where it lies below; the one that is shown stays."""
         try:
             screen = registry.load(VIEWS, key)
         except (ImportError, AttributeError) as error:
             self.say(f"this screen cannot be loaded: {error}", "trouble")
             return
-        if not isinstance(self.screen, screen):
-            self.push_screen(screen())
+        if isinstance(self.screen, screen):
+            return
+        below = (at for at, one in enumerate(self.screen_stack) if isinstance(one, screen))
+        for _ in self.screen_stack[next(below, len(self.screen_stack)) :]:
+            self.pop_screen()  # else they would be as many as keys were pressed
+        self.push_screen(screen())
 
     def on_key(self, event: Any) -> None:
         """Open the screen whose key it is, where the screen itself has no use for it."""

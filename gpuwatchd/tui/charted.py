@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from gpuwatchd.ctl import charts, past
+from gpuwatchd.ctl import charts, past, whose
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.errors import StoreError
 from gpuwatchd.tui.chart import Chart
@@ -66,7 +66,13 @@ def drawn(uid: str, make: Callable[[Reader | None, Asked], Picture], asked: Aske
         with past.reader() as history:
             return Drawn(make(history, _begun(asked, history.oldest_s(uid))), "")
     except StoreError as error:
-        return Drawn(make(None, _begun(asked, None)), error.message)
+        return Drawn(make(None, _begun(asked, None)), _brief(error.message))
+
+
+def _brief(message: str) -> str:
+    """Return what is wrong with the history, without the path that it begins with."""
+    path = str(whose.state_dir() / past.FILE_NAME)
+    return message.replace(f"{path}: ", "").replace(path, "the history")
 
 
 def _begun(asked: Asked, oldest_s: float | None) -> Asked:

@@ -25,6 +25,8 @@ DIRECT_S = 5.0
 """At least between two looks where no daemon writes: they open the history, or the driver."""
 LOOK_SHARE = 0.02
 """Of a core: a look that gives what is known already takes no more than this."""
+FAILED = "look-failed"
+"""Code of the warning that nothing new is known."""
 _Mark = tuple[int, int, int] | None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import units
 from gpuwatchd.ctl.output import width_of
+from gpuwatchd.tui.feed import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,8 @@ def head(top: TopApp, name: str, width: int) -> Row:
     if view is not None:
         at = units.clock(view.taken_at_s, now_s=top.now_s(), seconds=True)
         right.append((f" {at} ", "bar"))
-        right.append((f" {_daemon(view)} ", "bar" if view.daemon.running else "trouble bar bold"))
+        words, fine = _daemon(view)
+        right.append((f" {words} ", "bar" if fine else "trouble bar bold"))
         loud = [a for a in view.alerts if a.state in _OPEN]
         if loud:
             kind = "critical" if any(a.severity == "critical" for a in loud) else "leak"
@@ -36,11 +38,14 @@ def head(top: TopApp, name: str, width: int) -> Row:
     return spread(left, right, width, "bar")
 
 
-def _daemon(view: View) -> str:
+def _daemon(view: View) -> tuple[str, bool]:
+    """Return how live it is, and whether that is as it should be."""
+    codes = {code for code, _ in view.warnings}
+    if FAILED in codes:
+        return "not live", False
     if not view.daemon.running:
-        return "daemon off"
-    late = any(code == "daemon-late" for code, _ in view.warnings)
-    return "daemon late" if late else "live"
+        return "daemon off", False
+    return ("daemon late", False) if "daemon-late" in codes else ("live", True)
 
 
 def spread(left: Row, right: Row, width: int, ground: str = "") -> Row:

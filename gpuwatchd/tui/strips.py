@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd import __version__, units
 from gpuwatchd.ctl import panel, whose
 from gpuwatchd.ctl.output import width_of
+from gpuwatchd.tui.feed import FAILED
 from gpuwatchd.tui.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def health(painter: Painter, view: View, width: int, most: int) -> list[Row]:
             age = f" {units.duration(view.stale_s)} ago ({at})"
         quiet = code == whose.NOTE[0]
         said = f"{'' if quiet else '! '}{sentence}{age}"
-        loud = "critical" if code.startswith("daemon") else "leak"
+        loud = "critical" if code.startswith(("daemon", FAILED)) else "leak"
         rows.append([(painter.fit(f" {said}", width), "faint" if quiet else loud)])
     if not rows:
         rows.append([(painter.fit(f" {_summary(view)}", width), "faint")])

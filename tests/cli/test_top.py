@@ -45,6 +45,32 @@ def test_one_end_alone_is_no_terminal(
     assert "top needs a terminal" in capsys.readouterr().err
 
 
+def test_a_stream_that_was_closed_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["top"]) == 2
+    assert "top needs a terminal" in capsys.readouterr().err
+
+
+def test_a_terminal_that_cannot_move_its_cursor_is_left_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch, "dumb")
+    assert main(["top"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "TERM is dumb" in said.err
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str = "xterm") -> None:
+    """Let both ends be a terminal."""
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", term)
+
+
 def test_json_names_the_verbs_that_have_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--json"]) == 2
     error = msgspec.json.decode(capsys.readouterr().out)["error"]
@@ -55,8 +81,7 @@ def test_json_names_the_verbs_that_have_it(capsys: pytest.CaptureFixture[str]) -
 def test_no_gpu_is_said_before_a_screen_is_drawn(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", _Terminal())
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    on_a_terminal(monkeypatch)
     assert main(["top"]) == 1
     assert "no GPU found" in capsys.readouterr().err
 
@@ -67,8 +92,7 @@ def test_a_wish_for_a_gpu_that_is_not_there_is_told_too(
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
     live.write(run, world.state(2, 1, at_s=time.time(), pid=os.getpid()))
-    monkeypatch.setattr(sys, "stdin", _Terminal())
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    on_a_terminal(monkeypatch)
     assert main(["top", "--gpu", "7"]) == 1
     assert "no GPU matches 7" in capsys.readouterr().err
 

@@ -119,8 +119,10 @@ def test_what_the_daemon_writes_is_shown_without_a_key(home: Path, opened: Opene
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("C-c", 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+    ("how", "code"),
+    [("C-c", 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131),
+     (signal.SIGUSR1, 138)],
+)  # fmt: skip
 def test_the_terminal_is_clean_however_it_ends(
     opened: Opened, how: str | signal.Signals, code: int
 ) -> None:

@@ -165,7 +165,8 @@ async def test_a_look_that_fails_leaves_what_was_seen_and_says_so() -> None:
         app.post_message(feed.Failed(SourceUnavailable("no GPU found: the driver is gone")))
         await pilot.pause()
         rows = rows_of(app)
-        assert "daemon off" in rows[0]
+        assert "not live" in rows[0]
+        assert "daemon off" not in rows[0], "a look that fails knows nothing of the daemon"
         assert "no GPU found: the driver is gone" in rows[1]
         assert any(row.startswith(" GPU 7") for row in rows)
 

@@ -228,3 +228,17 @@ def test_help_knows_every_key_and_look_of_the_program(ascii_only: bool) -> None:
             assert max(map(len, said.splitlines())) <= 39
 
     asyncio.run(scene())
+
+
+def test_views_opened_over_one_another_are_no_more_than_there_are() -> None:
+    async def scene() -> None:
+        async with opened(view_of(machine.state(2))) as (app, pilot):
+            under = len(app.screen_stack)
+            await press(pilot, "P", "z", "question_mark", "P", "z", "P", "question_mark")
+            assert isinstance(app.screen, HelpScreen)
+            await press(pilot, "escape")
+            assert app.screen.name_shown == "Predict"
+            await press(pilot, "escape")
+            assert len(app.screen_stack) == under
+
+    asyncio.run(scene())
