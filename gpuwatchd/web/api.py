@@ -89,12 +89,13 @@ class Api:
                 )
             except BadQuery as error:
                 return _bad(endpoint.verb, error)
+            whole = self._defaults(endpoint, wanted)
             if endpoint.path != "/status":
-                return await self._ask(self._defaults(endpoint, wanted))
-            tag = _tag(wanted)
+                return await self._ask(whole)
+            tag = _tag(whole)
             if tag and tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers={"etag": tag})
-            return await self._ask(self._defaults(endpoint, wanted), {"etag": tag} if tag else {})
+            return await self._ask(whole, {"etag": tag} if tag else {})
 
         return handle
 
