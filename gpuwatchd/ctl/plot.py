@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -88,12 +87,12 @@ def command(  # noqa: PLR0917 - one argument per flag
     flags.gpu.extend(gpus)
     if file is None and (dark or size):
         raise click.UsageError("--dark and --size are of a file: name one with --output")
-    until_s = until if until is not None else time.time()
+    from gpuwatchd.ctl import plotted  # noqa: PLC0415 - SQLite comes with it
+
+    until_s = until if until is not None else plotted.now_s()
     since_s = since if since is not None else until_s - _DAY_S
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
-    from gpuwatchd.ctl import plotted  # noqa: PLC0415 - SQLite comes with it
-
     found, left_out = plotted.chosen(flags, pids, (since_s, until_s), tight=since is None)
     more = f"and {left_out} more processes, smaller ones; --pid draws one" if left_out else ""
     if file is not None:

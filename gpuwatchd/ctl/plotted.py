@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,6 +67,12 @@ def chosen(
     if tight and begin_s > span[0] + 0.1 * (span[1] - span[0]):
         return _asked_for(flags, pids, Asked(begin_s, span[1], _POINTS))
     return Chosen(found, left_out)
+
+
+def now_s() -> float:
+    """Return now, or the newest sample where a simulation runs ahead of the clock."""
+    state, _ = look.read_state()
+    return time.time() if state is None else max(time.time(), state.taken_at_s)
 
 
 def _nothing(span: tuple[float, float]) -> GpuwatchdError:

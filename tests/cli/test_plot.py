@@ -53,6 +53,20 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> s
     return said.err
 
 
+def test_a_simulation_that_runs_ahead_of_the_clock_is_drawn_to_its_own_now(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_s = time.time() + 7200.0
+    with monkeypatch.context() as later:
+        later.setattr(time, "time", lambda: ahead_s)
+        end_s = recorded.record("gradual")
+    world.write(taken_at_s=end_s)
+    pictures = json.loads(drawn(capsys, "--json"))["data"]
+    at_s = max((one["curve"]["at_s"] for one in pictures), key=len)
+    assert len(at_s) > 200, "what was recorded is not drawn"
+    assert at_s[-1] == pytest.approx(end_s, abs=60.0)
+
+
 @pytest.mark.usefixtures("_hour")
 def test_every_gpu_is_drawn_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     said = drawn(capsys)
