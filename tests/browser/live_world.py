@@ -13,9 +13,11 @@ import msgspec
 
 from gpuwatchd import config
 from gpuwatchd.config import StoreSection
+from gpuwatchd.ctl import past
+from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.model import Holding
 from gpuwatchd.store.writer import History
-from tests import making
+from tests import histories, making
 from tests.cli import recorded, world
 
 if TYPE_CHECKING:
@@ -112,6 +114,17 @@ def remember(*alerts: Alert) -> None:
     )  # fmt: skip
     history.apply([*(alerts or (firing(),)), over], [])
     history.close()
+
+
+def month() -> None:
+    """Write thirty days of eight GPUs, and what a daemon that goes on sees now."""
+    config.state_dir().mkdir(parents=True, exist_ok=True)
+    histories.thirty_days(config.state_dir())
+    view = past.judged(Globals(), [])
+    assert view is not None
+    world.write(
+        pid=os.getpid(), devices=view.devices, alerts=(), taken_at_s=time.time(), interval_s=5.0
+    )
 
 
 def used(gib: float, **changes: Any) -> LiveState:

@@ -69,9 +69,9 @@ export function strip(alerts, title) {
       h("span", { class: "line" }, [one.when, one.line].filter(Boolean).join(", "))))));
 }
 
-/** Figures of each judged subject, as `gpuwatchctl predict` labels them. */
-export function subjects(found) {
-  return found.map((one) => h("section", { class: "subject", key: one.key, "aria-label": one.who },
+/** Figures of each judged subject, as `gpuwatchctl predict` labels them; `place`: where several GPUs have some. */
+export function subjects(found, place = "") {
+  return found.map((one) => h("section", { class: "subject", key: one.key, "aria-label": place ? `${place}: ${one.who}` : one.who },
     h("h3", {}, processLink(one.process, one.who)),
     h("p", { class: "verdict" }, badge(one.badge), " ", one.badge.words),
     one.reason && one.reason !== one.badge.words ? h("p", { class: "faint" }, one.reason) : null,

@@ -31,5 +31,5 @@ function device(one, route) {
     one.notes.map((words) => h("p", { class: "note", key: words }, words)),
     h("div", { class: "beside" },
       chart(what, route, HEIGHT),
-      h("div", { class: "subjects" }, one.subjects.length ? subjects(one.subjects) : h("p", { class: "faint" }, one.none))));
+      h("div", { class: "subjects" }, one.subjects.length ? subjects(one.subjects, one.label) : h("p", { class: "faint" }, one.none))));
 }
