@@ -129,6 +129,11 @@ def test_a_link_stays_one_and_a_pipe_gets_the_report(tmp_path: Path) -> None:
     saving.write(link, "new")
     assert link.is_symlink()
     assert real.read_text() == "new"
+    out, into = os.pipe()
+    saving.write(Path(f"/dev/fd/{into}"), "piped")
+    os.close(into)
+    with os.fdopen(out, encoding="utf-8") as stream:
+        assert stream.read() == "piped"
     saving.write(Path(os.devnull), "gone")
     assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 

@@ -121,13 +121,13 @@ def _happened(period: Period) -> str:
     if not alerts:
         if not period.uses or not any(use.stretches for use in period.uses):
             return f"Nothing is recorded of {gpus} in this period."
-        still = sum(alert.state in OPEN for alert in period.watched)
-        over = len(period.watched) - still
+        pending = sum(alert.state in OPEN for alert in period.watched)
+        harmless = len(period.watched) - pending
         parts = [f"No incident on {gpus}"]
-        if over:
-            parts.append(f"{count(over, 'suspicion')} came to nothing")
-        if still:
-            parts.append(f"{count(still, 'suspicion')} not decided yet")
+        if harmless:
+            parts.append(f"{count(harmless, 'suspicion')} came to nothing")
+        if pending:
+            parts.append(f"{count(pending, 'suspicion')} not decided yet")
         return f"{'; '.join(parts)}."
     kinds = {
         "leak": count(_of(alerts, "leak"), "leak"),

@@ -40,13 +40,13 @@ def write(file: Path, content: str) -> None:
     GpuwatchdError
         When it is a folder, or its folder cannot be written.
     """
+    if file.exists() and not file.is_file() and not file.is_dir():
+        _write_into(file, content)
+        return
     # A link is followed: who has one there wants its target replaced.
     target = Path(os.path.realpath(file))
     if target.is_dir():
         raise _error(f"{file} is a folder", f"name a file in it: {file / 'report.html'}")
-    if target.exists() and not target.is_file():
-        _write_into(file, target, content)
-        return
     handle, temporary = -1, ""
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:64]}.")
@@ -63,10 +63,10 @@ def write(file: Path, content: str) -> None:
         raise _refused(file, error) from error
 
 
-def _write_into(file: Path, target: Path, content: str) -> None:
+def _write_into(file: Path, content: str) -> None:
     """Write into what is no plain file, such as /dev/stdout or a pipe."""
     try:
-        target.write_text(content, encoding="utf-8")
+        file.write_text(content, encoding="utf-8")
     except OSError as error:
         raise _refused(file, error) from error
 
