@@ -14,7 +14,7 @@ _HEAD = """\
 [`gpuwatchctl web`](../how-to/live-page.md) serves it, on loopback, to whoever has the token:
 
 ```
-curl -H "Authorization: Bearer $(gpuwatchctl web --token)" http://127.0.0.1:9753/api/v1/status
+gpuwatchctl web --token | sed 's/^/Authorization: Bearer /' | curl -H @- http://127.0.0.1:9753/api/v1/status
 ```
 
 {about}

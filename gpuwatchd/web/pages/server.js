@@ -18,7 +18,7 @@ export class Failed extends Error {
   }
 }
 
-/** Take the token out of the address, so that no history and no screen shot keeps it. */
+/** Take the token out of the address, so that no screen shot, bookmark or "back" has it. */
 export function takeToken() {
   const said = location.hash.slice(1);
   if (!said.startsWith("token=")) return false;
