@@ -34,6 +34,8 @@ TRIED = (
     "tests/test_config.py",
     "tests/test_robust.py",
     "tests/cli/test_completion.py::test_zsh_puts_it_into_the_line",
+    "tests/web/test_attacks.py",
+    "tests/web/test_web_verb.py",
     "tests/cli/test_program.py::test_with_a_running_daemon[policy]",
     "tests/notify/test_chart.py::test_every_shape_can_be_drawn",
 )
