@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import units
 from gpuwatchd.ctl.output import width_of
@@ -94,6 +94,21 @@ def spans(keys: Sequence[tuple[str, str]], width: int) -> dict[str, tuple[int, i
             found[key] = (used, used + long)
             used += long
     return found
+
+
+def clicked(top: TopApp, keys: Sequence[tuple[str, str]], x: int, width: int) -> None:
+    """Press the key of the last row that was clicked, where it is one key."""
+    if top.notice:
+        return
+    shown = spans(keys, width).items()
+    key = next((name for name, (begin, end) in shown if begin <= x < end), "")
+    if len(key) == 1 or key in _NAMED:
+        top.simulate_key(_NAMED.get(key, key))
+
+
+_NAMED: Final = {
+    "?": "question_mark", "Enter": "enter", "/": "slash", "Tab": "tab", "Esc": "escape",
+}  # fmt: skip
 
 
 def clock() -> float:

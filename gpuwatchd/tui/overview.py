@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
+from gpuwatchd import text
 from gpuwatchd.ctl import device_facts
 from gpuwatchd.tui import frame, gpus, strips, table
 from gpuwatchd.tui.page import Page
@@ -23,6 +24,7 @@ _KEYS: Final = (
 _LEAST_ROWS = 6
 """Of processes: GPUs get a second row, alerts a fourth, where so many are left."""
 _WHEEL = 3
+_WISH_CHARS = 256
 _DOUBLE = 2
 
 
@@ -220,6 +222,14 @@ class OverviewScreen(Page):
         elif event.character is not None and event.is_printable:
             chosen.filter(chosen.wish + event.character)
 
+    def on_paste(self, event: events.Paste) -> None:
+        """Take what is pasted while the filter is typed."""
+        event.stop()  # the program would hand it on to us once more
+        if self._typing:
+            words = text.clean(event.text, limit=_WISH_CHARS)
+            self.chosen.filter((self.chosen.wish + words)[:_WISH_CHARS])
+            self.draw()
+
     def _move(self, key: str) -> bool:
         steps = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": self._page,
                  "ctrl+d": self._page, "space": self._page, "pageup": -self._page,
@@ -278,8 +288,8 @@ class OverviewScreen(Page):
         """Select what was clicked; twice opens it, and the head of a column sorts by it."""
         hit = self._hit(event.screen_y)
         if hit is None:
-            if event.screen_y == self.size.height - 1:
-                self._foot_clicked(event.screen_x)
+            if event.screen_y == self.size.height - 1 and not self._typing:
+                frame.clicked(self.top, self.keys, event.screen_x, self.size.width)
             return
         if hit.kind == "heads":
             name = table.column_at(self._columns, event.screen_x)
@@ -294,14 +304,6 @@ class OverviewScreen(Page):
             if event.chain >= _DOUBLE:
                 self._open("enter")
         self.draw()
-
-    def _foot_clicked(self, x: int) -> None:
-        spans = frame.spans(self.keys, self.size.width)
-        key = next((name for name, (begin, end) in spans.items() if begin <= x < end), None)
-        if key is not None and not self.top.notice and not self._typing:
-            named = {"?": "question_mark", "Enter": "enter", "/": "slash", "Tab": "tab"}
-            if len(key) == 1 or key in named:
-                self.app.simulate_key(named.get(key, key))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Go down where the mouse is."""

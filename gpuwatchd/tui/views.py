@@ -25,6 +25,7 @@ from gpuwatchd.tui.page import Page
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from textual import events
     from textual.app import ComposeResult
     from textual.strip import Strip
 
@@ -121,11 +122,22 @@ class Framed(Widget):
     Framed { height: 1; width: 100%; }
     """
 
-    def __init__(self, painter: Painter, row: Callable[[int], Row]) -> None:
+    def __init__(
+        self,
+        painter: Painter,
+        row: Callable[[int], Row],
+        click: Callable[[int, int], None] | None = None,
+    ) -> None:
         super().__init__()
         self._painter = painter
         self._row = row
+        self._click = click
         self._said: Row = []
+
+    def on_click(self, event: events.Click) -> None:
+        """Press what was clicked."""
+        if self._click is not None:
+            self._click(event.x, self.size.width)
 
     def again(self) -> None:
         """Draw it again, if it says something else now."""
@@ -199,7 +211,11 @@ class ViewScreen(Page):
         yield Framed(self.painter, lambda width: frame.head(self.top, self.name_shown, width))
         yield Bar(self.painter, id="subject")
         yield from self.parts()
-        yield Framed(self.painter, lambda width: frame.foot(self.top, self._hints(), width))
+        yield Framed(
+            self.painter,
+            lambda width: frame.foot(self.top, self._hints(), width),
+            lambda x, width: frame.clicked(self.top, self._hints(), x, width),
+        )
 
     def _hints(self) -> tuple[tuple[str, str], ...]:
         keys = (*self.own_keys, *self.keys)

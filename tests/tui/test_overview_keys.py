@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual import events
 
 from gpuwatchd.errors import SourceUnavailable
 from gpuwatchd.model import ProcessKey
@@ -204,3 +205,15 @@ async def test_a_click_on_a_key_presses_it() -> None:
         await pilot.click(offset=(rows_of(app)[-1].index("filter"), 23))
         await pilot.pause()
         assert "filter:" in rows_of(app)[-1]
+
+
+async def test_what_is_pasted_goes_into_the_filter_that_is_typed() -> None:
+    async with opened(usual()) as (app, pilot):
+        app.screen.post_message(events.Paste("alice"))
+        await pilot.pause()
+        assert "/alice/" not in rows_of(app)[0], "nobody has asked for a filter"
+        await pilot.press("slash", "g", "p")
+        app.screen.post_message(events.Paste("u3\x1b[31m"))
+        await pilot.pause()
+        assert rows_of(app)[-1].startswith(" filter: gpu3▏ ")
+        assert {row.split()[1] for row in processes_of(app)} == {"3"}

@@ -242,3 +242,21 @@ def test_views_opened_over_one_another_are_no_more_than_there_are() -> None:
             assert len(app.screen_stack) == under
 
     asyncio.run(scene())
+
+
+def test_a_click_on_a_key_of_a_view_presses_it() -> None:
+    async def scene() -> None:
+        async with opened(view_of(machine.state(2)), "z") as (app, pilot):
+            foot = shown(app).splitlines()[-1]
+            await pilot.click(offset=(foot.index("help"), 23))
+            await settled(pilot)
+            assert isinstance(app.screen, HelpScreen)
+            foot = shown(app).splitlines()[-1]
+            await pilot.click(offset=(foot.index("scroll"), 23))
+            await settled(pilot)
+            assert isinstance(app.screen, HelpScreen), "two keys are none"
+            await pilot.click(offset=(foot.index("back"), 23))
+            await settled(pilot)
+            assert isinstance(app.screen, HeldScreen)
+
+    asyncio.run(scene())
