@@ -287,6 +287,28 @@ def test_the_document_is_whole() -> None:
     assert (bearer["type"], bearer["scheme"]) == ("http", "bearer")
 
 
+def test_the_document_keeps_the_rules_of_openapi() -> None:
+    document = openapi.document()
+    schemes = set(document["components"]["securitySchemes"])
+    for named in document["components"].values():
+        assert all(re.fullmatch(r"[\w.-]+", name, re.ASCII) for name in named)
+    asked = [one for each in document["paths"].values() for one in each.items()]
+    assert {method for method, _ in asked} == {"get", "post", "delete"}
+    for method, one in asked:
+        assert ("requestBody" in one) == (method == "post")
+        assert {name for each in one.get("security", []) for name in each} <= schemes
+        given = one.get("parameters", [])
+        assert len({(each["name"], each["in"]) for each in given}) == len(given)
+        for each in given:
+            assert each["in"] in {"query", "header"} or each["required"] is True
+            jsonschema.Draft202012Validator.check_schema(each["schema"])
+            if "example" in each:
+                jsonschema.validate(each["example"], each["schema"])
+        for code, answer in one["responses"].items():
+            assert re.fullmatch(r"[1-5]\d\d", code)
+            assert "$ref" in answer or answer["description"]
+
+
 def test_answers_fit_the_document(unchanged: Served) -> None:
     document = openapi.document()
     shared = {"components": document["components"]}
