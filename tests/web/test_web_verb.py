@@ -143,9 +143,7 @@ def test_the_browser_is_opened_without_the_token_in_a_command(tmp_path: Path) ->
 def test_a_browser_that_stays_in_the_foreground_is_answered(tmp_path: Path) -> None:
     seen, left = tmp_path / "seen", tmp_path / "left"
     browser = tmp_path / "lynx"
-    browser.write_text(
-        f"#!/bin/sh\nexec >{seen} 2>&1\nwhile [ ! -e {left} ]; do sleep 0.1; done\n"
-    )
+    browser.write_text(f"#!/bin/sh\nexec >{seen} 2>&1\nwhile [ ! -e {left} ]; do sleep 0.1; done\n")
     browser.chmod(0o755)
     with serving.serve("--open", BROWSER=str(browser)) as served:
         serving.until(seen.exists)
