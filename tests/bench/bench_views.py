@@ -1,7 +1,9 @@
 """What looking at thirty days of eight GPUs costs: ``python tests/bench/bench_views.py``.
 
 Every picture is compared with a bare query of the same rows by the standard library's sqlite3, in
-the same run: the ratio bears a busy machine, the milliseconds do not. ``--json`` prints it as JSON.
+the same run: the ratio bears a busy machine, the milliseconds do not. Then whole commands, each a
+process of its own, with the state that a daemon left behind and from the history alone; beside the
+wall clock stands the CPU time, which a busy machine stretches less. ``--json`` prints it as JSON.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import sqlite3
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +31,49 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400.0
 _COLUMNS = "used_min_bytes, used_mean_bytes, used_max_bytes"
+_CALL = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+VERBS = (
+    ("plot",), ("plot", "0", "--since", "30d"), ("plot", "--pid", "10001"),
+    ("plot", "--user", "*", "--since", "30d"), ("cost", "--since", "30d"),
+    ("report", "--since", "30d", "--output", "-", "--format", "html"),
+    ("history", "--since", "30d"),
+)  # fmt: skip
+
+
+def leave_state(runtime: Path) -> None:
+    """Write the live state of a daemon that has ended: what the history says was there last."""
+    from gpuwatchd.ctl import past
+    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.store import live
+
+    view = past.judged(Globals(), [])
+    assert view is not None
+    runtime.mkdir(exist_ok=True)
+    at_s = view.taken_at_s
+    live.write(
+        runtime,
+        live.LiveState(pid=2**22 - 1, version="", started_at_s=at_s, taken_at_s=at_s,
+                       interval_s=5.0, devices=view.devices),
+    )  # fmt: skip
+
+
+def verbs(runs: int) -> dict[str, tuple[float, float]]:
+    """Return command -> (milliseconds of the wall clock, of the CPU), medians."""
+    found: dict[str, tuple[float, float]] = {}
+    for words in VERBS:
+        wall, cpu = [], []
+        for _ in range(runs):
+            before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-c", _CALL, *words],
+                check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            wall.append(1000 * (time.perf_counter() - begun_s))
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            cpu.append(1000 * used_s)
+        found[" ".join(words)] = (statistics.median(wall), statistics.median(cpu))
+    return found
 
 
 def median_ms(work: Callable[[], object], runs: int) -> float:
@@ -92,14 +139,22 @@ def main() -> int:
         os.environ |= {"GPUWATCHD_STATE_DIR": folder, "GPUWATCHD_RUNTIME_DIR": f"{folder}/run"}
         histories.thirty_days(Path(folder))
         found = measure(Path(folder), options.runs)
+        alone = verbs(min(options.runs, 3))
+        leave_state(Path(folder) / "run")
+        beside_state = verbs(min(options.runs, 3))
     if options.json:
-        print(json.dumps(found))
+        whole = {"history": alone, "state": beside_state}
+        print(json.dumps({"pictures": found, "commands": whole}))
         return 0
     print(f"30 days, 8 GPUs, 1,248 processes; medians of {options.runs}")
     print(f"{'':24} {'ms':>8} {'bare ms':>8} {'ratio':>7}")
     for name, (ours, bare) in found.items():
         beside = "" if bare is None else f"{bare:8.2f} {ours / bare:7.1f}"
         print(f"{name:24} {ours:8.1f} {beside}")
+    print(f"\n{'gpuwatchctl ...':46} {'history alone':>16} {'live state':>16}   wall/CPU ms")
+    for name, (wall, cpu) in alone.items():
+        other = beside_state[name]
+        print(f"{name:46} {wall:8.0f}/{cpu:7.0f} {other[0]:8.0f}/{other[1]:7.0f}")
     return 0
 
 
