@@ -242,3 +242,15 @@ def test_a_hidden_tab_asks_nothing(served: Served, new_page: Callable[..., Page]
     assert asked == []
     with live_world.asked(page, "/overview"):
         page.evaluate(turn, False)
+
+
+def test_on_paper_there_is_nothing_to_press(opened: Callable[..., Page]) -> None:
+    page = opened()
+    pressed = page.locator(".top nav, .theme, .filter")
+    assert pressed.filter(visible=True).count() == pressed.count() == 3
+    page.emulate_media(media="print")
+    assert pressed.filter(visible=True).count() == 0
+    lefts = page.locator("h1, .live footer").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect().left)"
+    )
+    assert max(lefts) - min(lefts) < 1
