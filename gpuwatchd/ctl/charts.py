@@ -14,6 +14,8 @@ from gpuwatchd.pictures.chart import Curve, Picture
 from gpuwatchd.store import curves
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
     from gpuwatchd.design import Kind
@@ -34,6 +36,14 @@ class Asked(NamedTuple):
     """Span of the past, epoch seconds; what lies ahead is added by a forecast."""
     points: int = 400
     """At most so many points, whatever the span."""
+
+
+_MARGIN = 0.02
+"""So much of what is drawn lies before the first sample."""
+_LEAST_S = 300.0
+"""Nothing is drawn of less time, however young a record is."""
+_WORTH = 0.1
+"""What is empty before the first sample is left out where it is more than this."""
 
 
 class _Subject(NamedTuple):
@@ -141,6 +151,28 @@ def all_devices(flags: Globals, asked: Asked) -> list[Picture]:
     view = look.see(flags, want_trend=True)
     with closing(recorded_past.reader()) as history:
         return [of_device(history, view, item, asked) for item in view.devices]
+
+
+def since_record(found: Sequence[Picture], asked: Asked) -> Asked:
+    """Return what is asked for without the empty time before any of these pictures begins.
+
+    Parameters
+    ----------
+    found
+        What was drawn of ``asked``.
+    asked
+        Returned as it is where less than a tenth of it is empty, or nothing is drawn at all.
+    """
+    # Of a bucket, which may stand for an hour, only its middle is known.
+    begun = (one.curve.at_s[0] - one.curve.width_s for one in found if not one.empty)
+    first_s = min(begun, default=None)
+    if first_s is None:
+        return asked
+    begin_s = first_s - _MARGIN * (asked.end_s - first_s)
+    begin_s = min(begin_s, asked.end_s - _LEAST_S)
+    if begin_s <= asked.begin_s + _WORTH * (asked.end_s - asked.begin_s):
+        return asked
+    return asked._replace(begin_s=begin_s)
 
 
 # ---- inside -------------------------------------------------------------------------------------

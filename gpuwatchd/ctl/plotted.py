@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _POINTS = 400
 _MOST = 32
 """Processes: of more nobody sees anything, and each is a question to the history."""
-_MARGIN = 0.02
-_LEAST_S = 60.0
 
 
 class Chosen(NamedTuple):
@@ -63,9 +61,9 @@ def chosen(
     alone = all(len(one.curve.at_s) < 2 for one in found)
     if first_s is None or (alone and not whose.recorded(whose.state_dir())):
         raise _nothing(span)
-    begin_s = first_s - max(_MARGIN * (span[1] - first_s), _LEAST_S / 2)
-    if tight and begin_s > span[0] + 0.1 * (span[1] - span[0]):
-        return _asked_for(flags, pids, Asked(begin_s, span[1], _POINTS))
+    shorter = charts.since_record(found, asked)
+    if tight and shorter != asked:
+        return _asked_for(flags, pids, shorter)
     return Chosen(found, left_out)
 
 

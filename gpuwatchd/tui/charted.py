@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
+from gpuwatchd import units
 from gpuwatchd.ctl import charts, past, whose
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.errors import StoreError
@@ -50,7 +51,9 @@ class Drawn:
         self.note = note
 
 
-def drawn(uid: str, make: Callable[[Reader | None, Asked], Picture], asked: Asked) -> Drawn:
+def drawn(
+    uid: str, make: Callable[[Reader | None, Asked], Picture], asked: Asked, *, tight: bool = False
+) -> Drawn:
     """Return a picture, made with the history where there is one. Runs in a thread.
 
     Parameters
@@ -61,12 +64,22 @@ def drawn(uid: str, make: Callable[[Reader | None, Asked], Picture], asked: Aske
         Given the open history, or None, and what is asked for.
     asked
         Its begin may be 0: then everything is wanted.
+    tight
+        Whether to begin where the record of the subject begins, if that is later.
     """
     try:
         with past.reader() as history:
-            return Drawn(make(history, _begun(asked, history.oldest_s(uid))), "")
+            begun = _begun(asked, history.oldest_s(uid))
+            return Drawn(_made(partial(make, history), begun, tight=tight), "")
     except StoreError as error:
-        return Drawn(make(None, _begun(asked, None)), _brief(error.message))
+        begun = _begun(asked, None)
+        return Drawn(_made(partial(make, None), begun, tight=tight), _brief(error.message))
+
+
+def _made(make: Callable[[Asked], Picture], asked: Asked, *, tight: bool) -> Picture:
+    picture = make(asked)
+    shorter = charts.since_record([picture], asked) if tight else asked
+    return picture if shorter == asked else make(shorter)
 
 
 def _brief(message: str) -> str:
@@ -104,6 +117,8 @@ class ChartScreen(ViewScreen):
         super().__init__()
         self.span_s: float | None = None
         self.span_name = ""
+        self._usual = True
+        """Whether nobody chose a span: then it begins no earlier than the record does."""
         self._follows = True
         self._shown_at_s = 0.0
 
@@ -133,6 +148,7 @@ class ChartScreen(ViewScreen):
     def action_span(self, key: str) -> None:
         """Show another span, up to now."""
         self.span_name, self.span_s = next((name, s) for one, name, s in SPANS if one == key)
+        self._usual = False
         self.chart.reset()
 
     # ---- what is asked for
@@ -156,6 +172,7 @@ class ChartScreen(ViewScreen):
         now_s = self.view.taken_at_s
         if not self.span_name:
             self.span_name, self.span_s = self.usual_span()
+            self._usual = True
         points = max(_FEWEST, _PER_COLUMN * self.chart.size.width)
         window = self.chart.window
         if window is None:
@@ -171,7 +188,9 @@ class ChartScreen(ViewScreen):
         self, uid: str, make: Callable[[Reader | None, Asked], Picture]
     ) -> Callable[[], Drawn]:
         """Return what reads the picture; for a job's thread."""
-        return partial(drawn, uid, make, self.asked())
+        asked = self.asked()
+        tight = self._usual and self.chart.window is None
+        return partial(drawn, uid, make, asked, tight=tight)
 
     # ---- what is shown
 
@@ -213,6 +232,10 @@ class ChartScreen(ViewScreen):
         if picture is None:
             return []
         zoomed = " (zoomed, 0 resets)" if self.chart.window is not None else ""
-        pieces: list[Piece] = [(f"span {self.span_name}{zoomed}", "faint")]
+        span = self.span_name
+        seen_s = picture.end_s - picture.begin_s
+        if self._usual and not zoomed and self.span_s is not None and seen_s < self.span_s - 1.0:
+            span = f"{units.duration(seen_s)}, since the record begins"
+        pieces: list[Piece] = [(f"span {span}{zoomed}", "faint")]
         pieces += [(note, "faint") for note in picture.notes]
         return pieces

@@ -212,6 +212,25 @@ def test_spans_zoom_pan_and_reset(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", list(ALL))
+def test_a_view_opens_where_the_record_begins(key: str) -> None:
+    leaky.leave()
+
+    async def scene() -> None:
+        async with opened(leaky.view(), key) as (app, pilot):
+            view = screen(app, ALL[key])
+            picture = view.chart.picture
+            assert picture is not None
+            span_s = picture.end_s - picture.begin_s
+            assert span_s == pytest.approx(HOUR_S, rel=0.1), "hours of nothing are drawn"
+            assert "since the record begins" in view.query_one("#told", Bar).text
+            await press(pilot, "2")
+            assert view.chart.picture is not None
+            assert view.chart.picture.begin_s < picture.begin_s - HOUR_S, "6h stays what it says"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("key", list(ALL))
 def test_a_new_look_goes_along_with_time_but_leaves_the_past_alone(key: str) -> None:
     leaky.leave()
 

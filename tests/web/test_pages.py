@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +18,7 @@ from gpuwatchd.model import Matcher, ProcessKey, Silence
 from gpuwatchd.store import live
 from gpuwatchd.web.pages import answers, overview
 from tests import making
-from tests.cli import world
+from tests.cli import recorded, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 VIEWS = ("overview", "predict", "alerts", "held", "help")
 CARD = {"gpu": making.CARD.uid}
 LEAKER = {**CARD, "pid": "4711", "began": "1000000"}
+_ENDS = ("begin", "end")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -239,3 +241,18 @@ def test_held_memory_has_who_and_what_would_free_it() -> None:
         assert one["badge"]["kind"] == "held"
         assert one["who"] in shown
         assert one["evidence"] in shown
+
+
+def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:
+    recorded.record("gradual")
+    world.write()
+    whole = ask("picture", **CARD, span="6h")
+    tight = ask("picture", **CARD, span="6h", tight="1")
+
+    def seen_s(said: dict[str, Any]) -> float:
+        begin, end = (datetime.fromisoformat(said["picture"][f"{name}_at"]) for name in _ENDS)
+        return (end - begin).total_seconds()
+
+    assert seen_s(whole) == pytest.approx(6 * 3600.0)
+    assert seen_s(tight) == pytest.approx(3600.0, rel=0.1)
+    assert len(tight["picture"]["curve"]["at_s"]) > 10

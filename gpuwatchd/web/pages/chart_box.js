@@ -9,15 +9,16 @@ const USUAL = "1h";
 const HEIGHT = 320;
 const AGAIN_S = 5;
 
+/** The span that the address names; "" for the usual one, which begins no earlier than the record does. */
 function spanOf(route) {
   const wish = route.query.get("span");
-  return SPANS.includes(wish) ? wish : USUAL;
+  return SPANS.includes(wish) ? wish : "";
 }
 
 /** The choice of a span, which is part of the address. */
 export function spans(route, title) {
   const here = route.hash.split("?")[0];
-  const span = spanOf(route);
+  const span = spanOf(route) || USUAL;
   return h("nav", { class: "spans", "aria-label": title }, SPANS.map((one) =>
     h("a", { key: one, href: `${here}?span=${one}`, "aria-current": one === span ? "true" : null }, one)));
 }
@@ -44,7 +45,7 @@ export function foresee(what, route) {
 }
 
 function address(what, span) {
-  return `/api/v1/page/picture?${what}&span=${span}`;
+  return `/api/v1/page/picture?${what}&span=${span || `${USUAL}&tight=1`}`;
 }
 
 function pictured(path, signal) {

@@ -26,7 +26,10 @@ _NEXT_S: Final = (2.0, 3600.0)
 
 
 def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return one chart, what happened on it, and after how long it is worth asking again."""
+    """Return one chart, what happened on it, and after how long it is worth asking again.
+
+    ``tight`` leaves out the time before the record of the subject begins.
+    """
     view = look.see(flags)
     span = query.get("span", "")
     span_s = units.parse_duration(span if span in SPANS else SPANS[0])
@@ -35,6 +38,10 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     history = find.history()
     with nullcontext() if history is None else closing(history):
         drawn = _drawn(view, history, query, asked)
+        shorter = charts.since_record([drawn], asked) if query.get("tight") else asked
+        if shorter != asked:
+            asked, span_s = shorter, end_s - shorter.begin_s
+            drawn = _drawn(view, history, query, asked)
     least_s, most_s = _NEXT_S
     return {
         "page": head(flags, view),
