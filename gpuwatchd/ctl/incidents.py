@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
-from gpuwatchd.ctl import arrivals, look, mine
+from gpuwatchd.ctl import arrivals, look, mine, ranking
 from gpuwatchd.errors import GpuwatchdError, StoreError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _STAGES = {"pending": 1, "watch": 2, "firing": 3}
 
 
 class Found:
-    """Alerts, newest first, with where they come from and what is missing."""
+    """Alerts, open ones first and the worst of them first, with what is missing."""
 
     def __init__(self) -> None:
         self.alerts: list[Alert] = []
@@ -157,7 +157,7 @@ def gather(since_s: float, *, only_open: bool) -> Found:
                 found.silences = state.silences
     found.silences = arrivals.in_force(found.silences)
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
-    found.alerts = sorted(alerts, key=lambda a: -a.opened_at_s)
+    found.alerts = ranking.ordered(alerts)
     return found
 
 
@@ -210,12 +210,13 @@ def pick(alerts: Sequence[Alert], key: str) -> Alert:
         raise GpuwatchdError(
             "which alert?", hint="gpuwatchctl alerts --all lists them", page="errors#no-such-alert"
         )
-    if key == "latest" and alerts:
-        return next((a for a in alerts if a.state in OPEN), alerts[0])
-    exact = [a for a in alerts if key in {a.key, a.code}]
-    pids = _of_process(alerts, key)
+    newest = sorted(alerts, key=lambda a: -a.opened_at_s)
+    if key == "latest" and newest:
+        return next((a for a in newest if a.state in OPEN), newest[0])
+    exact = [a for a in newest if key in {a.key, a.code}]
+    pids = _of_process(newest, key)
     # A number is a pid: within the UUID of a GPU or a longer pid it would mean another process.
-    parts = [a for a in alerts if key in a.key and not key.isdecimal()]
+    parts = [a for a in newest if key in a.key and not key.isdecimal()]
     for fitting in (exact, pids, parts):
         keys = {a.key for a in fitting}
         if len(keys) == 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gpuwatchd import units
-from gpuwatchd.ctl import cards, envelope, exits, look, output, whose, words
+from gpuwatchd.ctl import cards, envelope, exits, look, output, ranking, whose, words
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.errors import GpuwatchdError
 
@@ -183,8 +183,8 @@ def alert_line(alert: Alert, view: View) -> list[Part]:
 
 
 def _alerts(out: Out, view: View) -> None:
-    for alert in sorted(view.alerts, key=lambda a: a.opened_at_s):
-        if alert.state in {"firing", "watch"}:
-            out.flow(alert_line(alert, view), rest="  ")
-    if any(alert.state in {"firing", "watch"} for alert in view.alerts):
+    shown = ranking.shown(view.alerts)
+    for alert in shown:
+        out.flow(alert_line(alert, view), rest="  ")
+    if shown:
         out.flow([("gpuwatchctl explain says why, and what to do", "dim")])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from textual.binding import Binding, BindingType
 
 from gpuwatchd import design
-from gpuwatchd.ctl import alert_story, alerts, arrivals, incidents, mine, output, silencing
+from gpuwatchd.ctl import alert_story, alerts, arrivals, incidents, mine, output, ranking, silencing
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.tui import snoozing
 from gpuwatchd.tui.paged import PagedScreen
@@ -55,14 +55,9 @@ def read(flags: Globals) -> Listed:
         found.keep_of(mine.People(flags.user))
     wanted = [one for one in found.alerts if found.wanted(flags, one)]
     is_open = [one for one in wanted if one.state in incidents.OPEN]
-    is_open.sort(key=lambda one: (_RANK[one.state], _SEVERE[one.severity], -one.opened_at_s))
     over = [one for one in wanted if one.state not in incidents.OPEN]
     listed = (*is_open, *over[:_MOST])
     return Listed(listed, found, len(over) - len(over[:_MOST]), now_s)
-
-
-_RANK: Final = {"firing": 0, "watch": 1, "pending": 2}
-_SEVERE: Final = {"critical": 0, "warning": 1, "info": 2}
 
 
 def which(alert: Alert) -> Which:
@@ -116,12 +111,12 @@ class AlertsScreen(ViewScreen):
         if listed is None:
             self.headline()
             return
-        opened = sum(one.state in incidents.OPEN for one in listed.alerts)
-        over = len(listed.alerts) + listed.left_out - opened
+        opened = [one for one in listed.alerts if one.state in incidents.OPEN]
+        over = len(listed.alerts) + listed.left_out - len(opened)
         silent = sum(
             listed.found.silence(one, listed.now_s) is not None for one in listed.alerts
         )  # fmt: skip
-        pieces = [(f"{opened} open", "bold" if opened else "calm")]
+        pieces = [(f"{ranking.counted(opened) or 'nothing'} open", "bold" if opened else "calm")]
         pieces += [(f"{silent} snoozed", "held")] if silent else []
         self.headline(*pieces, (f"{over} over in 7 days", "faint"))
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import units
+from gpuwatchd.ctl import ranking
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.tui.feed import FAILED
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.look import View
     from gpuwatchd.tui.app import TopApp
     from gpuwatchd.tui.paint import Cell, Row
-
-_OPEN = {"firing", "watch"}
 
 
 def head(top: TopApp, name: str, width: int) -> Row:
@@ -29,12 +28,11 @@ def head(top: TopApp, name: str, width: int) -> Row:
         right.append((f" {at} ", "bar"))
         words, fine = _daemon(view)
         right.append((f" {words} ", "bar" if fine else "trouble bar bold"))
-        loud = [a for a in view.alerts if a.state in _OPEN]
+        loud = ranking.shown(view.alerts)
         if loud:
-            kind = "critical" if any(a.severity == "critical" for a in loud) else "leak"
-            right.append(
-                (f" {len(loud)} alert{'s' if len(loud) != 1 else ''} ", f"{kind} bar bold")
-            )
+            kind = "leak" if loud[0].state == "firing" else "watch"
+            kind = "critical" if any(a.severity == "critical" for a in loud) else kind
+            right.append((f" {ranking.counted(loud)} ", f"{kind} bar bold"))
     return spread(left, right, width, "bar")
 
 

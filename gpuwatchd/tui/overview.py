@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from gpuwatchd import text
-from gpuwatchd.ctl import device_facts
+from gpuwatchd.ctl import device_facts, ranking
 from gpuwatchd.tui import frame, gpus, strips, table
 from gpuwatchd.tui.page import Page
 from gpuwatchd.tui.selection import Selection
@@ -60,7 +60,7 @@ def room(height: int, view: View, *, wide: bool) -> Room:
     count = len(view.devices)
     warned = len(view.warnings)
     health = min(max(1, warned), 1 if height < 26 else 3)
-    told = len(strips.worst(view)) + bool(view.holdings) + len(view.daemon.problems)
+    told = len(ranking.shown(view.alerts)) + bool(view.holdings) + len(view.daemon.problems)
     told += len(view.untold) + len(view.lost)
     most = 1 if height < 16 else 3 if height < 30 else max(4, height // 6)
     alerts = min(most, 1 + told)

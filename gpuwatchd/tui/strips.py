@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__, units
-from gpuwatchd.ctl import panel, whose
+from gpuwatchd.ctl import panel, ranking, whose
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.tui.feed import FAILED
 from gpuwatchd.tui.sheet import Sheet
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
     from gpuwatchd.ctl.output import Part
-    from gpuwatchd.model import Alert
     from gpuwatchd.tui.paint import Cell, Painter, Row
-
-_OPEN = {"firing", "watch"}
-_RANK = {"critical": 0, "warning": 1, "info": 2}
 
 
 def health(painter: Painter, view: View, width: int, most: int) -> list[Row]:
@@ -55,7 +51,9 @@ def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) 
     """Return what is open and what somebody should know, worst first, at most ``most`` rows."""
     if most < 1:
         return []
-    lines: list[Row] = [_line(painter, panel.alert_line(one, view), width) for one in worst(view)]
+    lines: list[Row] = [
+        _line(painter, panel.alert_line(one, view), width) for one in ranking.shown(view.alerts)
+    ]
     lines += _others(painter, flags, view, width)
     if not lines:
         return [[(painter.cell(" no open alerts", width), "head faint")]]
@@ -64,15 +62,9 @@ def alerts(painter: Painter, flags: Globals, view: View, width: int, most: int) 
     return [_head(painter, view, width, len(lines) - most + 1), *lines[: most - 1]]
 
 
-def worst(view: View) -> list[Alert]:
-    """Return the open alerts, the worst first, then the oldest."""
-    found = [alert for alert in view.alerts if alert.state in _OPEN]
-    return sorted(found, key=lambda a: (a.state != "firing", _RANK[a.severity], a.opened_at_s))
-
-
 def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
-    count = sum(alert.state in _OPEN for alert in view.alerts)
-    said = f" {count or 'no'} open alert{'s' if count != 1 else ''}"
+    counted = ranking.counted(ranking.shown(view.alerts))
+    said = f" {counted} open" if counted else " no open alerts"
     if view.silences:
         said += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
     more = f" ({hidden} more below: a)" if hidden > 0 else ""

@@ -70,7 +70,7 @@ def test_open_ones_come_first_and_past_ones_say_why_they_are_over() -> None:
     async def scene() -> None:
         async with opened(seen(), "a", size=(100, 24)) as (app, _):
             said = words(app)
-            assert "1 open 1 over in 7 days" in said
+            assert "1 alert open 1 over in 7 days" in said
             assert said.index("python[4711]") < said.index("python[5]")
             assert "over: it gave the memory back" in said
             chosen = screen(app, AlertsScreen).alert

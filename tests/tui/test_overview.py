@@ -46,7 +46,7 @@ async def test_eighty_by_twenty_four_has_every_gpu_with_its_verdict_and_time_lef
         assert "(0h" not in cards[1], "what is calm has no time left"
         assert len(processes_of(app)) == 8
         assert "3 alerts" in rows[0]
-        assert rows[-4].startswith(" 3 open alerts (2 more below: a)")
+        assert rows[-4].startswith(" 3 alerts open (2 more below: a)")
         assert "critical since" in rows[-3]
 
 

@@ -36,10 +36,21 @@ function toMain(event) {
 
 function place([name, words], page) {
   const here = (OF[page.route.name] ?? page.route.name) === name;
-  const count = name === "alerts" && page.head ? page.head.open.length : 0;
+  const open = name === "alerts" && page.head ? page.head.open : [];
   return h("li", { key: name },
     h("a", { href: `#/${name}`, "aria-current": here ? "page" : null },
-      words, count ? h("span", { class: "count" }, h("span", { class: "hidden" }, ", open: "), `${count}`) : null));
+      words, counts(open)));
+}
+
+/** How many alerts are open, and how many watches: they are not the same. */
+function counts(open) {
+  const watched = open.filter((one) => one.watched).length;
+  const firing = open.length - watched;
+  return [
+    firing ? h("span", { class: "count", key: "firing" }, h("span", { class: "hidden" }, ", open: "), `${firing}`) : null,
+    watched ? h("span", { class: "count watched", key: "watched" }, h("span", { class: "hidden" }, ", "),
+      `${watched} ${watched === 1 ? "watch" : "watches"}`) : null,
+  ];
 }
 
 /** Whether what is seen is of now, and what is missing. */

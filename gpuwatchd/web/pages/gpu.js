@@ -35,7 +35,7 @@ export function tree(answer, route, page) {
       bar(one.share),
       h("p", { class: "verdict" }, one.verdict.join(", ")),
       one.notes.map((words) => h("p", { class: "note", key: words }, words))),
-    strip(answer.alerts, "Open alerts of this GPU"),
+    strip(answer.alerts, "Open on this GPU"),
     chartBox(what(route), route),
     answer.foreseen.length ? h("section", { key: "foreseen" },
       h("h2", {}, "Judged"), h("div", { class: "subjects" }, subjects(answer.foreseen))) : null,

@@ -6,19 +6,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import __version__, text, units
-from gpuwatchd.ctl import arrivals, envelope, unheard, whose
+from gpuwatchd.ctl import arrivals, envelope, ranking, unheard, whose
 from gpuwatchd.web.pages import lines
 
 if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.ctl.look import View
 
-_OPEN = {"firing", "watch"}
-
 
 def head(flags: Globals, view: View) -> dict[str, Any]:
     """Return the part of an answer that the frame around each view is drawn from."""
     now_s = time.time()
+    open_now = ranking.shown(view.alerts)
     return {
         "host": envelope.host(),
         "version": __version__,
@@ -30,10 +29,14 @@ def head(flags: Globals, view: View) -> dict[str, Any]:
         "daemon": _daemon(view, now_s),
         "warnings": _warnings(flags, view, now_s),
         "open": [
-            {"key": text.clean(one.key), "said": lines.of_alert(one, view)}
-            for one in sorted(view.alerts, key=lambda one: one.opened_at_s)
-            if one.state in _OPEN
+            {
+                "key": text.clean(one.key),
+                "said": lines.of_alert(one, view),
+                "watched": one.state == "watch",
+            }
+            for one in open_now
         ],
+        "counted": ranking.counted(open_now),
     }
 
 

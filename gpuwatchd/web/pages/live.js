@@ -148,7 +148,7 @@ function announce(open) {
   heard.add("");
   for (const one of open) heard.add(one.key);
   if (first || !fresh.length) return;
-  document.getElementById("heard").textContent = fresh.map((one) => `New alert: ${one.said}`).join(". ");
+  document.getElementById("heard").textContent = fresh.map((one) => `New ${one.watched ? "watch" : "alert"}: ${one.said}`).join(". ");
 }
 
 /** Do something through the server, then show what has become of it. */

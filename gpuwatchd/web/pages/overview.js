@@ -15,7 +15,7 @@ export function title() {
 
 export function tree(answer, route, page) {
   return [
-    strip(answer.alerts, "Open alerts"),
+    strip(answer.alerts, `Open: ${answer.page.counted}`),
     answer.held ? h("p", { class: "held", key: "held" }, h("a", { href: "#/held" }, answer.held)) : null,
     h("section", { class: "cards", key: "cards", "aria-label": "GPUs" }, answer.devices.map(card)),
     processes(answer, page),

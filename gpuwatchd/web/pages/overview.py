@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd import text, units
-from gpuwatchd.ctl import badges, cards, device_facts, look, panel, process_facts, words
+from gpuwatchd.ctl import badges, cards, device_facts, look, panel, process_facts, ranking, words
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.design import LOOKS
 from gpuwatchd.model import LEAK_PATTERNS
@@ -190,10 +190,9 @@ def pace(one: LiveProcess) -> tuple[str, str]:
 
 
 def alerts(view: View) -> list[dict[str, Any]]:
-    """Return the strip of what is open, the oldest first."""
+    """Return the strip of what is open, the worst first."""
     silent = silent_until(view)
-    shown = [one for one in view.alerts if one.state in {"firing", "watch"}]
-    return [_alert(one, view, silent) for one in sorted(shown, key=lambda one: one.opened_at_s)]
+    return [_alert(one, view, silent) for one in ranking.shown(view.alerts)]
 
 
 def _alert(alert: Alert, view: View, silent: Mapping[str, str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ export function tree(answer, route) {
         answer.runs ? h("span", { class: "faint" }, ` · ${answer.runs}`) : null),
       answer.over ? h("p", { class: "notice" }, answer.over) : null,
       answer.badge ? h("p", { class: "verdict" }, answer.badge.words) : null),
-    strip(answer.alerts, "Its open alerts"),
+    strip(answer.alerts, "Open of this process"),
     chartBox(what, route),
     answer.foreseen.length ? h("section", { key: "foreseen" },
       h("h2", {}, "Judged"), h("div", { class: "subjects" }, subjects(answer.foreseen))) : null,
