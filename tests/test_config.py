@@ -109,6 +109,7 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
         "cost.purchase": "9000", "cost.electricity-per-kwh": "0.3", "act.signal": "USR2",
         "cost.engineer-per-hour": "80", "act.checkpoint": "command",
         "policy.digest-at": "07:30", "cost.currency": "EUR",
+        "web.listen": "[::1]:8080", "web.token-file": "~/token",
     }  # fmt: skip
     for key, default in list(config.keys()):  # a function, not a dict
         name = "GPUWATCHD_" + key.upper().replace(".", "_").replace("-", "_")
@@ -283,12 +284,41 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
         ('[policy]\ntell-held = ["x"]', "[policy] tell-held[0]: 'x' is not one of \"gone\", "),
         ('[cost.prices]\n"*" = -1', "[cost] prices: expected a number >= 0"),
         ("[[override]]\nusr = 'x'", "[override 1] usr: unknown key; did you mean user?"),
+        ('[web]\nlisten = "x"', "[web] listen: 'x' is no address to listen at"),
+        ('[web]\nlisten = "127.0.0.1:70000"', "'127.0.0.1:70000': no port is above 65535"),
+        (f'[web]\nlisten = "127.0.0.1:{"9" * 4000}"', "no port is above 65535"),
+        ('[web]\nlisten = "0.0.0.0:80"', "[web] listen: 0.0.0.0 can be reached from elsewhere"),
+        ('[web]\nlisten = "unix:web.sock"', "[web] listen: unix:web.sock: not a whole path"),
+        ('[web]\nhosts = ["a.b", "https://a.b"]', '[web] hosts: "https://a.b" is no name of a'),
+        ('[web]\nhosts = ["*"]', '[web] hosts: "*" is no name of a server'),
+        ('[web]\nhosts = ["a:70000"]', '[web] hosts: "a:70000" is no name of a server'),
+        ('[web]\nhosts = [""]', '[web] hosts: "" is no name of a server'),
+        ('[web]\ntoken-file = "token"', '[web] token-file: "token" is not a whole path'),
+        ('[web]\nremote = "yes"', "[web] remote: expected"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, written: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, written)
     assert said.replace("'lab'", "lab") in caught.value.message.replace("'lab'", '"lab"')
+
+
+def test_where_the_live_page_may_listen(tmp_path: Path) -> None:
+    section = load(
+        tmp_path,
+        '[web]\nlisten = "0.0.0.0:80"\nremote = true\ntoken-file = "~/t"\n'
+        'hosts = ["GPU.example.org", "localhost:9800", "[::1]", "my_box"]',
+    ).config.web
+    assert section.listen == "0.0.0.0:80"
+    for listen in ("unix", "unix:/run/x", "unix:~/x", "9753", "localhost:0"):
+        assert load(tmp_path, f'[web]\nlisten = "{listen}"').config.web.listen == listen
+
+
+def test_the_live_page_refuses_with_file_key_and_hint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, '[web]\nlisten = "0.0.0.0:80"')
+    assert caught.value.key == "[web] listen"
+    assert "remote = true" in caught.value.hint
 
 
 def test_an_environment_that_is_no_text_is_refused() -> None:

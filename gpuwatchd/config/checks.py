@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.config import hours
+from gpuwatchd import text
+from gpuwatchd.config import hours, places
+from gpuwatchd.config.sections import WebSection
 from gpuwatchd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def check(config: Config, file: str) -> None:
     """
     for key, why in _wrong(config):
         raise ConfigError(file, key, why)
+    if config.web != WebSection():
+        _web(config.web, file)
 
 
 def _wrong(config: Config) -> Iterator[tuple[str, str]]:
@@ -69,6 +73,23 @@ def _wrong(config: Config) -> Iterator[tuple[str, str]]:
             "[cost] currency",
             f'"{config.cost.currency}" is not three capital letters such as "EUR"',
         )
+
+
+def _web(section: WebSection, file: str) -> None:
+    from gpuwatchd.config import listening  # noqa: PLC0415 - few have the section
+
+    try:
+        listening.parse(section.listen, remote=section.remote)
+    except listening.NoAddress as error:
+        raise ConfigError(file, "[web] listen", str(error), hint=error.hint) from None
+    for host in section.hosts:
+        if not listening.is_host(host):
+            shown = text.clean(host, limit=80)
+            why = f'"{shown}" is no name of a server such as "gpu.example.org" or "localhost:9800"'
+            raise ConfigError(file, "[web] hosts", why)
+    if section.token_file and not places.expanded(section.token_file).is_absolute():
+        shown = text.clean(section.token_file)
+        raise ConfigError(file, "[web] token-file", f'"{shown}" is not a whole path')
 
 
 def _odd_texts(config: Config) -> Iterator[tuple[str, str]]:

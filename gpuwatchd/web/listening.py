@@ -5,29 +5,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import ipaddress
 import os
-import re
 import socket
 import stat
 import struct
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import text
-from gpuwatchd.config import expanded, runtime_dir
+from gpuwatchd.config import expanded, listening, runtime_dir
+from gpuwatchd.config.listening import SOCKET, Address
 from gpuwatchd.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PORT: Final = 9753
-SOCKET: Final = "web.sock"
 _BACKLOG: Final = 64
 _LOCK_S: Final = 2.0
 """Clearing away and binding takes a thousandth of it."""
-_ADDRESS: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*):(\d{1,5})")
 _PAGE: Final = "errors#web-listen"
 
 
@@ -37,74 +33,22 @@ class CannotListen(GpuwatchdError):
     default_page = _PAGE
 
 
-class Address(NamedTuple):
-    """Where to listen: hosts and a port, or a socket."""
-
-    hosts: tuple[str, ...] = ()
-    """Numeric; all of them on one port."""
-    port: int = 0
-    path: Path | None = None
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return all(ipaddress.ip_address(host).is_loopback for host in self.hosts)
-
-
 def parse(words: str, *, remote: bool) -> Address:
-    """Return the address that a text means.
-
-    Parameters
-    ----------
-    words
-        "127.0.0.1:9753", "[::1]:9753", "localhost:9753" (by IPv4 and IPv6), ":9753" or "9753"
-        (127.0.0.1), "unix" or "unix:PATH".
-    remote
-        Whether it may be elsewhere than on loopback.
+    """Return the address that a text means; see :func:`gpuwatchd.config.listening.parse`.
 
     Raises
     ------
     CannotListen
         When it is none, or not loopback without leave.
-
-    Examples
-    --------
-    >>> parse("localhost:80", remote=False).hosts
-    ('127.0.0.1', '::1')
     """
-    kind, _, path = words.partition(":")
-    if kind == "unix":
-        place = expanded(path) if path else runtime_dir() / SOCKET
-        if not place.is_absolute():
-            raise CannotListen(f"unix:{text.clean(path)}: not a whole path", hint="unix:/PATH")
-        return Address(path=place)
-    found = _ADDRESS.fullmatch(f":{words}" if words.isdecimal() else words)
-    port = int(found[2]) if found else -1
-    host = found[1].strip("[]") if found else ""
-    if not 0 <= port <= 65535:
-        raise _odd(words)
-    if host in {"", "localhost"}:
-        both = ("127.0.0.1", "::1") if host else ("127.0.0.1",)
-        return Address(both, port)
     try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        raise _odd(words) from None
-    address = Address((host,), port)
-    if not address.loopback and not remote:
-        raise CannotListen(
-            f"{host} can be reached from elsewhere",
-            hint="ssh -L reaches a page on loopback; [web] remote = true listens all the same",
-        )
+        address = listening.parse(words, remote=remote)
+    except listening.NoAddress as error:
+        raise CannotListen(str(error), hint=error.hint) from None
+    if address.path is not None and not address.path.is_absolute():
+        shown = text.clean(str(address.path))
+        raise CannotListen(f"unix:{shown}: not a whole path", hint="unix:/PATH")
     return address
-
-
-def _odd(words: str) -> CannotListen:
-    shown = text.clean(words, limit=80)
-    return CannotListen(
-        f"{shown!r} is no address to listen at",
-        hint='write "127.0.0.1:9753", "[::1]:9753", "localhost:9753", "unix" or "unix:PATH"',
-    )
 
 
 def sockets(address: Address) -> list[socket.socket]:
