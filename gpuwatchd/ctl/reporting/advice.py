@@ -8,6 +8,7 @@ from gpuwatchd import cost, units
 from gpuwatchd.ctl import costs_told, words
 from gpuwatchd.ctl.incidents import OPEN
 from gpuwatchd.ctl.reporting import incident, quality
+from gpuwatchd.ctl.reporting.stake import Stake, ranked
 from gpuwatchd.pipeline import endings
 
 if TYPE_CHECKING:
@@ -20,20 +21,31 @@ if TYPE_CHECKING:
 FORMULA: Final = (
     "100, less up to 40 for the share of all GPU-hours watched that leaks put at risk or lost or "
     "that idle memory held, less 10 for each end near the limit (up to 50), less 5 for each leak "
-    "that is open and 10 for each that is critical (up to 30)"
+    "that is open and 10 for each that is critical (up to 30); no score where less than a tenth of "
+    "the period, and less than a day, was watched"
 )
 _LEAST_SAMPLES_S: Final = 600.0
 """Shorter than this nothing can have been judged: a verdict takes 20 samples."""
+_LEAST_SHARE: Final = 0.1
+_LEAST_WATCHED_S: Final = 86_400.0
+"""Of a period of which less is known, on both counts, nothing is known well enough to be rated."""
 _WELL_WATCHED: Final = 0.9
 _GRADES: Final = ((90, "A"), (75, "B"), (60, "C"), (40, "D"), (0, "E"))
 NOT_ENOUGH: Final = "not enough data"
+ORDER: Final = (
+    "By severity; then by money at stake, or by the time that is left where a price is unknown. "
+    "What is over, or held without work, comes after what is open; the watching itself comes last."
+)
+_OPEN_LEVELS: Final = {"critical": 0, "warning": 1, "info": 2}
+_WASTE: Final = 3
+_CARE: Final = 4
 
 
 class Score(NamedTuple):
     """How well a period went."""
 
     value: int | None
-    """0-100; None where nothing was judged."""
+    """0-100; None where too little was watched."""
     grade: str | None
     waste_share: float | None
     """Of the GPU-hours watched; None where one of the two is unknown."""
@@ -50,7 +62,7 @@ class Score(NamedTuple):
     def account(self) -> str:
         """Return the formula with its numbers."""
         if self.value is None:
-            return f"{NOT_ENOUGH}: nothing was judged in this period. Formula: {FORMULA}."
+            return f"{NOT_ENOUGH}: too little of this period was watched. Formula: {FORMULA}."
         return (
             f"100 - {self.less_waste:.0f} - {self.less_ends:.0f} - {self.less_open:.0f} = "
             f"{self.value}. Formula: {FORMULA}."
@@ -66,6 +78,8 @@ class Item(NamedTuple):
     usd: float | None
     """At stake; None is unknown."""
     eta_s: float | None
+    level: int
+    """What is compared with each other: :data:`_OPEN_LEVELS`, :data:`_WASTE`, :data:`_CARE`."""
     urgent: int
     """Breaks ties: 0 is first."""
 
@@ -83,7 +97,7 @@ def watched_hours(period: Period) -> float:
 def score(period: Period) -> Score:
     """Return how well a period went."""
     hours = watched_hours(period)
-    if hours * 3600.0 < _LEAST_SAMPLES_S:
+    if hours * 3600.0 < _LEAST_SAMPLES_S or _is_little(period):
         return Score(None, None, None, 0.0, 0.0, 0.0)
     wasted = cost.total(
         one.gpu_hours for one in period.bill.entries if one.what in {"at-risk", "lost", "held"}
@@ -99,18 +113,17 @@ def score(period: Period) -> Score:
     return Score(value, grade, share, less_waste, less_ends, less_open)
 
 
+def _is_little(period: Period) -> bool:
+    share = period.quality.watched_share or 0.0
+    return share < _LEAST_SHARE and share * period.asked.span_s < _LEAST_WATCHED_S
+
+
 def items(period: Period) -> list[Item]:
-    """Return what to do: by money at stake, then by the time that is left."""
+    """Return what to do first: see :data:`ORDER`."""
     found = [*_of_incidents(period), *_of_holdings(period), *_of_channels(period)]
     found += _of_watching(period)
-    return sorted(
-        found,
-        key=lambda one: (
-            -(one.usd or 0.0),
-            float("inf") if one.eta_s is None else one.eta_s,
-            one.urgent,
-            one.text,
-        ),
+    return ranked(
+        found, lambda one: Stake((one.level,), one.usd, one.eta_s, (one.urgent, one.text))
     )
 
 
@@ -134,6 +147,7 @@ def _of_incidents(period: Period) -> Iterator[Item]:
             command=f"gpuwatchctl explain {alert.code}",
             usd=usd,
             eta_s=None if eta is None else eta.mid_s,
+            level=_OPEN_LEVELS[alert.severity] if still else _WASTE,
             urgent=0 if still else 2,
         )
 
@@ -172,6 +186,7 @@ def _of_holdings(period: Period) -> Iterator[Item]:
             command="gpuwatchctl zombies",
             usd=one.cost_usd,
             eta_s=None,
+            level=_WASTE,
             urgent=1,
         )
 
@@ -186,6 +201,7 @@ def _of_channels(period: Period) -> Iterator[Item]:
                 command=f"gpuwatchctl notify test {one.name}",
                 usd=None,
                 eta_s=None,
+                level=_CARE,
                 urgent=1,
             )
 
@@ -199,6 +215,7 @@ def _of_watching(period: Period) -> Iterator[Item]:
             command="gpuwatchctl service start",
             usd=None,
             eta_s=None,
+            level=_CARE,
             urgent=0,
         )
     begun = period.quality.begun_s is not None
@@ -209,6 +226,7 @@ def _of_watching(period: Period) -> Iterator[Item]:
             command="gpuwatchctl doctor",
             usd=None,
             eta_s=None,
+            level=_CARE,
             urgent=3,
         )
 

@@ -217,7 +217,7 @@ def _advice(period: Period) -> Iterator[Plain]:
     most = len(found) if period.asked.everything else period.asked.top
     steps = [Step(text=one.text, why=one.why, command=one.command) for one in found[:most]]
     if steps:
-        yield Says(text="By money at stake, then by the time that is left.", tone="note")
+        yield Says(text=advice.ORDER, tone="note")
         yield Steps(steps=tuple(steps))
     if len(found) > most:
         yield Says(text=f"{len(found) - most} more: --all has them.", tone="note")

@@ -12,6 +12,7 @@ from gpuwatchd.ctl.alert_story import Story
 from gpuwatchd.ctl.incidents import OPEN
 from gpuwatchd.ctl.process_facts import where
 from gpuwatchd.ctl.reporting import drawn, limits
+from gpuwatchd.ctl.reporting.stake import Stake, ranked
 from gpuwatchd.model import Finding, ProcessInfo
 from gpuwatchd.pipeline import endings
 
@@ -82,27 +83,38 @@ class Channel:
             self.why = one.held or one.error or self.why
 
 
-def worth(entries: Iterable[Entry]) -> dict[str, float]:
-    """Return what is at stake in each incident, US dollars by key; "saved" is not at stake."""
-    found: dict[str, float] = {}
+def worth(entries: Iterable[Entry]) -> dict[str, float | None]:
+    """Return what is at stake in each incident, US dollars by key; "saved" is not at stake.
+
+    None where a part of it has no known price.
+    """
+    found: dict[str, float | None] = {}
     for one in entries:
         if one.what != "saved":
-            found[one.key] = found.get(one.key, 0.0) + (one.usd or 0.0) + (one.ahead_usd or 0.0)
+            before = found.get(one.key, 0.0)
+            known = before is not None and one.usd is not None
+            more = (one.usd or 0.0) + (one.ahead_usd or 0.0)
+            found[one.key] = (before or 0.0) + more if known else None
     return found
 
 
-def order(alert: Alert, money: Mapping[str, float]) -> tuple[float | str, ...]:
-    """Return what alerts are sorted by: open, severe, ended badly, dear, near, new."""
-    eta = alert.finding.eta
-    return (
-        0 if alert.state in OPEN else 1,
-        _RANK[alert.severity],
-        0 if alert.ended in _FULL else 1,
-        _KINDS.get(alert.kind, 3),
-        -money.get(alert.key, 0.0),
-        float("inf") if eta is None else eta.mid_s,
-        -alert.opened_at_s,
-        alert.key,
+def order(alerts: Iterable[Alert], money: Mapping[str, float | None]) -> list[Alert]:
+    """Return alerts in order: open, severe, ended badly, dear, near, new."""
+    return ranked(alerts, lambda one: _stake(one, money.get(one.key)))
+
+
+def _stake(alert: Alert, usd: float | None) -> Stake:
+    eta = alert.finding.eta if alert.state in OPEN else None
+    return Stake(
+        level=(
+            0 if alert.state in OPEN else 1,
+            _RANK[alert.severity],
+            0 if alert.ended in _FULL else 1,
+            _KINDS.get(alert.kind, 3),
+        ),
+        usd=usd,
+        left_s=None if eta is None else eta.mid_s,
+        rest=(-alert.opened_at_s, alert.key),
     )
 
 

@@ -192,7 +192,7 @@ def _choose(period: Period) -> None:
     held = {one.id for one in period.holdings}
     period.bill.entries = [one for one in entries if one.key in keys or one.key in held]
     worth = incident.worth(period.bill.entries)
-    period.alerts.sort(key=lambda one: incident.order(one, worth))
+    period.alerts = incident.order(period.alerts, worth)
 
 
 def _from_history(period: Period, history: Reader) -> None:

@@ -55,7 +55,7 @@ class Score(Shape):
     """How well it went."""
 
     value: Annotated[int, Meta(ge=0, le=100)] | None
-    """Null where nothing was judged; `reason` says so."""
+    """Null where too little was watched; `reason` says so."""
     grade: Literal["A", "B", "C", "D", "E"] | None
     reason: str | None
     formula: str
@@ -67,7 +67,7 @@ class Score(Shape):
 
 
 class Advice(Shape):
-    """One thing to do, the most urgent first: by money at stake, then by the time left."""
+    """One thing to do, the most urgent first: by severity, then money at stake or the time left."""
 
     text: str
     why: str

@@ -1,0 +1,109 @@
+"""What a report puts first, and when it rates a period at all."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd import cost
+from gpuwatchd.ctl import main
+from gpuwatchd.ctl.reporting import advice, incident
+from gpuwatchd.ctl.reporting.stake import Stake, ranked
+from gpuwatchd.model import EtaRange, Subject
+from tests import making
+from tests.cli import reported, world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.model import Alert
+
+
+@pytest.fixture
+def truth() -> Iterator[reported.Truth]:
+    found = reported.Truth()
+    found.live()
+    yield found
+    found.close()
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return the payload of ``report --json``."""
+    assert main(["report", "--json", *arguments]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["data"]
+    return found
+
+
+def leak(key: str, left_s: float, **changes: Any) -> Alert:
+    """Return an open leak that is full in so many seconds."""
+    eta = EtaRange(low_s=left_s / 2, mid_s=left_s, high_s=None)
+    subject = Subject(device_uid=key)
+    return making.alert(
+        key=key, subject=subject, title=key, finding=making.finding(subject=subject, eta=eta),
+        **changes,
+    )  # fmt: skip
+
+
+def test_an_unknown_price_is_not_ranked_as_nothing() -> None:
+    alerts = [leak("dear", 9060.0), leak("nobody knows", 2340.0), leak("late", 90_000.0)]
+    money = {"dear": 1.0, "late": 5.0, "nobody knows": None}
+    found = incident.order(alerts, money)
+    assert [one.key for one in found] == ["nobody knows", "dear", "late"]
+    priced = incident.order(alerts, money | {"nobody knows": 0.5})
+    assert [one.key for one in priced] == ["late", "dear", "nobody knows"]
+
+
+def test_only_what_is_of_one_level_vies() -> None:
+    stakes = [
+        Stake((1,), 100.0, 60.0, ("dear",)),
+        Stake((0,), None, 9000.0, ("critical",)),
+        Stake((1,), 200.0, None, ("dearer",)),
+    ]
+    found = [one.rest[0] for one in ranked(stakes, lambda one: one)]
+    assert found == ["critical", "dearer", "dear"]
+
+
+def test_a_sum_with_a_price_that_is_missing_is_unknown() -> None:
+    def entry(key: str, usd: float | None) -> cost.Entry:
+        return cost.Entry(
+            what="at-risk", key=key, title="", device_uid="", gpu="", until_at_s=0.0,
+            gpu_hours=1.0, usd=usd,
+        )  # fmt: skip
+
+    found = incident.worth([entry("a", 1.0), entry("a", None), entry("a", 2.0), entry("b", 3.0)])
+    assert found == {"a": None, "b": 3.0}
+
+
+def test_what_is_critical_comes_before_what_is_dear(
+    truth: reported.Truth, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_COST_MODE", "off")
+    worst = leak(making.CARD.uid, 2340.0, severity="critical", opened_at_s=truth.at(39))
+    truth.history.apply([worst], [])
+    truth.live(alerts=(truth.leak, worst))
+    found = asked(capsys, "--since", "44h")["advice"]
+    assert found[0]["command"] == f"gpuwatchctl explain {worst.code}"
+    assert found[0]["stake_usd"] is None
+    assert main(["report", "--since", "44h"]) == 0
+    assert "By severity;" in capsys.readouterr().out
+    assert "severity" in advice.ORDER
+
+
+@pytest.mark.usefixtures("truth")
+def test_a_period_that_is_hardly_known_has_no_score(capsys: pytest.CaptureFixture[str]) -> None:
+    # One hour of twenty-one.
+    little = asked(capsys, "--since", "60h", "--until", "39h")
+    assert little["quality"]["watched_share"] == pytest.approx(1 / 21, abs=0.01)
+    assert (little["score"]["value"], little["score"]["grade"]) == (None, None)
+    assert little["score"]["reason"] == "not enough data"
+    assert "less than a tenth" in little["score"]["formula"]
+    assert asked(capsys, "--since", "44h", "--until", "39h")["score"]["value"] == 100
+    # A day and more is enough, however long the period is.
+    assert asked(capsys, "--since", "3600d")["score"]["value"] is not None
+
+
+def test_without_a_history_there_is_no_score(capsys: pytest.CaptureFixture[str]) -> None:
+    world.write(alerts=())
+    assert asked(capsys)["score"]["value"] is None
