@@ -52,6 +52,26 @@ class Badge(NamedTuple):
     words: str
     """As ``status`` says it."""
 
+    @property
+    def rest(self) -> str:
+        """What is left to say beside the badge, "" where it says everything.
+
+        Examples
+        --------
+        >>> Badge("critical", "CRITICAL", "CRITICAL step, strong 92%").rest
+        'step, strong 92%'
+        >>> Badge("calm", "stable", "stable").rest, Badge("calm", "prealloc.", "preallocated").rest
+        ('', '')
+        """
+        if self.words == "unknown" or (
+            self.word.endswith(".") and self.words.startswith(self.word[:-1])
+        ):
+            return ""
+        first, _, rest = self.words.partition(" ")
+        if self.words == self.word:
+            return ""
+        return rest if first.rstrip(",") == self.word else self.words
+
 
 def kind(finding: Finding | None, reading: DeviceReading | None = None) -> Kind:
     """Return what a judgement comes to.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _INDENT = "       "
 _BAR_CELLS = 10
 _SPARK_POINTS = (32, 16, 8)
-_SPARK_MIN_SPAN = 0.02
+_SPARK_SPAN = 0.1
 _LARGEST = 3
 _EVENTS = 4
 
@@ -171,12 +171,33 @@ def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) 
         return ""
     every = -(-len(values) // points)
     shown: list[float | None] = list(values[::-1][::every][::-1])  # the newest point stays
-    low, high = float(min(known)), float(max(known))
-    # Noise must not look like a mountain: the scale spans at least 2 % of the card.
-    floor = _SPARK_MIN_SPAN * (total or high or 1)
-    if high - low < floor:
-        low, high = max(0.0, low - floor / 2), high + floor / 2
+    low, high = spark_scale(known, total)
     return units.spark(shown, low=low, high=high, ascii_only=ascii_only)
+
+
+def spark_scale(known: Sequence[float], total: float | None) -> tuple[float, float]:
+    """Return from where to where a sparkline goes: what a pool breathes is no mountain.
+
+    Parameters
+    ----------
+    known
+        The values, bytes; at least one.
+    total
+        All that the device has, bytes: the scale spans at least a tenth of it.
+
+    Examples
+    --------
+    >>> spark_scale([70, 72], 100)
+    (66.0, 76.0)
+    >>> spark_scale([10, 60], 100)
+    (10.0, 60.0)
+    """
+    low, high = float(min(known)), float(max(known))
+    least = _SPARK_SPAN * (total or high or 1)
+    if high - low >= least:
+        return low, high
+    low = max(0.0, (low + high - least) / 2)
+    return low, low + least
 
 
 def extras(item: LiveDevice) -> list[Part]:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.scrollbar import ScrollBarRender
 
 from gpuwatchd import units
+from gpuwatchd.ctl import cards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.tui.paint import Row
-
-_MIN_SPAN = 0.02
-"""Noise must not look like a mountain: a sparkline spans at least this share of the device."""
 
 
 class PlainScrollBar(ScrollBarRender):
@@ -79,8 +77,5 @@ def spark(
     known = [value for value in shown if value is not None]
     if len(known) < 2:
         return " " * points
-    low, high = min(known), max(known)
-    least = _MIN_SPAN * (total or high or 1)
-    if high - low < least:
-        low, high = max(0.0, low - least / 2), high + least / 2
+    low, high = cards.spark_scale(known, total)
     return units.spark(shown, low=low, high=high, ascii_only=ascii_only).rjust(points)

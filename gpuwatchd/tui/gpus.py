@@ -136,8 +136,7 @@ def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     if not state:
         badge = badges.device(item)
         leaks = finding is not None and is_leak(finding)
-        if badge.words != badge.word:
-            said.append((badge.words, badge.kind if leaks else "faint"))
+        said.append((badge.rest, badge.kind if leaks else "faint"))
         by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
         said.append((f"by {by}" if by else "", ""))
     said.append((device_facts.unowned(item), "yellow"))

@@ -194,7 +194,7 @@ def _row(item: LiveDevice, out: Out) -> None:
 
 def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[Part]:
     if finding is None or finding.pattern not in LEAK_PATTERNS:
-        return [badges.device(item).words]
+        return [badges.device(item).rest]
     pace = words.pace(finding)
     cells: list[Part] = [f"{pace[0]:<13}", *([f"{pace[1]:<34}"] if pace[1:] else [])]
     if wide and finding.r_squared is not None:

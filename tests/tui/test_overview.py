@@ -64,7 +64,7 @@ async def test_two_hundred_columns_name_suspects_and_show_the_last_minutes() -> 
         card = next(row for row in rows_of(app) if row.startswith(" GPU 0"))
         assert "by VLLM::EngineCore[4001] of bob" in card
         assert re.search("[▁▂▃▄▅▆▇█]{5}", card)
-        assert " ▃" in card, "a gap stays one"
+        assert re.search("[▁-█] [▁-█]", card), "a gap stays one"
         assert "+12.4 MB/min" in card
         assert any("HOST MEM" in row and "TIME" in row for row in rows_of(app))
 

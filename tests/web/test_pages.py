@@ -164,6 +164,20 @@ def test_gaps_of_a_small_curve_stay_gaps() -> None:
     assert overview.spark(item, 80 * making.GIB) == [0.0, None, 1.0]
 
 
+def test_what_a_pool_breathes_is_small_on_every_small_curve() -> None:
+    pool = [round(gib * making.GIB) for gib in (68.5, 71.5)] * 4
+    total = round(79.6 * making.GIB)
+    item = msgspec.structs.replace(world.state().devices[0], recent_bytes=tuple(pool))
+    drawn = [one for one in overview.spark(item, total) if one is not None]
+    assert max(drawn) - min(drawn) < 0.5
+    device = msgspec.structs.replace(item.device, memory_total_bytes=total)
+    world.write(devices=(msgspec.structs.replace(item, device=device),))
+    bars = pytest.importorskip("gpuwatchd.tui.bars")
+    marks = bars.spark(item.recent_bytes, total, 8, ascii_only=False)
+    assert marks in world.run("status", "--color=never").stdout
+    assert not {"▁", "█"} & set(marks)
+
+
 def test_addresses_lead_back_to_their_processes_and_strangers_to_an_error() -> None:
     world.write()
     row = ask("overview")["processes"][0]
@@ -256,3 +270,21 @@ def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:
     assert seen_s(whole) == pytest.approx(6 * 3600.0)
     assert seen_s(tight) == pytest.approx(3600.0, rel=0.1)
     assert len(tight["picture"]["curve"]["at_s"]) > 10
+
+
+def test_a_badge_is_followed_only_by_what_it_does_not_say() -> None:
+    calm = world.leak(pattern="stable", tier="none", severity="info", eta=None)
+    devices = tuple(
+        msgspec.structs.replace(item, finding=finding, processes=())
+        for item, finding in zip(
+            world.state().devices, (world.leak(severity="critical"), calm), strict=True
+        )
+    )
+    world.write(devices=devices)
+    loud, quiet = ask("overview")["devices"]
+    assert loud["badge"]["word"] == "CRITICAL"
+    assert loud["verdict"][0].startswith("gradual")
+    assert quiet["badge"]["word"] == "stable"
+    assert quiet["verdict"] == []
+    judged = ask("predict")["devices"][0]["subjects"][0]["badge"]
+    assert (judged["word"], judged["rest"]) == ("CRITICAL", loud["verdict"][0])

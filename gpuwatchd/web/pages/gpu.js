@@ -33,7 +33,7 @@ export function tree(answer, route, page) {
         one.memory ? h("span", { class: "faint" }, ` ${one.memory}`) : null,
         one.facts.length ? h("span", { class: "faint" }, ` · ${one.facts.join(" · ")}`) : null),
       bar(one.share),
-      h("p", { class: "verdict" }, one.verdict.join(", ")),
+      one.verdict.length ? h("p", { class: "verdict" }, one.verdict.join(", ")) : null,
       one.notes.map((words) => h("p", { class: "note", key: words }, words))),
     strip(answer.alerts, "Open on this GPU"),
     chartBox(what(route), route),

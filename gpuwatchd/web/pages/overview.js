@@ -37,6 +37,7 @@ function card(one) {
 }
 
 function verdict(parts) {
+  if (!parts.length) return null;
   return h("ul", { class: "verdict" }, parts.map((words, at) =>
     h("li", { key: at, class: words.startsWith("full in") ? "full" : null }, words)));
 }

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 ROWS: Final = 200
 """More processes than these are sent only to who asks for all."""
-_SPARK_SPAN: Final = 0.02
-"""Noise must not look like a mountain: the scale of a curve spans at least so much of the card."""
 
 
 def overview(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
@@ -87,14 +85,16 @@ def device(view: View, item: LiveDevice) -> dict[str, Any]:
 
 
 def verdict(view: View, item: LiveDevice) -> list[str]:
-    """Return the judgement of a device in parts: what, how fast, until when, by whom."""
+    """Return what its badge does not say: what exactly, how fast, until when, by whom."""
     if not view.trend:
         return []
     instead = device_facts.judged_instead(item, view.devices)
     if item.finding is None and instead:
         return [instead]
-    said = (lines.joined([part]) for part in cards.judgement(item, item.finding))
-    return [one for one in said if one]
+    first, *others = (lines.joined([part]) for part in cards.judgement(item, item.finding))
+    beside = badges.device(item)
+    said = [beside.rest if first == beside.words else first, *others]
+    return [text.clean(one, limit=1024) for one in said if one]
 
 
 def badge(of: Badge) -> dict[str, str]:
@@ -104,6 +104,7 @@ def badge(of: Badge) -> dict[str, str]:
         "mark": LOOKS[of.kind].mark,
         "word": text.clean(of.word),
         "words": text.clean(of.words, limit=1024),
+        "rest": text.clean(of.rest, limit=1024),
     }
 
 
@@ -112,10 +113,7 @@ def spark(item: LiveDevice, total: int | None) -> list[float | None]:
     known = [value for value in item.recent_bytes if value is not None]
     if len(known) < 2:
         return []
-    low, high = float(min(known)), float(max(known))
-    least = _SPARK_SPAN * (total or high or 1)
-    if high - low < least:
-        low, high = max(0.0, low - least / 2), high + least / 2
+    low, high = cards.spark_scale(known, total)
     scale = (high - low) or 1.0
     return [None if v is None else round((v - low) / scale, 3) for v in item.recent_bytes]
 

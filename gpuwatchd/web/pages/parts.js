@@ -73,7 +73,7 @@ export function strip(alerts, title) {
 export function subjects(found, place = "") {
   return found.map((one) => h("section", { class: "subject", key: one.key, "aria-label": place ? `${place}: ${one.who}` : one.who },
     h("h3", {}, processLink(one.process, one.who)),
-    h("p", { class: "verdict" }, badge(one.badge), " ", one.badge.words),
+    h("p", { class: "verdict" }, badge(one.badge), " ", one.badge.rest),
     one.reason && one.reason !== one.badge.words ? h("p", { class: "faint" }, one.reason) : null,
     facts(one.facts, "facts")));
 }

@@ -36,7 +36,7 @@ export function tree(answer, route) {
         answer.pace.length ? ` · ${answer.pace.join(", full in ")}` : null,
         answer.runs ? h("span", { class: "faint" }, ` · ${answer.runs}`) : null),
       answer.over ? h("p", { class: "notice" }, answer.over) : null,
-      answer.badge ? h("p", { class: "verdict" }, answer.badge.words) : null),
+      answer.badge && answer.badge.rest ? h("p", { class: "verdict" }, answer.badge.rest) : null),
     strip(answer.alerts, "Open of this process"),
     chartBox(what, route),
     answer.foreseen.length ? h("section", { key: "foreseen" },
