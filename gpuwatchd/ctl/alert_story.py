@@ -100,7 +100,7 @@ def _facts(story: Story, now_s: float) -> list[Line]:
         ("resolved", alert.resolved_at_s),
     )
     calm = words.calmed(alert, now_s=now_s)
-    leak = alert.kind == "leak"
+    leak, over = alert.kind == "leak", alert.state == "resolved"
     facts = [
         ("id", f"{alert.code}  {alert.key}"),
         ("state", f"{alert.state}, {alert.severity}"),
@@ -110,8 +110,8 @@ def _facts(story: Story, now_s: float) -> list[Line]:
     facts += [
         ("judgement", words.verdict(finding)[0] if leak else ""),
         ("growth", (calm or words.growth(finding.rate_bytes_per_s)) if leak else ""),
-        ("full in", "" if calm or not leak else words.eta(finding.eta) or "?"),
-        ("because", finding.reason or "?"),
+        ("full in", "" if calm or over or not leak else words.eta(finding.eta) or "?"),
+        ("because", words.because(alert) or "?"),
         ("cost", cost.line(alert.cost)),
         ("group", _group(alert, found)),
         ("came again", f"{words.times(alert.flaps)} within the hour before" if alert.flaps else ""),

@@ -85,6 +85,17 @@ def pace(finding: Finding) -> list[str]:
     return [growth(finding.rate_bytes_per_s), full]
 
 
+def because(alert: Alert) -> str:
+    """Return why an alert was raised; of one that is over without what was foreseen then.
+
+    Its last judgement may even be from after the end, and would foresee what cannot come any more.
+    """
+    if alert.state != "resolved":
+        return alert.finding.reason
+    parts = alert.finding.reason.split("; ")
+    return "; ".join(part for part in parts if "full in " not in part)
+
+
 def calmed(alert: Alert, *, now_s: float) -> str:
     """Return "stopped at 14:05" of an open alert whose subject does not grow now, else ""."""
     if alert.clear_since_s is None or alert.state == "resolved":

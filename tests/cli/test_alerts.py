@@ -7,10 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from gpuwatchd import config
-from gpuwatchd.config import Seconds, StoreSection
+from gpuwatchd.config import DetectionSection, Seconds, StoreSection
 from gpuwatchd.ctl import completing, main
 from gpuwatchd.model import (
     About,
@@ -20,9 +21,13 @@ from gpuwatchd.model import (
     Delivery,
     Matcher,
     Message,
+    Series,
     Silence,
+    Subject,
 )
+from gpuwatchd.pipeline.endings import FELL
 from gpuwatchd.store.writer import History
+from gpuwatchd.verdict import judge
 from tests.cli import world
 
 if TYPE_CHECKING:
@@ -275,3 +280,24 @@ def test_hostile_words_change_no_line(capsys: pytest.CaptureFixture[str]) -> Non
         assert not any(line.startswith("next") for line in out.splitlines())
     assert main(["alerts", "show", alert.code, "--json"]) == 0
     assert "\\u001b" not in capsys.readouterr().out
+
+
+def test_what_is_over_foresees_nothing(shown: Callable[..., str]) -> None:
+    t_s = np.arange(0.0, 3600.0, 5.0)
+    series = Series(
+        subject=Subject(device_uid="GPU-1"), t_s=t_s, used_bytes=12e9 + t_s * 1e6, limit_bytes=24e9
+    )
+    found = judge(series, DetectionSection())
+    assert "full in" in found.reason, "what is cut out has other words now"
+    now_s = time.time()
+    open_now = world.firing(finding=found, key="leak:a", opened_at_s=now_s - 9000)
+    over = msgspec.structs.replace(
+        open_now, key="leak:b", state="resolved", resolved_at_s=now_s - 8000, ended=FELL
+    )
+    record([open_now, over])
+    assert "full in" in shown("alerts", "show", open_now.code)
+    told = shown("alerts", "show", over.code).partition("decided")[0]
+    assert "full in" not in told
+    assert " left" not in told
+    assert "grow" in told
+    assert FELL in " ".join(told.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from gpuwatchd import cost
@@ -12,6 +13,7 @@ from gpuwatchd.ctl import main
 from gpuwatchd.ctl.reporting import advice, incident
 from gpuwatchd.ctl.reporting.stake import Stake, ranked
 from gpuwatchd.model import EtaRange, Subject
+from gpuwatchd.pipeline.endings import CRASHED
 from tests import making
 from tests.cli import reported, world
 
@@ -107,3 +109,18 @@ def test_a_period_that_is_hardly_known_has_no_score(capsys: pytest.CaptureFixtur
 def test_without_a_history_there_is_no_score(capsys: pytest.CaptureFixture[str]) -> None:
     world.write(alerts=())
     assert asked(capsys)["score"]["value"] is None
+
+
+def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
+    def case(alert: Alert) -> incident.Incident:
+        story = incident.Story(alert, None, None, None)  # type: ignore[arg-type]
+        first = incident.told_first(alert, ())
+        return incident.Incident(alert, story, first, None, None, None, (), ())
+
+    still = leak("a", 3600.0)
+    over = msgspec.structs.replace(
+        still, state="resolved", resolved_at_s=still.finding.judged_at_s + 600.0, ended=CRASHED
+    )
+    assert "full at" in incident.foreseen(case(still), now_s=still.opened_at_s)
+    assert incident.foreseen(case(over), now_s=still.opened_at_s) == ""
+    assert incident.held_true(case(over)) is None

@@ -69,7 +69,7 @@ def _told(period: Period, one: Incident) -> Iterator[Plain]:
 def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
     alert, now_s = one.alert, period.now_s
     facts = [
-        ("because", alert.finding.reason if alert.kind == "leak" else ""),
+        ("because", words.because(alert) if alert.kind == "leak" else ""),
         ("since", words.since(alert, now_s=now_s)),
         ("who", incident.who(one)),
         ("rate", _rate(alert, now_s)),

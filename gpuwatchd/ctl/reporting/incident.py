@@ -185,7 +185,7 @@ def _incident(
     alert = story.alert
     key, uid = alert.subject.process, alert.subject.device_uid
     end_s = period.asked.until_s if alert.resolved_at_s is None else alert.resolved_at_s
-    first = _first(alert, story.deliveries or ())
+    first = told_first(alert, story.deliveries or ())
     return Incident(
         alert=alert,
         story=story,
@@ -204,14 +204,19 @@ def _incident(
     )
 
 
-def _first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
-    """Return the judgement that people were told first; without one on record, the newest."""
+def told_first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
+    """Return the judgement that people were told first; without one on record, the newest.
+
+    Of what is over, that one foresees nothing: it may be from after the end.
+    """
     for one in deliveries:
         finding = one.message.finding
         own = one.message.alert_key in {alert.key, ""} and finding is not None
         if own and finding is not None and finding.subject == alert.subject:
             return finding
-    return alert.finding
+    if alert.state in OPEN:
+        return alert.finding
+    return msgspec.structs.replace(alert.finding, eta=None)
 
 
 def _picture(
