@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import ProcessKey
+    from gpuwatchd.model import ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.tui.paint import Painter, Row
 
@@ -139,10 +139,12 @@ class Column(NamedTuple):
 _COLUMNS = (
     Column("gpu", 3, "<", 0), Column("pid", 8, ">", 52), Column("user", 9, "<", 62),
     Column("memory", 9, ">", 0), Column("growth", 13, ">", 0),
-    Column("verdict", badges.WORD_CELLS, "<", 72), Column("full in", 7, ">", 80),
+    Column("verdict", badges.WORD_CELLS, "<", 72), Column("full in", 7, ">", 92),
     Column("sm", 4, ">", 96), Column("host", 9, ">", 112), Column("time", 8, ">", 104),
 )  # fmt: skip
 _NAME_MIN = 8
+_NAME_WHOLE = 24
+"""Columns of a name from which on there is room for the interpreter, too."""
 _SIGNS = 3
 """Columns before the first: the cursor, the mark of the verdict, a blank."""
 _HEADS = {"pid": "PID", "gpu": "GPU", "sm": "SM", "host": "HOST MEM", "time": "TIME"}
@@ -274,13 +276,21 @@ _TEXTS: Final[dict[str, Callable[[Entry, float], tuple[str, str]]]] = {
 }
 
 
+def _called(info: ProcessInfo, width: int) -> str:
+    """Return its name; where there is little room the script alone, without its interpreter."""
+    script = info.label.removeprefix(f"{info.name} ")
+    if width >= _NAME_WHOLE or script == info.label:
+        return info.label
+    return script.removeprefix("-m ")
+
+
 def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
     """Return who it is without pid and user, what it runs, and for whom."""
     info = entry.process.info
     whole = words.who(info)
     plain = whole.startswith(f"{info.label}[")
     ended = " (defunct)" if plain and whole.endswith("(defunct)") else ""
-    said = f"{info.label}{ended}" if plain else whole
+    said = f"{_called(info, width)}{ended}" if plain else whole
     first = painter.fit(said, width)
     cells: Row = [(first, f"bold {here}" if is_leak(entry.process.finding) else here)]
     room = width - width_of(first)

@@ -50,6 +50,16 @@ async def test_eighty_by_twenty_four_has_every_gpu_with_its_verdict_and_time_lef
         assert "critical since" in rows[-3]
 
 
+async def test_eighty_columns_name_the_script_and_not_its_interpreter() -> None:
+    async with opened(usual()) as (app, _):
+        rows = [row for row in processes_of(app) if "carol" in row or "LEAK" in row]
+        assert any(re.search(r" finetune( |$)", row) for row in rows)
+        assert not any("python" in row for row in rows)
+        assert any("VLLM::EngineCore" in row for row in processes_of(app))
+    async with opened(usual(), size=(160, 40)) as (app, _):
+        assert any("python -m finetune" in row for row in processes_of(app))
+
+
 async def test_forty_columns_have_verdict_memory_time_left_and_growth() -> None:
     async with opened(usual(), size=(40, 24)) as (app, _):
         rows = rows_of(app)
