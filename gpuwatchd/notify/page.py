@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text
+from gpuwatchd import design, text
 from gpuwatchd.notify import curve, render
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Message, Severity
+    from gpuwatchd.model import Message
 
-_COLOURS: dict[Severity, str] = {"info": "#2563a8", "warning": "#a05a00", "critical": "#b3261e"}
-_DARK: dict[str, str] = {
-    "info": "#8fbcf0", "warning": "#f2b25c", "critical": "#ff9d94", "resolved": "#8fd694"
-}  # fmt: skip
-_RESOLVED_COLOUR = "#2e7d32"
+_LOOKS = {
+    **{severity: design.LOOKS[kind] for severity, kind in design.SEVERITY_KINDS.items()},
+    "resolved": design.LOOKS["calm"],
+}
 _FONT = "font-family:-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 _MONO = "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _WIDTH_PX = 640
@@ -27,8 +26,8 @@ PICTURE_PX = (640, 380)
 _SHEET = (
     "@media (prefers-color-scheme:dark){"
     + "".join(
-        f".{name}{{color:{colour} !important}}.{name}-bar{{border-color:{colour} !important}}"
-        for name, colour in _DARK.items()
+        f".{name}{{color:{look.dark} !important}}.{name}-bar{{border-color:{look.dark} !important}}"
+        for name, look in _LOOKS.items()
     )
     # A white picture in a dark room: turned dark, with its hues kept, where the program can.
     + ".chart{filter:invert(.9) hue-rotate(180deg)}}"
@@ -52,7 +51,7 @@ def html(message: Message, *, picture: str = "") -> str:
     """
     well = render.word(message) == "recovered"
     kind = "resolved" if well else message.severity
-    colour = _RESOLVED_COLOUR if well else _COLOURS[message.severity]
+    colour = _LOOKS[kind].light
     subject = text.for_html(render.subject(message))
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatchd import design
 from gpuwatchd.model import Button, Message, NoticeKind, Severity
 from gpuwatchd.notify import render
 from gpuwatchd.notify.page import html
@@ -116,10 +117,10 @@ def test_the_html_holds_everything_and_loads_nothing(message: Message) -> None:
 @pytest.mark.parametrize(
     ("notice", "severity", "expected", "colour"),
     [
-        ("firing", "critical", "CRITICAL", "#b3261e"),
-        ("repeat", "info", "INFO", "#2563a8"),
-        ("resolved", "info", "RECOVERED", "#2e7d32"),
-        ("resolved", "critical", "OVER", "#b3261e"),
+        ("firing", "critical", "CRITICAL", design.LOOKS["critical"].light),
+        ("repeat", "info", "INFO", design.LOOKS["watch"].light),
+        ("resolved", "info", "RECOVERED", design.LOOKS["calm"].light),
+        ("resolved", "critical", "OVER", design.LOOKS["critical"].light),
     ],
 )
 def test_colour_is_never_the_only_carrier(

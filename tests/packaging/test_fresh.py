@@ -25,7 +25,13 @@ done = 0
 for found in pkgutil.walk_packages(gpuwatchd.__path__, "gpuwatchd."):
     if found.name in set(sys.argv[1:]) or found.name.endswith("__main__"):
         continue
-    importlib.import_module(found.name)
+    try:
+        importlib.import_module(found.name)
+    except ModuleNotFoundError as error:
+        # The live page alone is built on an extra, which is not here.
+        if found.name.startswith("gpuwatchd.web.") and error.name in {"starlette", "uvicorn"}:
+            continue
+        raise
     done += 1
 print(done)
 """
