@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.flags import Globals
     from gpuwatchd.web.tokens import Tokens
 
-_GRACE_S: Final = 2
+_GRACE_S: Final = 1
+"""For answers under way at the end; the whole end takes two seconds at most."""
 
 
 class Page:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+import contextlib
+import queue
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +22,55 @@ class Busy(Exception):
     """More was asked at once than will be answered."""
 
 
+class _Threads:
+    """Threads that the end of the program does not wait for.
+
+    Those of the standard library's executor are joined at exit: a writer that waits for a locked
+    history would hold up Ctrl-C for as long. SQLite takes back what was not committed.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self._begun: list[threading.Thread] = []
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+
+    def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        if len(self._begun) < self._number:
+            one = threading.Thread(
+                target=self._run, name=f"{self._name}-{len(self._begun)}", daemon=True
+            )
+            self._begun.append(one)
+            one.start()
+        self._work.put((future, work))
+        return future
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, work = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                found = work()
+            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+            del item, future, work  # else the last answer is kept until the next question
+
+    def close(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._work.get_nowait()
+                if item is not None:
+                    item[0].cancel()
+        for _ in self._begun:
+            self._work.put(None)
+
+
 class Workers:
     """A few threads, and one more for what writes.
 
@@ -27,8 +79,8 @@ class Workers:
     """
 
     def __init__(self) -> None:
-        self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="web-read")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="web-write")
+        self._readers = _Threads(THREADS, "web-read")
+        self._writer = _Threads(1, "web-write")
         self._asked = 0
 
     async def do(self, work: Callable[[], Answer], *, writes: bool = False) -> Answer:
@@ -43,7 +95,7 @@ class Workers:
             raise Busy
         self._asked += 1
         pool = self._writer if writes else self._readers
-        future = asyncio.get_running_loop().run_in_executor(pool, work)
+        future = asyncio.wrap_future(pool.submit(work))
         future.add_done_callback(self._done)
         try:
             return await asyncio.wait_for(asyncio.shield(future), LONGEST_S)
@@ -56,6 +108,6 @@ class Workers:
             future.exception()  # whoever waited has it; who gave up must not be told again
 
     def close(self) -> None:
-        """Begin nothing any more."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
-        self._writer.shutdown(wait=False, cancel_futures=True)
+        """Begin nothing any more; what is under way is waited for by nobody."""
+        self._readers.close()
+        self._writer.close()

@@ -16,7 +16,7 @@ import pytest
 from gpuwatchd import config
 from gpuwatchd.config import StoreSection
 from gpuwatchd.ctl import main
-from gpuwatchd.store import live
+from gpuwatchd.store import entry, live
 from gpuwatchd.store.writer import History
 from gpuwatchd.web import openapi
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX
@@ -205,7 +205,10 @@ def test_reading_changes_nothing(unchanged: Served) -> None:
     [("nothing", 503), ("damaged", 503), ("newer", 503), ("busy", 503), ("dead", 201),
      ("broken-state", 201)],
 )  # fmt: skip
-def test_trouble_is_said_and_nothing_falls_over(trouble: str, wrote: int) -> None:
+def test_trouble_is_said_and_nothing_falls_over(
+    trouble: str, wrote: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry, "BUSY_S", 1.5)
     recorded.record("gradual")
     world.write()
     file = config.state_dir() / "history.db"
@@ -227,7 +230,7 @@ def test_trouble_is_said_and_nothing_falls_over(trouble: str, wrote: int) -> Non
     else:
         world.write_raw(b'{"half')
     wish = {"gpu": "0", "for": "1h"}
-    with serving.serve() as served, ThreadPoolExecutor(5) as pool:
+    with serving.within(monkeypatch) as served, ThreadPoolExecutor(5) as pool:
         writing = pool.submit(served.ask, "/api/v1/snoozes", "POST", wish)
         assert served.ask("/api/v1/zombies").status in {200, 503}
         if held is not None:

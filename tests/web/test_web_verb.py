@@ -9,8 +9,11 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ import pytest
 
 from gpuwatchd import config
 from gpuwatchd.ctl import main
-from tests.cli import shaped, world
+from tests.cli import recorded, shaped, world
 from tests.web import serving
 
 if TYPE_CHECKING:
@@ -42,6 +45,26 @@ def test_one_line_and_the_end_by_a_signal(signum: int, code: int) -> None:
     process.send_signal(signum)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (code, "", "")
+
+
+def test_a_writer_that_waits_does_not_hold_up_the_end() -> None:
+    recorded.record("gradual")
+    world.write()
+    link = sqlite3.connect(config.state_dir() / "history.db", isolation_level=None)
+    link.execute("BEGIN EXCLUSIVE")  # a snooze waits five seconds for it
+    with serving.serve() as served, ThreadPoolExecutor(1) as pool:
+        assert served.process is not None
+        wish = {"gpu": "0", "for": "1h"}
+        writing = pool.submit(served.ask, "/api/v1/snoozes", "POST", wish)
+        assert served.ask("/api/v1/zombies").status in {200, 503}
+        assert not writing.done()
+        began = time.monotonic()
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(20) == 130
+        assert time.monotonic() - began < 2.0
+    link.execute("ROLLBACK")
+    assert link.execute("SELECT count(*) FROM silence").fetchone() == (0,)
+    link.close()
 
 
 def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
