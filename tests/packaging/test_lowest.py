@@ -36,6 +36,10 @@ TRIED = (
     "tests/cli/test_completion.py::test_zsh_puts_it_into_the_line",
     "tests/web/test_attacks.py",
     "tests/web/test_web_verb.py",
+    "tests/tui/test_chart.py",
+    "tests/tui/test_feed.py",
+    "tests/tui/test_paint.py",
+    "tests/tui/test_views.py",
     "tests/cli/test_program.py::test_with_a_running_daemon[policy]",
     "tests/notify/test_chart.py::test_every_shape_can_be_drawn",
 )
