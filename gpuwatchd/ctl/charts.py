@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _LATE_S = 150.0
 """The newest samples wait in memory for a minute, and a sample of the live state is of now."""
+_UNWRITTEN_S = 75.0
+"""So long after the last sample that is written the newest one still belongs to it."""
+_NOT_YET = "not in the history yet"
 
 
 class Asked(NamedTuple):
@@ -91,8 +94,8 @@ def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked
     )
     marks += chart_marks.of_device(history, item.device, asked.begin_s, asked.end_s)
     reasons = chart_marks.reasons(history, item.device, asked.begin_s, asked.end_s)
-    drawn = past.curve(recorded, _live(about, asked))
-    return _picture(about, asked, _Past(drawn, recorded, marks, reasons))
+    few = past.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
+    return _recorded(about, asked, _Past(few, recorded, marks, reasons))
 
 
 def of_process(
@@ -199,8 +202,23 @@ def _of_process(
     if about.live is not None:
         marks = [mark for mark in marks if mark.kind != "ended"]
     reasons = chart_marks.reasons(history, device, asked.begin_s, asked.end_s)
-    drawn = past.curve(recorded, _live(about, asked))
-    return _picture(about, asked, _Past(drawn, recorded, marks, reasons))
+    return _recorded(about, asked, _Past(Curve(), recorded, marks, reasons))
+
+
+def _recorded(about: _Subject, asked: Asked, known: _Past) -> Picture:
+    """Return the picture of what is recorded, on to the newest look.
+
+    ``known.drawn`` is what the live state remembers: it fills in what is not written yet.
+    """
+    live, recorded, reasons = _live(about, asked), known.recorded, known.reasons
+    if live is not None:
+        late_s = max(_UNWRITTEN_S, recorded.limit_s)
+        late_s += curves.HOUR_S if recorded.level == "hour" else 0.0
+        written = len(recorded.holes)
+        recorded = past.joined(recorded, known.drawn, live[0], late_s)
+        reasons = [*reasons, *((end_s, None, _NOT_YET) for _, end_s in recorded.holes[written:])]
+    drawn = past.curve(recorded, live)
+    return _picture(about, asked, _Past(drawn, recorded, known.marks, reasons))
 
 
 def _picture(about: _Subject, asked: Asked, known: _Past) -> Picture:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatchd import units
 from gpuwatchd.model import LEAK_PATTERNS
 from gpuwatchd.pictures.chart import Curve, Forecast, Gap
+from gpuwatchd.store.curves import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,6 +88,36 @@ def sparse(values: Sequence[int | None], step_s: float, end_s: float) -> Curve:
         used.append(None if value is None else float(value))
     return Curve(at_s=tuple(at_s), used_bytes=tuple(used), low_bytes=tuple(used),
                  high_bytes=tuple(used))  # fmt: skip
+
+
+def joined(drawn: Drawn, recent: Curve, live_s: float, late_s: float) -> Drawn:
+    """Return what the history drew, on to the newest look: what is not written yet is no line.
+
+    Parameters
+    ----------
+    drawn
+        What is written.
+    recent
+        What the live state remembers, as :func:`sparse` has it; empty where it remembers nothing.
+    live_s
+        Instant of the newest look, epoch seconds.
+    late_s
+        A pause up to this long is none.
+    """
+    if not drawn.points or live_s - drawn.points[-1].last_s <= late_s:
+        return drawn
+    last_s, together = drawn.points[-1].last_s, False
+    points, holes = list(drawn.points), list(drawn.holes)
+    for at_s, used in zip(recent.at_s, recent.used_bytes, strict=True):
+        if at_s > last_s and used is not None:
+            if not together and at_s - last_s > late_s:
+                holes.append((last_s, at_s))
+            points.append(Point(at_s, at_s, 1, 1, int(used), used, int(used)))
+            last_s = at_s
+        together = used is not None
+    if live_s - last_s > late_s:
+        holes.append((last_s, live_s))
+    return drawn._replace(points=points, holes=holes)
 
 
 # ---- gaps ---------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ class Drawn(NamedTuple):
     """Oldest first; those of which no memory is known are left out."""
     holes: list[Span]
     """Between two points, or inside one: begin and end, oldest first."""
+    limit_s: float = 0.0
+    """The longest pause that is no hole."""
 
 
 class Presence(NamedTuple):
@@ -190,7 +192,7 @@ class _Source:
         holes += self._inside(level, found, limit_s)
         known = [one for one in found if one.mean_bytes is not None]
         single = level == "raw" and all(one.rows == 1 for one in found)
-        return Drawn(level, 0.0 if single else width_s, known, sorted(holes))
+        return Drawn(level, 0.0 if single else width_s, known, sorted(holes), limit_s)
 
     # ---- which table
 

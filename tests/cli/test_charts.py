@@ -14,6 +14,7 @@ from gpuwatchd.ctl.shapes.drawn import PictureShape
 from gpuwatchd.pictures import encoded
 from gpuwatchd.pictures import past as parts
 from gpuwatchd.pictures.chart import Curve
+from gpuwatchd.store import curves
 from tests import histories
 from tests.making import calm, finding
 
@@ -130,3 +131,48 @@ def test_badges(changes: dict[str, str], kind: str, word: str) -> None:
     badge = badges.of(finding(**changes))
     assert (badge.kind, badge.word) == (kind, word)
     assert len(badge.word) <= badges.WORD_CELLS
+
+
+def written(*minutes: int) -> curves.Drawn:
+    """Return what a history has of these minutes, one sample each."""
+    points = [curves.Point(60.0 * n, 60.0 * n, 1, 1, n, float(n), n) for n in minutes]
+    return curves.Drawn("raw", 0.0, points, [], 60.0)
+
+
+def test_what_is_not_written_yet_is_a_gap_and_no_line() -> None:
+    few = written(0, 1, 2)
+    late = parts.joined(few, Curve(), 1800.0, 75.0)
+    assert late.holes == [(120.0, 1800.0)]
+    drawn = parts.curve(late, (1800.0, 9))
+    assert drawn.used_bytes == (0.0, 1.0, 2.0, None, 9.0)
+    # The newest minute waits in memory: that is no gap.
+    assert parts.joined(few, Curve(), 190.0, 75.0) is few
+
+
+def test_what_the_live_state_remembers_joins_what_is_written_with_now() -> None:
+    recent = parts.sparse((1, 2, 5, 6, 7), 420.0, 1800.0)
+    found = parts.joined(written(0, 1, 2), recent, 1800.0, 75.0)
+    assert found.holes == []
+    assert parts.curve(found, (1800.0, 7)).used_bytes == (0.0, 1.0, 2.0, 2.0, 5.0, 6.0, 7.0)
+    begun_late = parts.sparse((None, None, 5, 6, 7), 420.0, 1800.0)
+    found = parts.joined(written(0, 1, 2), begun_late, 1800.0, 75.0)
+    assert found.holes == [(120.0, 960.0)]
+    paused = parts.sparse((1, 2, None, 6, 7), 420.0, 1800.0)
+    found = parts.joined(written(0, 1, 2), paused, 1800.0, 75.0)
+    assert found.holes == [(540.0, 1380.0)]
+
+
+def test_a_store_that_cannot_be_written_leaves_a_gap_that_says_so(state: Path) -> None:
+    histories.one_sample(state)
+    view = look.see(Globals(), want_trend=True)
+    item = view.devices[0]
+    with past.reader() as history:
+        view.taken_at_s = time.time() + 1800.0
+        asked = charts.Asked(view.taken_at_s - DAY, view.taken_at_s)
+        found = charts.of_device(
+            history, view, msgspec.structs.replace(item, recent_bytes=()), asked
+        )
+    (gap,) = found.gaps
+    assert gap.end_s == pytest.approx(view.taken_at_s)
+    assert gap.why == "not in the history yet"
+    assert None in found.curve.used_bytes
