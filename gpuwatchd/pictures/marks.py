@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 _SAME_S = 60.0
+_FRESH_S = 600.0
 _KINDS = ("alert", "event", "restart", "resolved", "asked", "saved", "began", "ended")
 _GRAVE = ("critical", "warning", "info")
 """What matters most first."""
@@ -86,9 +87,19 @@ def _told(mark: Mark, found: list[Group]) -> bool:
     )
 
 
+def since_judged(told: Forecast, now_s: float) -> float:
+    """Return by how much the time that is left is shorter than it was foreseen, seconds.
+
+    Of a judgement of now 0: the words beside a picture tell the figures of the judgement itself,
+    and one thing has one number.
+    """
+    passed_s = now_s - told.judged_at_s
+    return passed_s if passed_s > _FRESH_S else 0.0
+
+
 def full(told: Forecast, now_s: float) -> list[str]:
     """Return when it is full, the longest form first."""
-    passed_s = max(0.0, now_s - told.judged_at_s)
+    passed_s = since_judged(told, now_s)
     mid_s = max(0.0, (told.mid_s or 0.0) - passed_s)
     short = f"full in {units.duration(mid_s)}"
     if told.low_s is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import units
 from gpuwatchd.design import FLAGS, LEGEND
+from gpuwatchd.pictures.marks import since_judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,14 +72,15 @@ def _future(told: Forecast, now_s: float) -> str:
     rate = f"The fit grows {units.rate(told.rate_bytes_per_s)}"
     if told.mid_s is None:
         return f"{rate}; no time is foreseen at which memory is full."
-    left_s = max(0.0, told.judged_at_s + told.mid_s - now_s)
+    passed_s = since_judged(told, now_s)
+    left_s = max(0.0, told.mid_s - passed_s)
     full = f"full in {units.duration(left_s)}"
     if told.low_s is None:
         return f"{rate}: {full}."
-    early = units.duration(max(0.0, told.judged_at_s + told.low_s - now_s))
+    early = units.duration(max(0.0, told.low_s - passed_s))
     late = "open"
     if told.high_s is not None:
-        late = units.duration(max(0.0, told.judged_at_s + told.high_s - now_s))
+        late = units.duration(max(0.0, told.high_s - passed_s))
     return f"{rate}: {full} ({early} - {late})."
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd import units
-from gpuwatchd.pictures import spoken
+from gpuwatchd.pictures import marks, spoken
 from gpuwatchd.pictures.chart import Curve, Picture
 from tests.browser import gallery
 
@@ -37,6 +38,17 @@ def test_a_leak_is_told_with_its_end_and_its_interval() -> None:
     assert "The limit is 23.6 GiB." in said
     assert "full in 0h 47m (0h 39m - 1h 02m)." in said
     assert said.endswith("4 marks.")
+
+
+@pytest.mark.parametrize(
+    ("late_s", "said"), [(59.0, "full in 0h 47m (0h 39m - 1h 02m)"), (1200.0, "full in 0h 27m")]
+)
+def test_a_judgement_of_now_has_the_figures_that_stand_beside_it(late_s: float, said: str) -> None:
+    told = gallery.leak()
+    assert told.forecast is not None
+    now_s = told.forecast.judged_at_s + late_s
+    assert said in spoken.sentence(msgspec.structs.replace(told, now_s=now_s))
+    assert marks.full(told.forecast, now_s)[0].startswith(said)
 
 
 def test_what_is_marked_can_be_read() -> None:
