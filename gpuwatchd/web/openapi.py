@@ -37,6 +37,8 @@ _REFUSED: Final = {
     "401": "Without the token, or with a wrong one.",
     "403": "Not from this origin, or this user may not write (exit code 1).",
     "404": "Nothing of this name, or nothing recorded (exit code 1).",
+    "405": "This address has no such method.",
+    "408": "A body that has not come whole within 10 seconds.",
     "409": "Ambiguous, or too late (exit code 1).",
     "413": "A body or a query that is too large.",
     "415": "A body that is not application/json.",
@@ -119,7 +121,7 @@ def _read(one: Endpoint) -> dict[str, Any]:
         "summary": one.about,
         "tags": [one.verb],
         "parameters": parameters,
-        "responses": {"200": _answer(kinds), **more, **_refused("400", "404", "409")},
+        "responses": {"200": _answer(kinds), **more, **_refused("400", "404", "405", "409")},
     }
 
 
@@ -132,7 +134,7 @@ def _write(  # noqa: PLR0917 - one argument per column of the table
         "tags": [verb],
         "responses": {
             "200" if method == "delete" else "201": _answer(shapes.ANSWERS[verb]),
-            **_refused("400", "404", "409", "413", "415"),
+            **_refused("400", "404", "405", "409", "413", "415", *(["408"] if body else [])),
         },
     }
     if body is None:

@@ -18,7 +18,7 @@ from gpuwatchd.config import StoreSection
 from gpuwatchd.ctl import main
 from gpuwatchd.store import entry, live
 from gpuwatchd.store.writer import History
-from gpuwatchd.web import openapi
+from gpuwatchd.web import answers, openapi
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX
 from tests.cli import recorded, shaped, world
 from tests.web import serving
@@ -288,6 +288,18 @@ def test_the_document_is_whole() -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
     bearer = document["components"]["securitySchemes"]["token"]
     assert (bearer["type"], bearer["scheme"]) == ("http", "bearer")
+
+
+def test_every_refusal_is_in_the_document() -> None:
+    document = openapi.document()
+    refused = {str(code) for code in answers._WORDS}
+    assert refused <= set(document["components"]["responses"])
+    asked = [one for path, each in document["paths"].items() if path.startswith(PREFIX)
+             for one in each.items()]  # fmt: skip
+    assert refused == {code for _, one in asked for code in one["responses"] if code in refused}
+    for method, one in asked:
+        assert "405" in one["responses"]
+        assert ("408" in one["responses"]) == (method == "post")
 
 
 def test_the_document_keeps_the_rules_of_openapi() -> None:
