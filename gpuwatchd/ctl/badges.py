@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.ctl import device_facts, words
 from gpuwatchd.ctl.envelope import is_leak
+from gpuwatchd.design import LOOKS
 from gpuwatchd.model import LEAK_PATTERNS, PER_INSTANCE
 
 if TYPE_CHECKING:
     from gpuwatchd.design import Kind
-    from gpuwatchd.model import DeviceReading, DeviceState, Finding, Holding, HoldingKind, Pattern
+    from gpuwatchd.model import (
+        Alert,
+        DeviceReading,
+        DeviceState,
+        Finding,
+        Holding,
+        HoldingKind,
+        Pattern,
+    )
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 WORD_CELLS: Final = 10
@@ -129,6 +138,35 @@ def process(one: LiveProcess) -> Badge:
 def holding(one: Holding) -> Badge:
     """Return the badge of memory that is held without work."""
     return Badge("held", _HOLDINGS[one.kind], one.evidence)
+
+
+def alert(one: Alert) -> Badge:
+    """Return the badge of an alert as it is now; what is over is only that."""
+    if one.state == "resolved":
+        return Badge("unknown", "over", _stage(one))
+    return raised(one)
+
+
+def raised(one: Alert) -> Badge:
+    """Return the badge of an alert as it was when it was open, however it is now.
+
+    A suspicion is one, however severe it would be.
+    """
+    said = _stage(one)
+    if one.kind == "held":
+        return Badge("held", LOOKS["held"].word, said)
+    if one.firing_at_s is None and one.state != "firing":
+        return Badge("watch", "watch", said)
+    critical = one.severity == "critical"
+    if one.kind == "gpu":
+        return Badge("trouble", LOOKS["critical" if critical else "trouble"].word, said)
+    found: Kind = "critical" if critical else "leak"
+    return Badge(found, LOOKS[found].word, said)
+
+
+def _stage(one: Alert) -> str:
+    """Return what the list of alerts says of it: "firing critical"."""
+    return f"{one.state} {one.severity}"
 
 
 def of(finding: Finding | None, *, samples: int = 0) -> Badge:

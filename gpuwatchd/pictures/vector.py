@@ -18,7 +18,7 @@ from gpuwatchd.design import (
     SEVERITY_KINDS,
 )
 from gpuwatchd.pictures.elements import element
-from gpuwatchd.pictures.scales import frame, instants, levels
+from gpuwatchd.pictures.scales import frame, instants, level, levels
 from gpuwatchd.pictures.spoken import NOTHING, sentence
 
 if TYPE_CHECKING:
@@ -69,12 +69,6 @@ def _day(at_s: float) -> str:
 
 def _clock(at_s: float, step_s: float) -> str:
     return units.clock(at_s, seconds=step_s < 60).partition(" ")[2]
-
-
-def _level(value_bytes: float) -> str:
-    """Return the label of a grid line: a round size without decimals."""
-    number, _, unit = units.size(value_bytes).partition(" ")
-    return f"{float(number):g} {unit}" if value_bytes else "0"
 
 
 def _fade(name: str, left: float) -> Markup:
@@ -158,7 +152,7 @@ class _Drawing:
     def scales(self) -> Iterator[Markup]:
         """Write levels on their lines, and times below."""
         for value in levels(self._shown.top_bytes)[1:]:
-            yield _text(_level(value), 0, _TOP + self._y(value) - 4, right=1)
+            yield _text(level(value), 0, _TOP + self._y(value) - 4, right=1)
         found, step_s = instants(self._shown.begin_s, self._shown.end_s)
         before = ""
         for n, at_s in enumerate(found):

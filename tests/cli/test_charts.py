@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ from gpuwatchd.pictures import past as parts
 from gpuwatchd.pictures.chart import Curve
 from gpuwatchd.store import curves
 from tests import histories
-from tests.making import calm, finding
+from tests.making import alert, calm, finding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,6 +131,30 @@ def test_badges(changes: dict[str, str], kind: str, word: str) -> None:
     badge = badges.of(finding(**changes))
     assert (badge.kind, badge.word) == (kind, word)
     assert len(badge.word) <= badges.WORD_CELLS
+
+
+@pytest.mark.parametrize(
+    ("changes", "now", "was"),
+    [
+        ({}, ("leak", "LEAK"), ("leak", "LEAK")),
+        ({"severity": "critical"}, ("critical", "CRITICAL"), ("critical", "CRITICAL")),
+        (
+            {"severity": "critical", "state": "watch", "firing_at_s": None},
+            ("watch", "watch"),
+            ("watch", "watch"),
+        ),
+        ({"state": "resolved"}, ("unknown", "over"), ("leak", "LEAK")),
+        ({"kind": "held", "state": "resolved"}, ("unknown", "over"), ("held", "held idle")),
+        ({"kind": "gpu", "severity": "critical"}, ("trouble", "CRITICAL"), ("trouble", "CRITICAL")),
+        ({"kind": "gpu"}, ("trouble", "trouble"), ("trouble", "trouble")),
+    ],
+)
+def test_an_alert_has_one_badge_everywhere(
+    changes: dict[str, Any], now: tuple[str, str], was: tuple[str, str]
+) -> None:
+    one = alert(**{"firing_at_s": 1.0, **changes})
+    assert badges.alert(one)[:2] == now
+    assert badges.raised(one)[:2] == was
 
 
 def written(*minutes: int) -> curves.Drawn:

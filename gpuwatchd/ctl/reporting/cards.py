@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gpuwatchd.ctl.reporting.incident import Incident
     from gpuwatchd.ctl.reporting.period import Period
     from gpuwatchd.ctl.reporting.usage import DeviceUse, Holder
-    from gpuwatchd.design import Kind
     from gpuwatchd.model import Alert, Silence
     from gpuwatchd.pictures.chart import Picture
 
@@ -32,29 +31,17 @@ _MOST_LINES = 8
 """Decisions and deliveries on one card, each."""
 
 
-def kind_of(alert: Alert) -> Kind:
-    """Return how an alert is drawn: over or not, what it was."""
-    if alert.kind == "held":
-        return "held"
-    if alert.kind == "gpu":
-        return "trouble"
-    if alert.firing_at_s is None:
-        return "watch"
-    return "critical" if alert.severity == "critical" else "leak"
-
-
 def finding(period: Period, one: Incident) -> Card:
     """Return an incident in full."""
     alert = one.alert
-    kind = kind_of(alert)
-    word = {"held": "idle", "trouble": "GPU"}.get(kind, LOOKS[kind].word)
+    badge = badges.raised(alert)
     over = "" if alert.state in OPEN else ", over"
     said = words.verdict(alert.finding)[0] if alert.kind == "leak" else alert.finding.reason
     return Card(
         key=f"alert-{alert.code}",
         title=alert.title or alert.key,
-        kind=kind,
-        word=f"{word}{over}",
+        kind=badge.kind,
+        word=f"{badge.word}{over}",
         said=said,
         blocks=tuple(_told(period, one)),
     )

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd import text
-from gpuwatchd.ctl import alert_story, incidents, look, silenced, silencing, words
+from gpuwatchd.ctl import alert_story, badges, incidents, look, silenced, silencing, words
 from gpuwatchd.ctl import alerts as listed
-from gpuwatchd.web.pages import incident, lines, overview
+from gpuwatchd.web.pages import lines, overview
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
         "key": text.clean(one.key),
         "opened": str(round(one.opened_at_s * 1000)),
         "open": one.state in incidents.OPEN,
-        "badge": overview.badge(incident.badge(one)),
+        "badge": overview.badge(badges.alert(one)),
         "state": lines.joined([state]),
         "when": lines.joined([when]),
         "title": lines.joined([title]),

@@ -9,7 +9,7 @@ from gpuwatchd.ctl import badges, cards, device_facts, look, panel, process_fact
 from gpuwatchd.ctl.envelope import is_leak
 from gpuwatchd.design import LOOKS
 from gpuwatchd.model import LEAK_PATTERNS
-from gpuwatchd.web.pages import incident, lines
+from gpuwatchd.web.pages import lines
 from gpuwatchd.web.pages.head import head, silent_until
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _alert(alert: Alert, view: View, silent: Mapping[str, str]) -> dict[str, Any
     return {
         "id": alert.code,
         "key": text.clean(alert.key),
-        "badge": badge(incident.badge(alert)),
+        "badge": badge(badges.alert(alert)),
         "when": lines.joined([begin]).rstrip(":"),
         "title": lines.joined([title]),
         "line": lines.joined(rest),
