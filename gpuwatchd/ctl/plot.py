@@ -118,7 +118,8 @@ def command(  # noqa: PLR0917 - one argument per flag
 def _write(
     file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
 ) -> None:
-    from gpuwatchd.pictures import drawing  # noqa: PLC0415 - only for files
+    from gpuwatchd.ctl.reporting import saving  # noqa: PLC0415 - only for files
+    from gpuwatchd.pictures import drawing  # noqa: PLC0415
     from gpuwatchd.pictures.figure import Order  # noqa: PLC0415
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
@@ -126,7 +127,7 @@ def _write(
     order = Order(
         pictures=tuple(pictures), form=form, dark=dark, width_px=width_px, height_px=height_px
     )
-    drawing.write(file, drawing.draw(order))
+    saving.write(file, drawing.draw(order))
 
 
 # ---- in the terminal

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.notify import extra, picture
 from gpuwatchd.pictures.figure import MOST_PANELS, Order, fits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEADLINE_S: Final = 30.0
 PROGRAM: Final = ("-m", "gpuwatchd.pictures.figure")
@@ -57,36 +51,3 @@ def draw(order: Order, *, deadline_s: float = DEADLINE_S) -> bytes:
             page="errors#no-picture",
         )
     return drawn
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; one that is there is replaced.
-
-    Raises
-    ------
-    GpuwatchdError
-        When the place cannot be written to.
-    """
-    mode = 0o666 & ~_umask()
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), mode)
-        os.replace(temporary, path)  # noqa: PTH105 - beside the call that made its name
-    except OSError as error:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)  # noqa: PTH108
-        raise GpuwatchdError(
-            f"{path} cannot be written: {error.strerror or error}",
-            hint="choose another place for --output",
-            page="errors#cannot-write",
-        ) from error
-
-
-def _umask() -> int:
-    old = os.umask(0o077)
-    os.umask(old)
-    return old

@@ -18,6 +18,7 @@ from gpuwatchd import config
 from gpuwatchd.config import StoreSection
 from gpuwatchd.ctl import main
 from gpuwatchd.ctl.reporting import limits, saving
+from gpuwatchd.errors import GpuwatchdError
 from gpuwatchd.model import About, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.store.writer import History
 from tests import making
@@ -260,3 +261,17 @@ def test_a_gpu_that_is_gone_is_still_in_the_past(
     assert "no GPU matches 7" in capsys.readouterr().err
     assert main(["report", "--pid", "31337"]) == 1
     assert "was on no GPU in this period" in capsys.readouterr().err
+
+
+def test_a_chart_is_as_private_as_a_report_and_as_whole(tmp_path: Path) -> None:
+    place = tmp_path / "leak.png"
+    saving.write(place, b"one")
+    saving.write(place, b"\x89two")
+    assert place.read_bytes() == b"\x89two"
+    assert place.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(GpuwatchdError, match="cannot be written"):
+        saving.write(tmp_path / "nowhere" / "leak.png", b"x")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(GpuwatchdError, match="is a folder"):
+        saving.write(tmp_path / "folder.png", b"x")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder.png", "leak.png"]

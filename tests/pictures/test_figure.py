@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 import time
@@ -205,23 +204,6 @@ def test_too_many_or_too_little_room_is_refused(monkeypatch: pytest.MonkeyPatch)
         drawing.draw(order(*["gpu0"] * 33))
     with pytest.raises(GpuwatchdError, match="have no room in 400x300"):
         drawing.draw(order("gpu0", "gpu1/99", width_px=400, height_px=300))
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    place = tmp_path / "leak.png"
-    drawing.write(place, b"one")
-    drawing.write(place, b"two")
-    assert place.read_bytes() == b"two"
-    assert [one.name for one in tmp_path.iterdir()] == ["leak.png"]
-    old = os.umask(0o022)
-    os.umask(old)
-    assert place.stat().st_mode & 0o777 == 0o666 & ~old
-    with pytest.raises(GpuwatchdError, match="cannot be written"):
-        drawing.write(tmp_path / "nowhere" / "leak.png", b"x")
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(GpuwatchdError, match="cannot be written"):
-        drawing.write(tmp_path / "folder.png", b"x")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder.png", "leak.png"]
 
 
 def test_an_order_survives_its_way() -> None:

@@ -1,4 +1,4 @@
-"""Where a report goes: a file that is whole or not there, for its owner alone."""
+"""Where a report or a chart goes: a file that is whole or not there, for its owner alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def named(asked: Asked) -> Path:
     return Path(f"gpu-report-{host}-{days}.html")
 
 
-def write(file: Path, content: str) -> None:
+def write(file: Path, content: str | bytes) -> None:
     """Write a file whole: nobody ever sees half of one, and an older one stays if it fails.
 
     Raises
@@ -46,13 +46,14 @@ def write(file: Path, content: str) -> None:
     # A link is followed: who has one there wants its target replaced.
     target = Path(os.path.realpath(file))
     if target.is_dir():
-        raise _error(f"{file} is a folder", f"name a file in it: {file / 'report.html'}")
+        raise _error(f"{file} is a folder", f"name a file in it: {file / 'gpu-report.html'}")
     handle, temporary = -1, ""
+    data = content.encode() if isinstance(content, str) else content
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:64]}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with os.fdopen(handle, "wb") as stream:
             os.fchmod(stream.fileno(), _MODE)
-            stream.write(content)
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).replace(target)
@@ -63,10 +64,10 @@ def write(file: Path, content: str) -> None:
         raise _refused(file, error) from error
 
 
-def _write_into(file: Path, content: str) -> None:
+def _write_into(file: Path, content: str | bytes) -> None:
     """Write into what is no plain file, such as /dev/stdout or a pipe."""
     try:
-        file.write_text(content, encoding="utf-8")
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise _refused(file, error) from error
 
