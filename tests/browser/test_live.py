@@ -127,6 +127,19 @@ def test_the_span_is_part_of_the_address_and_back_goes_back(opened: Callable[...
     harness.assert_no_console_errors(page)
 
 
+@pytest.mark.parametrize("view", ["#/nonsense", "#/constructor"])
+def test_an_address_that_is_none_says_so_and_leads_to_the_overview(
+    opened: Callable[..., Page], view: str
+) -> None:
+    page = opened(view)
+    assert page.title().startswith("No such view")
+    assert "no view of that name" in page.get_by_role("alert").inner_text()
+    assert harness.axe(page) == []
+    page.get_by_role("link", name="Go to the overview").click()
+    page.wait_for_selector(".card")
+    harness.assert_no_console_errors(page)
+
+
 def test_what_is_new_comes_without_taking_anything_away(opened: Callable[..., Page]) -> None:
     page = opened("#/", viewport={"width": 800, "height": 400})
     page.get_by_label("Filter").fill("python")

@@ -12,6 +12,14 @@ import { frame, tokenForm } from "./frame.js";
 import { Failed, Gone, Refused, ask, hasToken, keepToken, takeToken } from "./server.js";
 
 const VIEWS = { "": overview, predict, gpu, process, alerts, held, help };
+/** An address that nothing answers to: mistyped, or of another version. */
+const lost = {
+  path: help.path,
+  title: () => "No such view",
+  tree: () => [h("div", { class: "notice", role: "alert", key: "lost" },
+    h("p", {}, "This page has no view of that name."),
+    h("p", {}, h("a", { href: "#/" }, "Go to the overview"), ", or choose one above."))],
+};
 const FASTEST_S = 1;
 /** After a failure, and where no daemon keeps fresh what is seen. */
 const AGAIN_S = 2;
@@ -79,7 +87,7 @@ function reading(asked) {
 }
 
 function view() {
-  return VIEWS[page.route.name] || help;
+  return Object.hasOwn(VIEWS, page.route.name) ? VIEWS[page.route.name] : lost;
 }
 
 async function poll() {
