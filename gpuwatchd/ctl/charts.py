@@ -136,8 +136,8 @@ def past_process(history: Reader, device: Device, info: ProcessInfo, asked: Aske
     return _of_process(history, device, info, about, asked)
 
 
-def all_devices(flags: Globals, asked: Asked) -> list[Picture]:
-    """Return the pictures of every device that ``--gpu`` lets through.
+def all_devices(flags: Globals, asked: Asked) -> tuple[list[Picture], View]:
+    """Return the pictures of every device that ``--gpu`` lets through, and where they are from.
 
     Raises
     ------
@@ -148,12 +148,12 @@ def all_devices(flags: Globals, asked: Asked) -> list[Picture]:
     recorded = whose.recorded(whose.state_dir())
     if not recorded:
         view = look.see(flags)
-        return [of_device(None, view, item, asked) for item in view.devices]
+        return [of_device(None, view, item, asked) for item in view.devices], view
     from gpuwatchd.ctl import past as recorded_past  # noqa: PLC0415 - numpy comes with it
 
     view = look.see(flags, want_trend=True)
     with closing(recorded_past.reader()) as history:
-        return [of_device(history, view, item, asked) for item in view.devices]
+        return [of_device(history, view, item, asked) for item in view.devices], view
 
 
 def since_record(found: Sequence[Picture], asked: Asked) -> Asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from gpuwatchd.config import Loaded
@@ -47,8 +48,15 @@ class Globals:
 
         The index of a card means its MIG instances too; "3:0" is one of them.
         """
-        if not self.gpu:
-            return True
+        return not self.gpu or any(self._means(wish, device) for wish in self.gpu)
+
+    def unmatched(self, devices: Iterable[Device]) -> list[str]:
+        """Return what of ``--gpu`` lets none of these devices through, as it was written."""
+        known = list(devices)
+        return [wish for wish in self.gpu if not any(self._means(wish, one) for one in known)]
+
+    @staticmethod
+    def _means(wish: str, device: Device) -> bool:
         from fnmatch import fnmatchcase  # noqa: PLC0415
 
         words = {device.uid.lower(), device.name.lower(), device.label.lower()}
@@ -56,8 +64,9 @@ class Globals:
             words.add(str(device.index))
         elif device.parent_index is not None:
             words |= {str(device.parent_index), f"{device.parent_index}:{device.index}"}
-        wishes = {form for wish in self.gpu for form in (wish.lower(), plain(wish))}
-        return any(fnmatchcase(word, wish) for wish in wishes for word in words)
+        return any(
+            fnmatchcase(word, form) for form in (wish.lower(), plain(wish)) for word in words
+        )
 
 
 def plain(wish: str) -> str:

@@ -213,6 +213,9 @@ def see(flags: Globals, *, want_trend: bool = False, everybody: bool = False) ->
             page="errors#no-such-gpu",
         )
     if flags.gpu:
+        nobody = flags.unmatched(d.device for d in kept)
+        if nobody:
+            view.warnings.append(("no-such-gpu", f"no GPU matches {', '.join(nobody)}"))
         uids = {d.device.uid for d in kept}
         view.alerts = tuple(a for a in view.alerts if a.subject.device_uid in uids)
         view.holdings = tuple(h for h in view.holdings if h.device_uid in uids)

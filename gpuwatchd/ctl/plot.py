@@ -93,7 +93,7 @@ def command(  # noqa: PLR0917 - one argument per flag
     since_s = since if since is not None else until_s - _DAY_S
     if since_s >= until_s:
         raise click.UsageError("--since is not before --until")
-    found, left_out = plotted.chosen(flags, pids, (since_s, until_s), tight=since is None)
+    found, left_out, missing = plotted.chosen(flags, pids, (since_s, until_s), tight=since is None)
     more = f"and {left_out} more processes, smaller ones; --pid draws one" if left_out else ""
     if file is not None:
         _write(file, found, dark=dark, size=size)
@@ -101,7 +101,8 @@ def command(  # noqa: PLR0917 - one argument per flag
         from gpuwatchd.pictures import encoded  # noqa: PLC0415
 
         data = [encoded.to_json(picture) for picture in found]
-        warnings = [("not-all", more)] if more else []
+        said = (("not-all", more), ("no-such-gpu", missing))
+        warnings = [one for one in said if one[1]]
         output.emit_json(envelope.answer("plot", data, source="database", warnings=warnings))
         return 0
     out = output.Out(flags)
@@ -112,6 +113,8 @@ def command(  # noqa: PLR0917 - one argument per flag
         out.line(f"{file}: {what}")
     if more and not flags.quiet:
         out.flow(output.sentence(more, "dim"), gap=" ")
+    if missing and not flags.quiet:
+        out.flow(output.sentence(missing, "yellow"), gap=" ")
     return 0
 
 

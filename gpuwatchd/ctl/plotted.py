@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.ctl.look import View
     from gpuwatchd.model import Device, ProcessInfo, ProcessKey
     from gpuwatchd.pictures.chart import Picture
     from gpuwatchd.store.reader import Reader
@@ -31,6 +32,8 @@ class Chosen(NamedTuple):
     pictures: list[Picture]
     left_out: int
     """Processes that are meant too."""
+    missing: str = ""
+    """What was asked for and is not there, as a sentence."""
 
 
 def chosen(
@@ -55,7 +58,8 @@ def chosen(
         When there is no such GPU or process, or nothing is known of that time.
     """
     asked = Asked(*span, _POINTS)
-    found, left_out = _asked_for(flags, pids, asked)
+    drawn = _asked_for(flags, pids, asked)
+    found = drawn.pictures
     first_s = min((one.curve.at_s[0] for one in found if not one.empty), default=None)
     # One look of now is no curve: without a history there will be no more than that.
     alone = all(len(one.curve.at_s) < 2 for one in found)
@@ -64,7 +68,7 @@ def chosen(
     shorter = charts.since_record(found, asked)
     if tight and shorter != asked:
         return _asked_for(flags, pids, shorter)
-    return Chosen(found, left_out)
+    return drawn
 
 
 def now_s() -> float:
@@ -90,7 +94,8 @@ def _nothing(span: tuple[float, float]) -> GpuwatchdError:
 
 def _asked_for(flags: Globals, pids: Sequence[int], asked: Asked) -> Chosen:
     if not pids and not flags.user:
-        return Chosen(charts.all_devices(flags, asked), 0)
+        pictures, view = charts.all_devices(flags, asked)
+        return Chosen(pictures, 0, _nobody_there(view))
     if not whose.recorded(whose.state_dir()):
         return _processes(flags, None, pids, asked)
     with past.reader() as history:
@@ -120,7 +125,11 @@ def _processes(flags: Globals, history: Reader | None, pids: Sequence[int], aske
         count -= sum(picture.empty for picture in drawn)
     if not found:
         raise _nobody(flags, pids)
-    return Chosen(found, count - len(found))
+    return Chosen(found, count - len(found), _nobody_there(view))
+
+
+def _nobody_there(view: View) -> str:
+    return next((said for code, said in view.warnings if code == "no-such-gpu"), "")
 
 
 def _nobody(flags: Globals, pids: Sequence[int]) -> GpuwatchdError:

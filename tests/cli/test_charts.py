@@ -36,7 +36,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_month_of_eight_gpus(state: Path) -> None:
     histories.thirty_days(state)
     now_s = time.time()
-    found = charts.all_devices(Globals(), charts.Asked(now_s - 30 * DAY, now_s))
+    found, _ = charts.all_devices(Globals(), charts.Asked(now_s - 30 * DAY, now_s))
     assert len(found) == 8
     first = found[0]
     assert first.notes == ("one point is 2 hours", "3 gaps, 2h 10m missing")
@@ -76,7 +76,7 @@ def test_processes_of_a_month_now_and_then(state: Path) -> None:
 def test_little_and_rude(state: Path, make: object) -> None:
     make(state)  # type: ignore[operator]
     now_s = time.time()
-    (found,) = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
+    (found,), _ = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
     shown = msgspec.json.encode(encoded.to_json(found)).decode()
     assert "\\u001b" not in shown
     assert "\u202e" not in shown

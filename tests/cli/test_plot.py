@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -261,3 +263,30 @@ def test_without_a_live_state_it_is_the_history_that_is_named(
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     (directory / "history.db").write_bytes(b"no database" * 500)
     assert "history.db" in refused(capsys, 1).splitlines()[0]
+
+
+@pytest.mark.usefixtures("_hour")
+def test_a_gpu_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    said = drawn(capsys, "0", "8")
+    assert "no GPU matches 8" in said
+    assert "no GPU matches" not in drawn(capsys, "0")
+    warned = json.loads(drawn(capsys, "0", "8", "--json"))["warnings"]
+    assert {"code": "no-such-gpu", "text": "no GPU matches 8"} in warned
+    assert main(["status", "--gpu", "0", "--gpu", "8"]) == 0
+    assert "no GPU matches 8" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_hour")
+@pytest.mark.parametrize("verb", ["plot", "report", "history"])
+def test_a_history_of_a_later_version_is_refused_also_beside_a_live_state(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.commit()
+    world.write()
+    assert main([verb]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "later version" in said.err
+    assert "hint: upgrade gpuwatchd" in said.err

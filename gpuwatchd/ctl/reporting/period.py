@@ -10,7 +10,7 @@ from gpuwatchd.ctl.device_facts import in_order
 from gpuwatchd.ctl.reporting import drawn, incident, usage
 from gpuwatchd.ctl.reporting.quality import Quality
 from gpuwatchd.ctl.reporting.quality import of as quality_of
-from gpuwatchd.errors import GpuwatchdError, StoreError
+from gpuwatchd.errors import GpuwatchdError, StoreError, StoreNewer
 from gpuwatchd.store.live import LiveDevice
 
 if TYPE_CHECKING:
@@ -120,6 +120,19 @@ def now_s() -> float:
     return time.time() if state is None else max(time.time(), state.taken_at_s)
 
 
+def _incidents(asked: Asked) -> Found:
+    try:
+        return incidents.gather(asked.since_s, only_open=False)
+    except GpuwatchdError as error:
+        if error.page != "errors#no-history":
+            raise
+        raise GpuwatchdError(
+            "there is nothing to report: neither a history nor a live state",
+            hint=error.hint,
+            page=error.page,
+        ) from error
+
+
 def gather(flags: Globals, asked: Asked) -> Period:
     """Return everything that is known of a period.
 
@@ -128,7 +141,7 @@ def gather(flags: Globals, asked: Asked) -> Period:
     GpuwatchdError
         When nothing is recorded at all, or not of what is asked for.
     """
-    found = incidents.gather(asked.since_s, only_open=False)
+    found = _incidents(asked)
     if flags.user:
         found.keep_of(mine.People(flags.user))
     bill = costs.gather(flags, asked.since_s)
@@ -141,6 +154,8 @@ def gather(flags: Globals, asked: Asked) -> Period:
 
         with past.reader() as history:
             _from_history(period, history)
+    except StoreNewer:
+        raise  # What is there is not to be told without most of it.
     except StoreError:
         if found.trouble is None:
             raise
