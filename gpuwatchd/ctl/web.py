@@ -55,7 +55,7 @@ def command(
 
     It prints one line: the address with the token, which lets in whoever has it. The page shows
     what status, predict, alerts, zombies and history know, and snoozes alerts. From elsewhere:
-    ssh -L 9753:127.0.0.1:9753 HOST. /api/v1/openapi.json describes the API.
+    ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web. /api/v1/openapi.json describes the API.
     """
     flags = options.current()
     section = flags.load_config().config.web

@@ -35,6 +35,7 @@ CHECKS = {
     "session": "session:check",
     "channels": "channels:check",
     "mail": "mail:check",
+    "web": "web:check",
 }
 """Name -> module and function, in the order in which they are told."""
 _SLOW = {"gpus", "service", "channels", "mail"}

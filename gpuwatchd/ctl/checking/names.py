@@ -14,6 +14,7 @@ PRINTED: Final = {
     "prices": ("price",),
     "channels": ("channel",),
     "mail": ("mail server",),
+    "web": ("live page",),
 }
 """What a check is called where it answers, beside its own name."""
 FAULTS: Final = {
@@ -56,6 +57,7 @@ FAULTS: Final = {
         "mail-certificate", "mail-login", "mail-name", "mail-refuses", "mail-tls",
         "mail-unreachable",
     ),
+    "web": ("web-extra", "web-listen", "web-remote", "web-token"),
 }  # fmt: skip
 """The ids of what a check can find."""
 ANY: Final = ("check-breaks", "check-hangs")

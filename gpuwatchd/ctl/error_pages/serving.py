@@ -25,7 +25,7 @@ SERVING: Final = (
         ),
         (
             "`gpuwatchctl web --port 0` takes a free port and prints it",
-            "from another machine: `ssh -L 9753:127.0.0.1:9753 HOST`",
+            "from another machine: `ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web`",
         ),
     ),
     ErrorPage(
