@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +66,20 @@ def test_the_page_has_chart_verdict_and_evidence(
     assert "alert firing" in content
     assert "360 read, 0 skipped" in content
     assert str(leak) in content
+
+
+def test_a_page_is_named_by_its_file_and_counts_alike_throughout(
+    leak: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "x.html"
+    assert main(["analyze", str(leak), "--html", str(page)]) == 3
+    capsys.readouterr()
+    content = page.read_text("utf-8")
+    assert "<title>GPU memory in leak.csv</title>" in content
+    plain = " ".join(re.sub("<[^>]+>", " ", content).split())
+    assert "1 logs" not in plain
+    assert "1 subjects" not in plain
+    assert re.search(r"LEAK GPU 0 .{0,40} gradual", plain), "the verdict is said once"
 
 
 def test_exit_codes_and_json_are_as_without_it(

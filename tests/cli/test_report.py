@@ -16,6 +16,7 @@ from tests.cli.reported import HOUR_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SINCE = "44h"
 OPEN_HOURS = 1.0 + 3.0 - 2.5 * math.log(1.6)
@@ -308,7 +309,7 @@ def test_nothing_judged_has_no_score(capsys: pytest.CaptureFixture[str]) -> None
     assert (found["score"]["value"], found["score"]["reason"]) == (None, "not enough data")
     assert found["quality"]["watched_share"] is None
     text = told(capsys)
-    assert "not enough data" in text
+    assert "not enough data for a score" in " ".join(text.split())
     assert "There is no history" in text
     assert [one["mean_bytes"] for one in found["gpus"]] == [None, None]
     assert all(one["picture"]["curve"]["at_s"] for one in found["gpus"])
@@ -319,3 +320,14 @@ def test_without_anything_it_says_what_to_do(capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().err
     assert "no history and no live state" in said
     assert "hint: gpuwatchctl service install" in said
+
+
+def test_without_a_history_there_is_nothing_to_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "none"))
+    assert main(["report"]) == 1
+    said = capsys.readouterr().err
+    assert "there is nothing to report" in said
+    assert "alerts" not in said.partition("\n")[0]

@@ -161,7 +161,7 @@ def gpus(period: Period) -> Iterator[Block]:
             title=f"{use.device.label}  {use.device.name}",
             kind="unknown" if badge is None else badge.kind,
             word="recorded" if badge is None else badge.word,
-            said="" if badge is None else badge.words,
+            said="" if badge is None else badge.rest,
             blocks=(Shown(picture=picture),),
         )
     left = len(period.uses) - limits.GPU_CHARTS

@@ -172,13 +172,16 @@ def _idle(period: Period) -> str:
 
 def _money(period: Period) -> str:
     said = tables.at_stake(period)
-    return f"At stake: {said}." if said else ""
+    unknown = ' "+ ?" stands for GPUs whose price is unknown.' if "+ ?" in said else ""
+    return f"At stake: {said}.{unknown}" if said else ""
 
 
 def _figures(period: Period) -> Iterator[Figure]:
     alerts = period.alerts
     still = sum(alert.state in OPEN for alert in alerts)
-    yield Figure(value=advice.score(period).words, label="score")
+    score = advice.score(period)
+    label = "for a score" if score.value is None else "score"
+    yield Figure(value=score.words, label=label)
     leaks, ends = _of(alerts, "leak"), advice.ends(alerts)
     note = f"{still} open" if still else ""
     yield Figure(value=str(len(alerts)), label=_plural(len(alerts), "incident"), note=note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd import __version__, units
@@ -55,7 +56,9 @@ def document(logs: Sequence[Log], *, everything: bool) -> Document:
         Whether harmless subjects have a part of their own, too.
     """
     names = [item.log.path for item in logs]
-    title = f"GPU memory in {names[0]}" if len(names) == 1 else f"GPU memory in {len(names)} logs"
+    # A path would fill the heading; the table of what was read has all of it.
+    only = (PurePath(names[0]).name or names[0]) if len(names) == 1 else ""
+    title = f"GPU memory in {only or f'{len(names)} logs'}"
     every = [_Told(log, one) for log in logs for one in analyzed.subjects(log.found)]
     every.sort(key=_order)
     shown = [told for told in every if everything or analyzed.notable(told.one)]
@@ -96,8 +99,12 @@ def _summary(logs: Sequence[Log], every: Sequence[_Told]) -> Iterator[Plain]:
     rows = sum(item.log.rows for item in logs)
     bad = sum(item.log.bad_rows for item in logs)
     figures = [
-        Figure(value=str(len(logs)), label="logs", note=f"{broken} unreadable" if broken else ""),
-        Figure(value=f"{len(every):,}", label="subjects"),
+        Figure(
+            value=str(len(logs)),
+            label="log" if len(logs) == 1 else "logs",
+            note=f"{broken} unreadable" if broken else "",
+        ),
+        Figure(value=f"{len(every):,}", label="subject" if len(every) == 1 else "subjects"),
         Figure(value=str(alerts), label="with an alert"),
         Figure(value=str(watches), label="watched only"),
         Figure(value=str(at_end), label="leaking at the end"),
@@ -149,7 +156,7 @@ def _card(told: _Told, position: int, *, drawn: bool) -> Card:
         title=analyzed.title(one),
         kind=badge.kind,
         word=badge.word,
-        said=badge.words,
+        said=badge.rest,
         blocks=(*blocks, Facts(rows=tuple(_rows(told)))),
     )
 
@@ -190,7 +197,7 @@ def _table(rest: Sequence[_Told]) -> Table:
         one = told.one
         badge = badges.of(one.finding, samples=one.samples)
         log = told.log.log.path
-        rows.append((analyzed.title(one), badge.word, f"{one.samples:,}", log, badge.words))
+        rows.append((analyzed.title(one), badge.word, f"{one.samples:,}", log, badge.rest))
     left = len(rest) - limits.ROWS
     return Table(
         caption="Other subjects",
@@ -207,7 +214,7 @@ def _read(logs: Sequence[Log]) -> Iterator[Plain]:
         log = item.log
         said = f"no verdict: {log.error}" if log.error is not None else analyzed.rows(log)
         notes = "; ".join([said, *log.warnings])
-        rows.append((log.path, log.format or "?", str(len(item.found)), notes))
+        rows.append((log.path, log.format or "?", str(len(analyzed.subjects(item.found))), notes))
     left = len(logs) - limits.ROWS
     yield Table(
         caption="Logs",

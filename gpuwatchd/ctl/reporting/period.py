@@ -127,7 +127,7 @@ def _incidents(asked: Asked) -> Found:
         if error.page != "errors#no-history":
             raise
         raise GpuwatchdError(
-            "there is nothing to report: neither a history nor a live state",
+            "there is nothing to report: no history and no live state",
             hint=error.hint,
             page=error.page,
         ) from error
