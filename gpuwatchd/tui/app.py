@@ -113,6 +113,8 @@ class TopApp(App[int]):
         self._feed = feed.Feed(flags, self.post_message, every_s=every_s)
         self._signals: list[signal.Signals] = []
         self._calm: Any = None
+        self._held = False
+        self._owed = False
         self.console = Console(
             color_system=_DEPTHS[self.painter.depth],  # type: ignore[arg-type]
             file=self.console.file, markup=False, highlight=False, emoji=False,
@@ -177,11 +179,10 @@ class TopApp(App[int]):
         from gpuwatchd.tui.overview import OverviewScreen  # noqa: PLC0415 - it knows this module
 
         self.push_screen(OverviewScreen())
-        if not self.is_headless:
-            self._listen()
         self._feed.start(self.view)
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
+        """Leave the terminal as it was when a signal ends us; called where it is taken."""
         loop = asyncio.get_running_loop()
         for one in (signal.Signals[name] for name in _SIGNALS):
             loop.add_signal_handler(one, self.exit, 128 + one)
@@ -190,9 +191,42 @@ class TopApp(App[int]):
     def on_unmount(self) -> None:
         """End the looking."""
         self._feed.stop()
+
+    def deafen(self) -> None:
+        """Let signals do what they do; called where the terminal was given back."""
         loop = asyncio.get_running_loop()
         while self._signals:
             loop.remove_signal_handler(self._signals.pop())
+
+    def exit(
+        self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
+    ) -> None:
+        """End, and soon, whatever the terminal does; what came first is the exit code."""
+        if self._exit:
+            return
+        leave = getattr(self._driver, "leave", None)
+        if leave is not None:
+            leave(result or 0)
+        super().exit(result, return_code, message)
+
+    def post_display_hook(self) -> None:
+        """Draw nothing more until the terminal has taken this."""
+        if not self._held and getattr(self._driver, "busy", False):
+            self._held = True
+            self._begin_batch()
+
+    def written(self) -> None:
+        """Draw what has changed meanwhile, once: the terminal has taken everything."""
+        if not self._held:
+            return
+        self._held = False
+        self._end_batch()
+        if self._exit or not self.screen_stack:
+            return
+        if self._owed:
+            self._owed = False
+            self._show()
+        self.screen.check_idle()
 
     def on_seen(self, message: feed.Seen) -> None:
         """Hand a new view to the screen that is shown."""
@@ -206,6 +240,9 @@ class TopApp(App[int]):
             self._show()
 
     def _show(self) -> None:
+        if self._held:
+            self._owed = True
+            return
         show = getattr(self.screen, "show", None)
         if show is not None and self.view is not None:
             show(self.view)
@@ -270,7 +307,8 @@ class TopApp(App[int]):
 
     def _handle_exception(self, error: Exception) -> None:
         """End for a mistake of ours; the caller tells it in one line."""
-        self.broken = self.broken or error
+        if not self._exit:  # a screen that is taken down half way asks for parts that are gone
+            self.broken = self.broken or error
         super()._handle_exception(error)
 
     def _fatal_error(self) -> None:

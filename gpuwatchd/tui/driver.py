@@ -1,25 +1,116 @@
-"""The terminal, through stdout."""
+"""The terminal, through stdout, by a driver that never waits for it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+import termios
+import threading
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from textual.drivers.linux_driver import LinuxDriver
 
+from gpuwatchd.tui.writer import Writer
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.app import App
+
+    from gpuwatchd.tui.app import TopApp
+
+LEAVE_S: Final = 2.0
+"""Leaving takes no longer, whatever still waits."""
+_LAST_WORDS_S: Final = 1.5
+"""How long a terminal that takes nothing is given for the sequences that restore it."""
+GONE: Final = 129
+"""Exit code where the terminal is no more: as SIGHUP says it."""
 
 
 class Terminal(LinuxDriver):
-    """Draws on stdout, as every other verb writes there: ``2> errors.log`` leaves a screen."""
+    """Draws on stdout, as every other verb writes there: ``2> errors.log`` leaves a screen.
+
+    The writer of textual has room for so many texts and makes the event loop wait for more: on a
+    connection that hangs no key and no signal is obeyed, and where the terminal is gone it waits
+    for ever. Ours takes everything; the program draws nothing new while it is ``busy``.
+    """
 
     def __init__(self, app: App[Any], **settings: Any) -> None:
         super().__init__(app, **settings)
         if sys.__stdout__ is not None:
             self._file = sys.__stdout__
+        self._out = self._file.fileno() if self._file is not None else self.fileno
+        self._top = cast("TopApp", app)
+        self._writer: Writer | None = None
+        self._draws = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether the terminal has not yet taken everything."""
+        return self._writer is not None and self._writer.busy
+
+    def start_application_mode(self) -> None:
+        """Take the terminal, and the signals that would leave it as it then is."""
+        loop = asyncio.get_running_loop()
+        ours = contextvars.copy_context()  # textual asks it which program it is
+
+        def later(call: Callable[..., Any], *values: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: we are gone too
+                loop.call_soon_threadsafe(call, *values, context=ours)
+
+        def gone() -> None:
+            self.exit_event.set()  # a terminal that is gone can be read, at once and for ever
+            later(self._top.exit, GONE)
+
+        self._top.listen()
+        self._hung_up = gone
+        self._writer = Writer(
+            self._out, self.fileno, idle=lambda: later(self._top.written), gone=gone
+        )
+        self._writer.start()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._draws = True
+
+    def write(self, data: str) -> None:
+        """Give text on its way."""
+        if self._writer is not None:
+            self._writer.write(data, picture=self._draws)
+
+    def run_input_thread(self) -> None:
+        """Read keys until the terminal is gone."""
+        try:
+            super().run_input_thread()
+        except OSError:
+            self._hung_up()
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back; a picture on its way is not waited for."""
+        self._draws = False
+        if self._writer is not None and self._writer.drop():
+            with contextlib.suppress(termios.error):
+                termios.tcflush(self._out, termios.TCOFLUSH)
+        super().stop_application_mode()
+
+    def close(self) -> None:
+        """Wait, but not for ever, until the terminal has what restores it."""
+        super().close()
+        if self._writer is not None:
+            self._writer.stop(_LAST_WORDS_S)
+        self._top.deafen()
+
+    def leave(self, code: int) -> None:
+        """See to it that the program has ended soon, whatever hangs."""
+        threading.Thread(target=self._leave, args=(code,), name="leave", daemon=True).start()
+
+    def _leave(self, code: int) -> None:
+        threading.Event().wait(LEAVE_S)
+        if self.attrs_before is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+        os._exit(code)
 
     def _get_terminal_size(self) -> tuple[int, int]:
         """Return columns and rows as the terminal has them, whatever COLUMNS was once exported."""
