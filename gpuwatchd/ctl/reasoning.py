@@ -64,6 +64,7 @@ def case_about(flags: Globals, view: View, meant: Meant) -> tuple[Case, list[tup
         now_s=now_s,
         word=meant.word,
         deliveries=_deliveries(meant),
+        known=meant.known,
     ), warnings
 
 

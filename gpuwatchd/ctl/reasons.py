@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.config import Config
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Alert, Delivery, Finding, Signal, Subject
+    from gpuwatchd.model import Alert, Delivery, Finding, ProcessInfo, Signal, Subject
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.words import Word
 
@@ -50,6 +50,8 @@ class Case(NamedTuple):
     """What the user said of the alert."""
     deliveries: tuple[Delivery, ...] = ()
     """Where notices of the alert went, oldest first."""
+    known: ProcessInfo | None = None
+    """Who the process was, where it has ended."""
 
     @property
     def measured(self) -> Evidence | None:
@@ -91,7 +93,7 @@ def judged(case: Case) -> Iterator[str]:
     held = case.held_bytes
     now = "" if held is None else f", {units.size(held)} now"
     if case.subject.process is not None:
-        info = case.process.info if case.process is not None else None
+        info = case.process.info if case.process is not None else case.known
         who = words.who(info) if info is not None else f"pid {case.subject.process.pid}"
         place = "on the host" if case.subject.host else f"on {where}"
         kind = "anonymous memory and swap" if case.subject.host else "memory"

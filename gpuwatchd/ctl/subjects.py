@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Alert, Finding
+    from gpuwatchd.model import Alert, Finding, ProcessInfo
     from gpuwatchd.store.words import Word
 
 _DIGITS = 10
@@ -32,6 +32,8 @@ class Meant(NamedTuple):
     alert: Alert | None = None
     word: Word | None = None
     """What the user said of the alert."""
+    known: ProcessInfo | None = None
+    """Who the process was, where it has ended."""
 
 
 def judged_view(flags: Globals) -> View:
@@ -208,4 +210,9 @@ def _alert(view: View, target: str) -> Meant:
     process = next(
         (one for one in item.processes or () if one.info.key == alert.subject.process), None
     )
-    return Meant(item, process, alert.subject, alert.finding, alert, word)
+    return Meant(item, process, alert.subject, alert.finding, alert, word, _known(found, alert))
+
+
+def _known(found: incidents.Found, alert: Alert) -> ProcessInfo | None:
+    process = alert.subject.process
+    return None if process is None else found.infos.get(process)

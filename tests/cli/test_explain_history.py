@@ -245,3 +245,19 @@ def test_the_history_tells_what_broke(
     assert found["word"] == word
     assert (said in found["sentence"]) is (word != "unreadable")
     assert "clean" not in explained(capsys, "4711")
+
+
+def test_a_process_that_has_ended_is_named_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    end_s = record("gradual")
+    over = world.firing(
+        key="leak:GPU-1/4711@1000.0", state="resolved", opened_at_s=end_s - 2000,
+        resolved_at_s=end_s - 60, ended="the process ended",
+        subject=Subject(device_uid="GPU-1", process=OWNER.key),
+    )  # fmt: skip
+    history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
+    history.apply([over], [])
+    history.close()
+    first = msgspec.structs.replace(world.state().devices[0], processes=(), finding=None)
+    world.write(devices=(first,))
+    told = explained(capsys, over.code)
+    assert "the memory of python train.py[4711] of alice on GPU 0" in told
