@@ -150,6 +150,14 @@ def test_without_any_gpu_the_page_says_what_to_do(
         page.get_by_role("alert").wait_for()
         assert "no GPU found" in page.get_by_role("alert").inner_text()
         assert "gpuwatchctl doctor" in page.get_by_role("alert").inner_text()
+        for view, heading in (
+            ("held", "Held memory"), ("gpu/GPU-1", "GPU"), ("predict", "Predict"),
+        ):  # fmt: skip
+            page.evaluate("view => { location.hash = `#/${view}`; }", view)
+            page.locator("h1", has_text=heading).wait_for()
+            page.get_by_role("alert").wait_for()
+            assert page.title() == f"{heading} - gpuwatchd"
+        page.evaluate("() => { location.hash = '#/'; }")
         live_world.tick()
         page.wait_for_selector(".card")
 

@@ -60,3 +60,18 @@ def test_every_gpu_of_the_month_is_foreseen_of(new_page: Callable[..., Page]) ->
             "() => document.querySelectorAll('.predict:last-of-type canvas').length === 1"
         )
         harness.assert_no_console_errors(page)
+
+
+@pytest.mark.usefixtures("month")
+def test_what_nobody_scrolled_to_is_drawn_for_paper_too(new_page: Callable[..., Page]) -> None:
+    asked: list[str] = []
+    with live_world.serve() as served:
+        page = new_page()
+        page.on("request", lambda one: asked.append(urlsplit(one.url).path))
+        page.goto(f"{served.url}&view=/predict?span=30d")
+        page.wait_for_function(
+            f"() => document.querySelectorAll('.predict canvas').length === {histories.GPUS}"
+        )
+        assert page.evaluate("window.scrollY") == 0
+        assert asked.count("/api/v1/page/picture") < 2 * histories.GPUS
+        harness.assert_no_console_errors(page)

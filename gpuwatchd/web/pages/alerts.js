@@ -15,7 +15,7 @@ export function path(route) {
 }
 
 export function title(answer) {
-  return answer.alert ? answer.alert.title : "Alerts";
+  return answer && answer.alert ? answer.alert.title : "Alerts";
 }
 
 export function tree(answer, route, page) {

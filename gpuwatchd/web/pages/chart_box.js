@@ -8,6 +8,9 @@ const SPANS = ["1h", "6h", "24h", "7d", "30d"];
 const USUAL = "1h";
 const HEIGHT = 320;
 const AGAIN_S = 5;
+/** So long after it was put there a chart that nobody has scrolled to is drawn too: paper has all of them. */
+const AHEAD_MS = 1500;
+let queue = Promise.resolve();
 
 /** The span that the address names; "" for the usual one, which begins no earlier than the record does. */
 function spanOf(route) {
@@ -60,13 +63,16 @@ function mount(element, given) {
   place.className = "chart-place";
   element.append(place, below);
   const own = { place, below, given, drawn: null, span: null, timer: 0, asking: null, near: false };
-  const turned = () => (document.hidden ? window.clearTimeout(own.timer) : fetchIt(own));
+  const turned = () => (document.hidden ? window.clearTimeout(own.timer) : fetchIt(own, !own.drawn));
   document.addEventListener("visibilitychange", turned);
   const sight = new IntersectionObserver((found) => {
     own.near = found[found.length - 1].isIntersecting;
     if (own.near) fetchIt(own);
   }, { rootMargin: "300px" });
   sight.observe(element);
+  own.ahead = window.setTimeout(() => {
+    queue = queue.then(() => (own.over || own.drawn || own.asking ? null : fetchIt(own, true)));
+  }, AHEAD_MS);
   return {
     update(now) {
       if (now.what === own.given.what && now.span === own.given.span) return;
@@ -77,6 +83,7 @@ function mount(element, given) {
       sight.disconnect();
       document.removeEventListener("visibilitychange", turned);
       window.clearTimeout(own.timer);
+      window.clearTimeout(own.ahead);
       if (own.asking) own.asking.abort();
       if (own.drawn) own.drawn.destroy();
       own.over = true;
@@ -84,9 +91,10 @@ function mount(element, given) {
   };
 }
 
-async function fetchIt(own) {
+/** Ask and draw, again and again while it is in sight; `once` also where it is not. */
+async function fetchIt(own, once = false) {
   window.clearTimeout(own.timer);
-  if (!own.near || document.hidden) return;
+  if (!(own.near || once) || document.hidden) return;
   if (own.asking) own.asking.abort();
   const mine = new AbortController();
   own.asking = mine;

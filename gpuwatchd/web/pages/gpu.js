@@ -22,7 +22,7 @@ export function begin(route) {
 }
 
 export function title(answer) {
-  return `${answer.device.label} ${answer.device.name}`;
+  return answer ? `${answer.device.label} ${answer.device.name}` : "GPU";
 }
 
 export function tree(answer, route, page) {

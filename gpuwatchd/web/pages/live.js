@@ -183,7 +183,7 @@ function draw() {
     return;
   }
   const now = view();
-  const title = (page.answer && page.fresh && now.title(page.answer, page.route)) || "";
+  const title = (page.fresh && now.title(page.answer, page.route)) || "";
   document.title = title ? `${title} - gpuwatchd` : "gpuwatchd";
   show(place, frame(page, title, inside(now)));
   arrive();

@@ -23,7 +23,7 @@ export function begin(route) {
 }
 
 export function title(answer) {
-  return answer.who;
+  return answer ? answer.who : "Process";
 }
 
 export function tree(answer, route) {
