@@ -101,9 +101,7 @@ def _said(info: Path) -> Message:
     return HeaderParser().parsestr((info / "METADATA").read_text("utf-8"))
 
 
-def _stanza(
-    files: str, said: Message | Mapping[str, str], named: str, texts: Sequence[str]
-) -> str:
+def _stanza(files: str, said: Message | Mapping[str, str], named: str, texts: Sequence[str]) -> str:
     name, version = said["Name"], said["Version"]
     holders = list(dict.fromkeys(who for text in texts for who in _holders(text)))
     holders = holders or [said.get("Author") or f"The authors of {name}"]

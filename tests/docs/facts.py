@@ -52,7 +52,10 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("CLICOLOR_FORCE", "not `0`: colour also in a pipe"),
         ("COLORTERM", "`truecolor` or `24bit`: `top` uses exact colours"),
         ("FORCE_COLOR", "the same"),
-        ("TERM", "how many colours; `dumb`: none, `demo` draws no live screen, and `top` does not start"),
+        (
+            "TERM",
+            "how many colours; `dumb`: none, `demo` draws no live screen, and `top` does not start",
+        ),
         ("COLUMNS", "width to lay out for; else the terminal's, else 80"),
         ("LC_ALL, LC_CTYPE, LANG", "an encoding other than UTF-8 implies `--ascii`"),
         ("TZ", "time zone of what people read; JSON is always UTC"),

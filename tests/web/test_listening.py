@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.config.listening import Address
 from gpuwatchd.web import listening, security
-from gpuwatchd.web.listening import Address, CannotListen
+from gpuwatchd.web.listening import CannotListen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The order of what is at stake: dollars decide only where the price of all that vie is known."""
+"""The order of what is at stake: dollars decide only where the price of all that compete is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Stake(NamedTuple):
     """What one thing is ranked by."""
 
     level: tuple[int, ...]
-    """Lower is first; only things of one level vie with each other."""
+    """Lower is first; only things of one level compete."""
     usd: float | None
     """At stake; None is unknown, which is not nothing."""
     left_s: float | None
