@@ -49,11 +49,13 @@ class Room(NamedTuple):
     """Processes."""
 
 
-def room(height: int, view: View, *, wide: bool) -> Room:
+def room(height: int, view: View, *, wide: bool, processes: int) -> Room:
     """Share the rows between head and foot out.
 
     Parameters
     ----------
+    processes
+        How many there are, whatever is filtered: alerts get the rows that they leave empty.
     wide
         Whether one row has all that there is to say of a GPU.
     """
@@ -68,7 +70,9 @@ def room(height: int, view: View, *, wide: bool) -> Room:
     shown = min(count, max(1, left - min(_LEAST_ROWS, max(1, left // 3))))
     doubled = not wide and shown == count and left - 2 * count >= 2 * _LEAST_ROWS
     each = 2 if doubled else 1
-    return Room(health, shown, each, alerts, max(0, left - shown * each))
+    rows = max(0, left - shown * each)
+    lent = max(0, min(rows - max(1, processes), 1 + told - alerts))
+    return Room(health, shown, each, alerts + lent, rows - lent)
 
 
 class OverviewScreen(Page):
@@ -112,7 +116,7 @@ class OverviewScreen(Page):
             self.hits = []
             return [[(" looking for GPUs", "faint")]]
         plan = gpus.plan(view, width)
-        share = room(height, view, wide=plan.rest > 0)
+        share = room(height, view, wide=plan.rest > 0, processes=len(self.chosen.all_rows))
         rows = strips.health(painter, view, width, share.health)
         rows += [[] for _ in range(share.health - len(rows))]
         hits: list[Hit | None] = [None] * share.health

@@ -50,6 +50,19 @@ async def test_eighty_by_twenty_four_has_every_gpu_with_its_verdict_and_time_lef
         assert "critical since" in rows[-3]
 
 
+async def test_alerts_get_the_rows_that_few_processes_leave_empty() -> None:
+    view = usual()
+    view.devices = tuple(
+        msgspec.structs.replace(item, processes=(item.processes or ())[1 : 2 if at < 2 else 1])
+        for at, item in enumerate(view.devices)
+    )
+    async with opened(view) as (app, _):
+        rows = rows_of(app)
+        assert len(processes_of(app)) == 2
+        assert rows[-6].startswith(" 3 alerts open ")
+        assert not any("below" in row for row in rows), "all is told where there is room"
+
+
 async def test_eighty_columns_name_the_script_and_not_its_interpreter() -> None:
     async with opened(usual()) as (app, _):
         rows = [row for row in processes_of(app) if "carol" in row or "LEAK" in row]
