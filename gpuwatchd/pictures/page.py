@@ -134,8 +134,8 @@ def _data(pictures: Sequence[Picture]) -> str:
     found: dict[str, Any] = {"pictures": [encoded.to_json(picture) for picture in pictures]}
     if pictures:
         begin_s = min(picture.begin_s for picture in pictures)
-        # A forecast reaches further, at most twice the span again.
-        end_s = max(3 * picture.end_s - 2 * picture.begin_s for picture in pictures)
+        # A forecast reaches further, at most four times the span again.
+        end_s = max(5 * picture.end_s - 4 * picture.begin_s for picture in pictures)
         found["zones"] = zones.rows(begin_s, end_s)
     return json_for_html(found)
 

@@ -1,7 +1,7 @@
 """What of time and memory a chart shows, and where its labels stand: the same wherever it is drawn.
 
 Memory is shown from 0, so that a height is a share of what there is. A forecast reaches into the
-future as far as it needs, but never takes more room than twice the past.
+future as far as it needs, but never takes more room than four times the past.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LEAST_S: Final = 60.0
 _LEAST_AHEAD: Final = 0.15
-_MOST_AHEAD: Final = 2.0
+_MOST_AHEAD: Final = 4.0
 """The future takes at least, and at most, so many times the width of the past."""
 _HEADROOM: Final = 1.12
 _FAR_SHARE: Final = 0.15

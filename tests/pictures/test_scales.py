@@ -74,7 +74,7 @@ def test_a_forecast_reaches_into_the_future_but_not_too_far() -> None:
     assert end_s == told.judged_at_s + 1.06 * told.high_s
     far = replace(leak, forecast=replace(told, low_s=8e6, mid_s=9e6, high_s=None))
     past_s = leak.end_s - leak.begin_s
-    assert scales.span(far)[1] == told.judged_at_s + 2 * past_s
+    assert scales.span(far)[1] == told.judged_at_s + 4 * past_s
     assert scales.span(replace(leak, forecast=None)) == (leak.begin_s, leak.end_s)
 
 

@@ -1,4 +1,4 @@
-"""The order of what is at stake: dollars decide only where the price of all that compete is known."""
+"""The order of what is at stake: dollars decide only where the prices of all are known."""
 
 from __future__ import annotations
 

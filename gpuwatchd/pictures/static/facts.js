@@ -36,13 +36,13 @@ const GpuwatchdFacts = (() => {
     };
   }
 
-  /* The past, and as much of the future as leaves the past a third of the width. */
+  /* The past, and as much of the future as leaves the past a fifth of the width. */
   function ahead(facts) {
     const told = facts.forecast;
     if (!told || told.mid === null) return facts.end;
     const past = Math.max(facts.end - facts.begin, 60);
     const wanted = told.high !== null && told.high < 2.5 * told.mid ? 1.06 * told.high : 1.35 * told.mid;
-    return Math.max(facts.end, told.judged + Math.min(Math.max(wanted, 0.15 * past), 2 * past));
+    return Math.max(facts.end, told.judged + Math.min(Math.max(wanted, 0.15 * past), 4 * past));
   }
 
   function of(picture) {
