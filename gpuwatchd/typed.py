@@ -41,9 +41,7 @@ def decode(content: bytes | str, kind: type[Kind]) -> Kind:
     return decoder(kind).decode(content)
 
 
-def convert(
-    raw: Any, kind: type[Kind], dec_hook: Callable[[type, Any], Any] | None = None
-) -> Kind:
+def convert(raw: Any, kind: type[Kind], dec_hook: Callable[[type, Any], Any] | None = None) -> Kind:
     """Return plain values as a type.
 
     Raises
