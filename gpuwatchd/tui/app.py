@@ -115,6 +115,7 @@ class TopApp(App[int]):
         self._calm: Any = None
         self._held = False
         self._owed = False
+        self._lost = False
         self.console = Console(
             color_system=_DEPTHS[self.painter.depth],  # type: ignore[arg-type]
             file=self.console.file, markup=False, highlight=False, emoji=False,
@@ -211,7 +212,9 @@ class TopApp(App[int]):
 
     def post_display_hook(self) -> None:
         """Draw nothing more until the terminal has taken this."""
-        if not self._held and getattr(self._driver, "busy", False):
+        if self._held:
+            self._lost = True  # what a new size drew meanwhile went nowhere
+        elif getattr(self._driver, "busy", False):
             self._held = True
             self._begin_batch()
 
@@ -226,7 +229,15 @@ class TopApp(App[int]):
         if self._owed:
             self._owed = False
             self._show()
+        if self._lost:
+            self._lost = False
+            self.all_again()
         self.screen.check_idle()
+
+    def all_again(self) -> None:
+        """Paint everything again, as soon as the terminal takes it."""
+        if self.screen_stack and not self._exit:
+            self.screen.refresh(layout=True)
 
     def on_seen(self, message: feed.Seen) -> None:
         """Hand a new view to the screen that is shown."""
