@@ -36,7 +36,6 @@ _DURATION_UNITS: dict[str, float] = {
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]*\.?[0-9]+)\s*(ms|min|s|m|h|d|w)\s*", re.ASCII)
-
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-:=+*#"
@@ -305,14 +304,9 @@ def moment(at_s: float, *, now_s: float, zone: bool = False) -> str:
 
 
 def tick(at_s: float, *, step_s: float) -> str:
-    """Return the label of an instant on an axis of local time; days where midnights are.
+    """Return the label of an instant (epoch seconds) on an axis of local time.
 
-    Parameters
-    ----------
-    at_s
-        The instant, epoch seconds.
-    step_s
-        Seconds from one label to the next: seconds are shown only where they differ.
+    ``step_s`` are the seconds from one label to the next; midnights are told as days.
     """
     try:
         when = datetime.fromtimestamp(at_s).astimezone()
