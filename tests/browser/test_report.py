@@ -112,7 +112,8 @@ def test_the_chart_of_a_finding_is_drawn(opened: Callable[..., Page], scheme: st
     plot(tab).scroll_into_view_if_needed()
     colours = canvas_colours(tab, f"{LEAK} canvas")
     paint = PARTS["curve"]
-    assert colours.get(paint.dark if scheme == "dark" else paint.light, 0) > 200
+    # Pixels of exactly that colour: beside a far forecast the past has a fifth of the width.
+    assert colours.get(paint.dark if scheme == "dark" else paint.light, 0) > 100
 
 
 def test_hover_tells_the_numbers_and_a_drag_zooms(opened: Callable[..., Page]) -> None:
