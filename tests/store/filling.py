@@ -108,6 +108,6 @@ def away(value: msgspec.Struct) -> set[str]:
     }
 
 
-def names(value: msgspec.Struct) -> set[str]:
+def names(kind: type[msgspec.Struct]) -> set[str]:
     """Return the JSON names of the fields of a Struct itself."""
-    return set(value.__struct_encode_fields__)
+    return set(kind.__struct_encode_fields__)

@@ -15,6 +15,8 @@ from pathlib import Path
 from gpuwatchd.store import schema
 
 HISTORIES = Path(__file__).with_name("histories")
+FULL = HISTORIES / "v5-full.sql"
+"""A history with everything in it; see :mod:`tests.store.write_v5_full`."""
 
 
 def path_of(version: int) -> Path:
@@ -24,9 +26,14 @@ def path_of(version: int) -> Path:
 
 def load(version: int, directory: Path) -> Path:
     """Write the history of a version into a directory, as that version had it on disk."""
+    return load_text(path_of(version), directory)
+
+
+def load_text(file: Path, directory: Path) -> Path:
+    """Write the history of a file of SQL text into a directory."""
     path = directory / schema.FILE_NAME
     with closing(sqlite3.connect(path, isolation_level=None)) as it:
-        it.executescript(path_of(version).read_text("utf-8"))
+        it.executescript(file.read_text("utf-8"))
     return path
 
 

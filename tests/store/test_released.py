@@ -35,7 +35,7 @@ def columns(path: Path) -> dict[str, list[tuple[object, ...]]]:
 
 def test_every_version_has_its_file() -> None:
     there = {path.name for path in released.HISTORIES.glob("*.sql")}
-    assert there == {f"v{version}.sql" for version in VERSIONS}
+    assert there == {*(f"v{version}.sql" for version in VERSIONS), released.FULL.name}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -45,6 +45,15 @@ def test_a_step_that_was_released_is_never_changed(tmp_path: Path, version: int)
     then = tables(released.load(version, tmp_path / "then"))
     older(tmp_path / "now", version)
     assert tables(tmp_path / "now" / schema.FILE_NAME) == then
+
+
+def test_a_new_history_has_the_names_that_were_released(tmp_path: Path) -> None:
+    for name in ("then", "now"):
+        (tmp_path / name).mkdir()
+    then = released.load(schema.VERSION, tmp_path / "then")
+    opened(tmp_path / "now", Time(T0)).close()
+    assert tables(tmp_path / "now" / schema.FILE_NAME) == tables(then)
+    assert columns(tmp_path / "now" / schema.FILE_NAME) == columns(then)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

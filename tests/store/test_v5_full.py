@@ -1,0 +1,131 @@
+"""A history of dcd1649 with everything in it is read as that version read it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuwatchd.store import actions, checkpoints, decided, profiles, rows, silences, words
+from tests.store import asking, released
+from tests.store.filling import away, names, structs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import msgspec
+
+NEVER_STORED = {
+    "ProcessInfo": {
+        "state",
+        "frameworks",
+        "role",
+        "uid",
+        "unit",
+        "pod",
+        "group",
+        "rank",
+        "world",
+        "model",
+        "parents",
+        "foreign",
+    },
+    "Decision": {"finding_id"},
+}
+"""What the tables have no column for."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return asking.loaded(tmp_path_factory.mktemp("full"))
+
+
+@pytest.fixture(scope="module")
+def said(directory: Path) -> dict[str, Any]:
+    return asking.answers(directory)
+
+
+@pytest.fixture
+def history(directory: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(directory / "history.db")) as it:
+        yield it
+
+
+def everything(history: sqlite3.Connection) -> list[Any]:
+    alerts, strange = rows.load_alerts(history)
+    deliveries, stranger = rows.load_deliveries(history, "TRUE")
+    assert (strange, stranger) == (0, 0)
+    people = history.execute(f"SELECT {rows.PROCESS_COLUMNS} FROM process p")
+    return [
+        *alerts,
+        *deliveries,
+        *rows.load_devices(history),
+        *(rows.process_info(row) for row in people),
+        *profiles.load_runs(history),
+        *silences.load(history, "TRUE"),
+        *words.load_words(history),
+        *checkpoints.load(history),
+        *actions.load(history),
+        *decided.load(history),
+    ]
+
+
+def test_somewhere_every_field_of_every_struct_is_away_from_its_default(
+    history: sqlite3.Connection,
+) -> None:
+    found: dict[type[msgspec.Struct], set[str]] = defaultdict(set)
+    for one in structs(everything(history)):
+        found[type(one)] |= away(one) | NEVER_STORED.get(type(one).__name__, set())
+    lacks = {kind.__name__: names(kind) - those for kind, those in found.items()}
+    assert {name: those for name, those in lacks.items() if those} == {}
+    assert len(found) >= 23
+
+
+def test_somewhere_every_column_has_a_value(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(released.load_text(released.FULL, tmp_path))) as it:
+        tables = [
+            name for (name,) in it.execute("SELECT name FROM sqlite_schema WHERE type='table'")
+        ]
+        empty = [
+            (table, column)
+            for table in tables
+            for _, column, *_ in it.execute(f"PRAGMA table_info({table})").fetchall()
+            if not it.execute(
+                f"SELECT 1 FROM {table} WHERE {column} IS NOT NULL AND {column} NOT IN (0, '')"
+            ).fetchone()
+        ]
+    assert empty == []
+
+
+def test_everything_is_in_every_state(history: sqlite3.Connection) -> None:
+    def values(column: str, table: str) -> set[str]:
+        return {one for (one,) in history.execute(f"SELECT DISTINCT {column} FROM {table}")}
+
+    assert values("state", "alert") == {"watch", "firing", "resolved"}
+    assert values("kind", "alert") == {"leak", "gpu", "held"}
+    assert values("severity", "alert") == {"info", "warning", "critical"}
+    assert values("state", "delivery") == {"pending", "sent", "failed"}
+    assert values("notice", "delivery") == {"firing", "escalated", "repeat", "resolved", "digest"}
+    assert values("kind", "decision") == {"notify", "hold", "act"}
+    assert values("phase", "action") == {"asked", "done", "refused"}
+    assert values("word", "feedback") == {"normal", "leak"}
+    over = {alert.ended for alert in rows.load_alerts(history)[0] if alert.state == "resolved"}
+    assert len(over) == 25
+    held = values("reason", "decision WHERE kind = 'hold'")
+    assert len(held) == 15
+
+
+def test_every_question_is_asked(said: dict[str, Any]) -> None:
+    assert said.keys() == asking.recorded().keys()
+    assert sum(words.startswith("explain") for words in said) > 30
+    assert {one["code"] for one in said.values()} == {0}
+
+
+@pytest.mark.parametrize("question", asking.recorded())
+def test_it_is_answered_as_it_was(question: str, said: dict[str, Any]) -> None:
+    """Where a change is meant: ``python -m tests.store.write_v5_full answers``."""
+    assert list(asking.differences(asking.recorded()[question], said[question])) == []
