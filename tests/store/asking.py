@@ -64,7 +64,12 @@ def loaded(directory: Path) -> Path:
 @contextlib.contextmanager
 def then(directory: Path) -> Iterator[None]:
     """Have it be that instant, on a machine of which nothing but a history is known."""
-    with pytest.MonkeyPatch.context() as patch:
+    with contextlib.ExitStack() as stack:
+        stack.callback(time.tzset)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in list(os.environ):
+            if name.startswith("GPUWATCHD_") or name in {"CLICOLOR_FORCE", "FORCE_COLOR"}:
+                patch.delenv(name)
         for name, value in {
             "TZ": "UTC",
             "COLUMNS": str(COLUMNS),
@@ -78,8 +83,6 @@ def then(directory: Path) -> Iterator[None]:
             "GPUWATCHD_COST_PER_USD": "0.92",
         }.items():
             patch.setenv(name, value)
-        for name in ("CLICOLOR_FORCE", "FORCE_COLOR"):
-            patch.delenv(name, raising=False)
         machine = os.uname()
         there = os.uname_result((machine.sysname, HOST, *machine[2:]))
         patch.setattr(os, "uname", lambda: there)
@@ -88,7 +91,6 @@ def then(directory: Path) -> Iterator[None]:
         patch.setattr(room, "room", lambda: free)
         time.tzset()
         yield
-    time.tzset()
 
 
 def answer(words: list[str]) -> Any:

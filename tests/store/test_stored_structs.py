@@ -7,6 +7,7 @@ what people have on their disks, and nothing else would tell.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(gpuwatchd.__file__).parent
 READS = {"decode": 1, "decoder": 0, "convert": 1, "Decoder": 0}
 """Functions that make values of JSON -> where among their arguments the type is."""
+_CLASS = re.compile(r"(^|[.\[])_?[A-Z]\w*[a-z]\w*\]?$")
+"""How the name of a class ends an argument; modules that have none need not be imported."""
 
 
 def test_the_record_is_of_the_structs_that_are_stored() -> None:
@@ -83,7 +86,7 @@ def _read() -> Iterator[type[msgspec.Struct]]:
         for _, call in _calls(tree):
             if _name(call.func) in handed:
                 for argument in call.args:
-                    if isinstance(argument, ast.Name | ast.Attribute | ast.Subscript):
+                    if _CLASS.search(ast.unparse(argument)):
                         yield from _structs(_meant(module, argument, None))
 
 
