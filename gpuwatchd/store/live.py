@@ -162,9 +162,10 @@ class Pieces:
 
 
 @functools.cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
-    """Return the fields of a type with their defaults; those without one have no equal."""
-    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, object], ...]:
+    """Return the fields of a type: name, name in JSON, default; without one it has no equal."""
+    fields = msgspec.structs.fields(kind)
+    return tuple((field.name, field.encode_name, field.default) for field in fields)
 
 
 def _lean(value: object) -> object:
@@ -174,8 +175,8 @@ def _lean(value: object) -> object:
     """
     if isinstance(value, msgspec.Struct):
         return {
-            name: _lean(found)
-            for name, default in _fields(type(value))
+            key: _lean(found)
+            for name, key, default in _fields(type(value))
             if (found := getattr(value, name)) is not default and found != default
         }
     if isinstance(value, tuple):
@@ -233,15 +234,15 @@ def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec
     """Encode one process, without its parts that are equal to those before."""
     parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]] = {}
     whole: dict[str, object] = {}
-    for name, default in _fields(LiveProcess):
+    for name, key, default in _fields(LiveProcess):
         value = getattr(process, name)
         if isinstance(value, msgspec.Struct):
             known = before.get(name)
             if known is None or known[0] != value:
                 known = (value, msgspec.Raw(_ENCODER.encode(_lean(value))))
-            parts[name], whole[name] = known, known[1]
+            parts[name], whole[key] = known, known[1]
         elif value is not default and value != default:
-            whole[name] = value
+            whole[key] = value
     return _Piece(process, _ENCODER.encode(whole), parts)
 
 

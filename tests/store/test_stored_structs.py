@@ -18,6 +18,8 @@ import pytest
 
 import gpuwatchd
 from gpuwatchd import typed
+from gpuwatchd.model.names import Value
+from gpuwatchd.store import live
 from tests.store.filling import away, filled, leaves, names, structs
 from tests.store.stored import FOREIGN, STRUCTS, encoded, recorded, struct
 
@@ -29,6 +31,10 @@ READS = {"decode": 1, "decoder": 0, "convert": 1, "Decoder": 0}
 """Functions that make values of JSON -> where among their arguments the type is."""
 _CLASS = re.compile(r"(^|[.\[])_?[A-Z]\w*[a-z]\w*\]?$")
 """How the name of a class ends an argument; modules that have none need not be imported."""
+
+
+class Renamed(Value, frozen=True, kw_only=True, rename={"now": "then"}):
+    now: int = 0
 
 
 def test_the_record_is_of_the_structs_that_are_stored() -> None:
@@ -52,6 +58,10 @@ def test_every_recorded_value_is_found_again(name: str) -> None:
     then = recorded()[name]
     now = typed.decode(msgspec.json.encode(then), struct(STRUCTS[name]))
     assert Counter(leaves(then)) - Counter(leaves(now)) == Counter()
+
+
+def test_a_renamed_field_keeps_its_name_in_the_state_file() -> None:
+    assert live._lean((Renamed(now=1),)) == [{"then": 1}]
 
 
 def test_nothing_else_is_read_from_json() -> None:
