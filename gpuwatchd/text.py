@@ -37,8 +37,12 @@ _ESCAPES = _late(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])?|\x9b[0-?]*[ -/]*[@-~]"
 )
 _BREAKS = _late(r"[\t\n\v\f\r\x85\u2028\u2029]+")
+# Controls, what is invisible or reorders what stands beside it, and halves of characters. Variation
+# selectors and fillers stay: words of some languages are written with them.
 _FORBIDDEN = _late(
-    "[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ud800-\udfff"
+    "\ufeff\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]"
 )
 
 _TELLING = (
@@ -92,8 +96,9 @@ _MASKED_CHARS = 4096
 def clean(text: str | bytes, *, limit: int = MAX_CHARS) -> str:
     r"""Return text that is safe to store, print and send.
 
-    Escape sequences, control characters, bidi controls and lone surrogates go; a line break
-    becomes a space; the rest is cut at ``limit`` characters.
+    Escape sequences, control characters, invisible format characters (bidi controls, tags,
+    joiners) and lone surrogates go; a line break becomes a space; the rest is cut at ``limit``
+    characters.
 
     Examples
     --------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -18,25 +19,62 @@ HOSTILE = [
     "line\nbreak\r\ttab\u2028sep",
     "nul\x00byte\x7f\x9b31m",
     "lone\udcff surrogate",
+    "a\u061cb\u206ac\u206fd\u2065e\u180ef",
+    "note\ufff9shown\ufffahidden\ufffb",
+    "tags\U000e0001\U000e0041\U000e0042\U000e007f\U000e0000",
+    "beam\U0001d173 shorthand\U0001bca0",
     "[/red][link=x]",
     "<b>&amp;</b>",
 ]
+
+REORDERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "BN"}
+"""Bidirectional classes of characters that are not seen themselves."""
+
+
+def invisible(safe: str) -> list[str]:
+    """Return the format characters that nobody sees, and what of the tags is left."""
+    return [
+        c
+        for c in safe
+        if unicodedata.bidirectional(c) in REORDERING
+        or c in "\u061c\u200e\u200f\ufff9\ufffa\ufffb"
+        or 0xE0000 <= ord(c) <= 0xE007F
+    ]
 
 
 @pytest.mark.parametrize("rude", HOSTILE)
 def test_nothing_dangerous_survives(rude: str) -> None:
     safe = text.clean(rude)
     assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 for c in safe)
-    assert not any(0x202A <= ord(c) <= 0x202E or 0x2066 <= ord(c) <= 0x2069 for c in safe)
+    assert not any(0x202A <= ord(c) <= 0x202E or 0x2065 <= ord(c) <= 0x206F for c in safe)
+    assert not invisible(safe)
     safe.encode("utf-8")
 
 
 @given(st.one_of(st.text(), st.binary()))
 def test_cleaning_is_final_and_bounded(rude: str | bytes) -> None:
     once = text.clean(rude)
+    assert not invisible(once)
     assert text.clean(once) == once
     assert len(once) <= text.MAX_CHARS
     once.encode("utf-8")
+
+
+@given(st.text(alphabet=st.characters(categories=["Cf", "Cc", "Ll"]), max_size=100))
+def test_format_characters_neither_hide_nor_reorder(rude: str) -> None:
+    assert not invisible(text.clean(rude))
+
+
+@pytest.mark.parametrize("code", [0x61C, *range(0x206A, 0x2070), *range(0xE0000, 0xE0080)])
+def test_each_of_the_invisible_goes(code: int) -> None:
+    assert text.clean(f"a{chr(code)}b") == "ab"
+
+
+@pytest.mark.parametrize(
+    "honest", ["\u2764\ufe0f", "\u845b\U000e0100", "\u0661\u0662\u06dd", "\u05e9\u05dc\u05d5\u05dd"]
+)
+def test_what_languages_and_emoji_need_stays(honest: str) -> None:
+    assert text.clean(honest) == honest
 
 
 @given(st.text(alphabet=st.characters(blacklist_categories=["C", "Z"]), max_size=100))
