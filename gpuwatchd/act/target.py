@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from gpuwatchd.model import ProcessKey
 
 SAME_S: Final = 0.5
-"""Two start times that are nearer are one, where the time of boot is known as it was then."""
+"""Two start times that are nearer are one."""
 SAME_LOOSELY_S: Final = 2.5
-"""The same where the kernel's present word for the time of boot, in whole seconds, must do."""
+"""The same for the times of psutil, which reckons with whole seconds on some systems."""
 _MANY: Final = 1024
 _CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-fA-F]+)", re.MULTILINE)
 _UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
@@ -41,8 +41,9 @@ class Target:
     key
         Who it must be.
     booted_at_s
-        When the system was booted, as it was taken for the start time of ``key``; None takes the
-        kernel's present word for it.
+        When the system was booted, epoch seconds, as it was taken for the start time of ``key``.
+        None refuses the process where start times count from the boot, as on Linux: the kernel's
+        present value moves with the clock, so it cannot say who a pid was.
     proc
         Where /proc is.
 
@@ -51,13 +52,13 @@ class Target:
     TargetGone
         On entering: there is no such process, or it has ended and only waits for its parent.
     TargetChanged
-        On entering: the pid belongs to another process now.
+        On entering: the pid belongs to another process now, or that cannot be known.
     NotAllowed
         On entering: it is not the user's own, or it is gpuwatchd, one of its parents or init.
     """
 
     def __init__(
-        self, key: ProcessKey, *, booted_at_s: float | None = None, proc: Path = Path("/proc")
+        self, key: ProcessKey, *, booted_at_s: float | None, proc: Path = Path("/proc")
     ) -> None:
         self.key = key
         self.name = f"pid {key.pid}"
@@ -103,17 +104,16 @@ class Target:
             As on entering.
         """
         pid = self.key.pid
+        by_psutil = _without_proc(self._proc)
         if pid == os.getpid() or pid in _parents(self._proc):
             raise NotAllowed(f"pid {pid} is gpuwatchd itself, or what it was started from")
-        uid, started_at_s, name = (
-            self._seen_by_psutil() if _without_proc(self._proc) else self._seen()
-        )
+        uid, started_at_s, name = self._seen_by_psutil() if by_psutil else self._seen()
         self.name = f"{name}[{pid}]"
         if self.key.started_at_s is None:
             raise TargetChanged(f"it is not known when pid {pid} was started, nor who it is")
-        known = self._booted_at_s is not None
         # Written so that a time that is no number is nobody's, either.
-        if not abs(started_at_s - self.key.started_at_s) <= (SAME_S if known else SAME_LOOSELY_S):
+        same_s = SAME_LOOSELY_S if by_psutil else SAME_S
+        if not abs(started_at_s - self.key.started_at_s) <= same_s:
             raise TargetChanged(f"pid {pid} belongs to another process now: {self.name}")
         if uid != os.getuid():
             raise NotAllowed(
@@ -134,10 +134,12 @@ class Target:
         uid = _UID.search(status)
         if len(rest) < 20 or uid is None or rest[0] in {b"Z", b"X"}:
             raise TargetGone(f"pid {self.key.pid} has ended")
-        booted_at_s = self._booted_at_s
-        if booted_at_s is None:
-            booted_at_s = _boot_time(self._proc)
-        started_at_s = booted_at_s + int(rest[19]) / os.sysconf("SC_CLK_TCK")
+        if self._booted_at_s is None:
+            raise TargetChanged(
+                "it is not known when the system was booted, so it cannot be known whether "
+                f"pid {self.key.pid} is still the same process"
+            )
+        started_at_s = self._booted_at_s + int(rest[19]) / os.sysconf("SC_CLK_TCK")
         name = stat[stat.find(b"(") + 1 : stat.rfind(b")")]
         return int(uid[1]), started_at_s, text.clean(name, limit=64)
 
@@ -221,11 +223,3 @@ def _parents(proc: Path) -> set[int]:
             stat = (proc / str(pid) / "stat").read_bytes()
             pid = int(stat[stat.rfind(b")") + 1 :].split()[1])
     return found
-
-
-def _boot_time(proc: Path) -> float:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in (proc / "stat").read_bytes().splitlines():
-            if line.startswith(b"btime "):
-                return float(line.split()[1])
-    raise TargetChanged("it cannot be known when processes were started here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -35,8 +36,9 @@ def key_of(pid: int) -> ProcessKey:
     return ProcessKey(pid=pid, started_at_s=booted_at_s() + ticks / os.sysconf("SC_CLK_TCK"))
 
 
+@functools.cache
 def booted_at_s() -> float:
-    """Return when the kernel says that the system was booted."""
+    """Return when the kernel says that the system was booted; always the same, like the daemon."""
     lines = Path("/proc/stat").read_text().splitlines()
     return float(next(line for line in lines if line.startswith("btime ")).split()[1])
 

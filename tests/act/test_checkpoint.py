@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
-from gpuwatchd.errors import ActionError, NotAllowed, TargetGone
+from gpuwatchd.errors import ActionError, NotAllowed, TargetChanged, TargetGone
 from gpuwatchd.model import Subject
-from tests.act.children import job, key_of
+from tests.act.children import booted_at_s, job, key_of
 from tests.making import finding
 
 if TYPE_CHECKING:
@@ -34,10 +35,13 @@ def _script(path: Path, text: str) -> str:
     return str(path)
 
 
+asking = functools.partial(Checkpoint, booted_at_s=booted_at_s())
+
+
 def test_the_signal_arrives_and_success_is_not_claimed(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     with job(saved) as process:
-        ask = Checkpoint(checkpoint="signal", signal="USR1")
+        ask = asking(checkpoint="signal", signal="USR1")
         about = finding(subject=Subject(device_uid="GPU-1", process=key_of(process.pid)))
         assert ask.offered(key_of(process.pid))
         would = ask.run(about, dry_run=True)
@@ -50,7 +54,7 @@ def test_the_signal_arrives_and_success_is_not_claimed(tmp_path: Path) -> None:
 
 def test_a_job_without_a_handler_is_left_alone(tmp_path: Path) -> None:
     with job() as process:
-        ask = Checkpoint(checkpoint="signal", signal="USR1")
+        ask = asking(checkpoint="signal", signal="USR1")
         assert not ask.offered(key_of(process.pid))
         with pytest.raises(NotAllowed, match="no handler for SIGUSR1 and would be ended"):
             ask.ask(key_of(process.pid), dry_run=False)
@@ -65,24 +69,22 @@ def test_where_handlers_cannot_be_known_nobody_is_signalled(
     saved = tmp_path / "saved"
     with job(saved) as process:
         with pytest.raises(NotAllowed, match="cannot be known here"):
-            Checkpoint(checkpoint="signal").ask(key_of(process.pid), dry_run=False)
+            asking(checkpoint="signal").ask(key_of(process.pid), dry_run=False)
         time.sleep(0.1)
         assert not saved.exists()
 
 
 def test_off_is_off(tmp_path: Path) -> None:
     with job(tmp_path / "saved") as process:
-        assert not Checkpoint().offered(key_of(process.pid))
+        assert not asking().offered(key_of(process.pid))
         with pytest.raises(NotAllowed, match="is off"):
-            Checkpoint().ask(key_of(process.pid), dry_run=False)
+            asking().ask(key_of(process.pid), dry_run=False)
 
 
 def test_a_finding_about_no_process_asks_nobody() -> None:
     with pytest.raises(NotAllowed, match="no single process"):
-        Checkpoint(checkpoint="signal").run(
-            finding(subject=Subject(device_uid="GPU-1")), dry_run=False
-        )
-    assert not Checkpoint(checkpoint="signal").offered(None)
+        asking(checkpoint="signal").run(finding(subject=Subject(device_uid="GPU-1")), dry_run=False)
+    assert not asking(checkpoint="signal").offered(None)
 
 
 def test_a_program_is_told_as_json_and_not_through_a_shell(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_a_program_is_told_as_json_and_not_through_a_shell(tmp_path: Path) -> No
     program = _script(tmp_path / "ask; touch hacked", f'cat > {got}; echo "$@" >> {got}.args')
     with job() as process:
         key = key_of(process.pid)
-        ask = Checkpoint(checkpoint="command", argv=(program, "$(touch hacked)", "; x"))
+        ask = asking(checkpoint="command", argv=(program, "$(touch hacked)", "; x"))
         about = finding(subject=Subject(device_uid="GPU-1", process=key), reason="; touch hacked")
         assert ask.offered(key)
         assert "not confirmed" in ask.run(about, dry_run=False)
@@ -112,7 +114,7 @@ def test_a_program_is_told_as_json_and_not_through_a_shell(tmp_path: Path) -> No
     ],
 )
 def test_how_a_program_ends_is_told(tmp_path: Path, text: str, expected: str) -> None:
-    ask = Checkpoint(checkpoint="command", argv=(_script(tmp_path / "ask", text),), timeout_s=0.3)
+    ask = asking(checkpoint="command", argv=(_script(tmp_path / "ask", text),), timeout_s=0.3)
     began = time.monotonic()
     with job() as process:
         if expected:
@@ -126,7 +128,7 @@ def test_how_a_program_ends_is_told(tmp_path: Path, text: str, expected: str) ->
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with job() as process:
         for argv in ((), (str(tmp_path / "none"),)):
-            ask = Checkpoint(checkpoint="command", argv=argv)
+            ask = asking(checkpoint="command", argv=argv)
             assert not ask.offered(key_of(process.pid))
             with pytest.raises(ActionError):
                 ask.ask(key_of(process.pid), dry_run=True)
@@ -136,7 +138,7 @@ def test_nobody_is_asked_after_the_end(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with job() as process:
         key = key_of(process.pid)
-    ask = Checkpoint(checkpoint="command", argv=(_script(tmp_path / "ask", f"touch {ran}"),))
+    ask = asking(checkpoint="command", argv=(_script(tmp_path / "ask", f"touch {ran}"),))
     with pytest.raises(TargetGone):
         ask.ask(key, dry_run=False)
     assert not ran.exists()
@@ -144,7 +146,20 @@ def test_nobody_is_asked_after_the_end(tmp_path: Path) -> None:
 
 def test_a_program_in_a_home_that_nobody_has_is_never_offered() -> None:
     with job() as process:
-        ask = Checkpoint(checkpoint="command", argv=["~nobody-has-this-name/x"])
+        ask = asking(checkpoint="command", argv=["~nobody-has-this-name/x"])
         assert not ask.offered(key_of(process.pid))
         with pytest.raises(NotAllowed, match="no such program"):
             ask.ask(key_of(process.pid), dry_run=False)
+
+
+@pytest.mark.parametrize("way", ["signal", "command"])
+def test_nobody_is_asked_where_the_time_of_boot_is_unknown(tmp_path: Path, way: str) -> None:
+    saved, ran = tmp_path / "saved", tmp_path / "ran"
+    argv = (_script(tmp_path / "ask", f"touch {ran}"),)
+    with job(saved) as process:
+        ask = Checkpoint(checkpoint=way, argv=argv, booted_at_s=None)  # type: ignore[arg-type]
+        assert not ask.offered(key_of(process.pid))
+        with pytest.raises(TargetChanged):
+            ask.ask(key_of(process.pid), dry_run=False)
+    assert not saved.exists()
+    assert not ran.exists()

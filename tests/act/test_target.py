@@ -20,8 +20,13 @@ from tests.act.children import booted_at_s, job, key_of
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 
+def known(key: ProcessKey, *, proc: Path = Path("/proc")) -> Target:
+    """Return a target of a system that says when it was booted."""
+    return Target(key, booted_at_s=booted_at_s(), proc=proc)
+
+
 def test_a_handler_is_seen(tmp_path: Path) -> None:
-    with job(tmp_path / "saved") as heeds, Target(key_of(heeds.pid)) as target:
+    with job(tmp_path / "saved") as heeds, known(key_of(heeds.pid)) as target:
         assert target.handles(signal.SIGUSR1) is True
         assert target.handles(signal.SIGUSR2) is False
         assert target.held
@@ -30,7 +35,7 @@ def test_a_handler_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pid", [1, 2])
 def test_the_systems_own_are_refused(pid: int) -> None:
-    with pytest.raises(NotAllowed), Target(ProcessKey(pid=pid, started_at_s=0.0)):
+    with pytest.raises(NotAllowed), known(ProcessKey(pid=pid, started_at_s=0.0)):
         pass
 
 
@@ -39,14 +44,14 @@ def test_we_and_our_parents_are_refused() -> None:
     for pid in (os.getpid(), os.getppid()):
         if pid <= 2:
             continue
-        with pytest.raises(NotAllowed, match="gpuwatchd itself"), Target(key_of(pid)):
+        with pytest.raises(NotAllowed, match="gpuwatchd itself"), known(key_of(pid)):
             pass
 
 
 def test_one_that_has_ended_is_gone() -> None:
     with job() as process:
         key = key_of(process.pid)
-    with pytest.raises(TargetGone), Target(key):
+    with pytest.raises(TargetGone), known(key):
         pass
 
 
@@ -56,7 +61,7 @@ def test_one_that_nobody_waited_for_is_gone() -> None:
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     try:
-        with pytest.raises(TargetGone), Target(key):
+        with pytest.raises(TargetGone), known(key):
             pass
     finally:
         process.wait()
@@ -67,9 +72,9 @@ def test_another_start_time_is_another_process(by_s: float) -> None:
     with job() as process:
         key = key_of(process.pid)
         other = msgspec.structs.replace(key, started_at_s=(key.started_at_s or 0.0) + by_s)
-        with pytest.raises(TargetChanged), Target(other):
+        with pytest.raises(TargetChanged), known(other):
             pass
-        with Target(key, booted_at_s=booted_at_s()):
+        with known(key):
             pass
         assert process.poll() is None
 
@@ -78,7 +83,7 @@ def test_a_process_without_a_start_time_is_nobody() -> None:
     with (
         job() as process,
         pytest.raises(TargetChanged),
-        Target(ProcessKey(pid=process.pid, started_at_s=None)),
+        known(ProcessKey(pid=process.pid, started_at_s=None)),
     ):
         pass
 
@@ -94,7 +99,7 @@ def test_the_pid_is_given_anew_between_the_look_and_the_signal(
         (proc / "stat").write_bytes(Path("/proc/stat").read_bytes())
         for name in ("stat", "status"):
             (proc / str(pid) / name).write_bytes(Path(f"/proc/{pid}/{name}").read_bytes())
-        target = Target(key_of(pid), proc=proc)
+        target = known(key_of(pid), proc=proc)
         target.__enter__()
     # It has ended; its files are as if another one of the same name and time had the pid.
     sent: list[int] = []
@@ -115,7 +120,7 @@ def test_what_the_pid_is_when_the_signal_is_sent_decides(tmp_path: Path) -> None
         (proc / "stat").write_bytes(Path("/proc/stat").read_bytes())
         for name in ("stat", "status"):
             (folder / name).write_bytes(Path(f"/proc/{process.pid}/{name}").read_bytes())
-        with Target(key_of(process.pid), proc=proc) as target:
+        with known(key_of(process.pid), proc=proc) as target:
             head, _, rest = (folder / "stat").read_bytes().rpartition(b")")
             words = rest.split()
             words[19] = b"%d" % (int(words[19]) + 100_000)
@@ -134,7 +139,7 @@ def test_another_users_process_is_refused(tmp_path: Path) -> None:
         (folder / "stat").write_bytes(Path(f"/proc/{process.pid}/stat").read_bytes())
         (folder / "status").write_bytes(b"Name:\tpython\nUid:\t64321\t64321\t64321\t64321\n")
         with pytest.raises(NotAllowed, match="another user's"):
-            Target(key_of(process.pid), proc=proc).__enter__()
+            known(key_of(process.pid), proc=proc).__enter__()
 
 
 def test_without_descriptors_it_is_compared_and_says_so(
@@ -144,11 +149,11 @@ def test_without_descriptors_it_is_compared_and_says_so(
     saved = tmp_path / "saved"
     with job(saved) as process:
         key = key_of(process.pid)
-        with Target(key) as target:
+        with known(key) as target:
             assert not target.held
             target.send(signal.SIGUSR1)
         other = msgspec.structs.replace(key, started_at_s=(key.started_at_s or 0.0) - 100)
-        with pytest.raises(TargetChanged), Target(other):
+        with pytest.raises(TargetChanged), known(other):
             pass
 
 
@@ -160,9 +165,9 @@ def test_descriptors_are_given_back() -> None:
         key = key_of(process.pid)
         before = count()
         for _ in range(20):
-            with Target(key):
+            with known(key):
                 pass
-            with pytest.raises(TargetChanged), Target(ProcessKey(pid=key.pid, started_at_s=5.0)):
+            with pytest.raises(TargetChanged), known(ProcessKey(pid=key.pid, started_at_s=5.0)):
                 pass
         assert count() == before
 
@@ -171,23 +176,36 @@ def test_psutil_tells_the_same_where_there_is_no_proc(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "_without_proc", lambda proc: True)
     with job() as process:
         key = key_of(process.pid)
-        with Target(key) as target:
+        with known(key) as target:
             assert f"[{process.pid}]" in target.name
         other = msgspec.structs.replace(key, started_at_s=(key.started_at_s or 0.0) - 100)
-        with pytest.raises(TargetChanged), Target(other):
+        with pytest.raises(TargetChanged), known(other):
             pass
-    with pytest.raises(TargetGone), Target(key):
+    with pytest.raises(TargetGone), known(key):
         pass
 
 
 @pytest.mark.parametrize("pid", [2**31, 2**40, 2**80])
 def test_a_number_that_no_process_can_have_is_gone(pid: int) -> None:
-    with pytest.raises(TargetGone), Target(ProcessKey(pid=pid, started_at_s=1.0)):
+    with pytest.raises(TargetGone), known(ProcessKey(pid=pid, started_at_s=1.0)):
         pass
 
 
 def test_a_start_that_is_no_number_is_nobodys() -> None:
     with job() as process:
         key = ProcessKey(pid=process.pid, started_at_s=float("nan"))
-        with pytest.raises(TargetChanged), Target(key):
+        with pytest.raises(TargetChanged), known(key):
             pass
+
+
+def test_without_a_time_of_boot_nobody_is_meant(tmp_path: Path) -> None:
+    """The pid and the ticks since the boot are right, but of which boot is unknown."""
+    saved = tmp_path / "saved"
+    with job(saved) as process:
+        key = key_of(process.pid)
+        with pytest.raises(TargetChanged) as refused, Target(key, booted_at_s=None) as target:
+            target.send(signal.SIGUSR1)
+        assert refused.value.page == "errors#process-changed"
+        with known(key) as target:
+            assert target.held
+        assert not saved.exists()

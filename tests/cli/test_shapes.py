@@ -22,7 +22,7 @@ from gpuwatchd.model import DeviceReading, Event, Message, ServiceState, Subject
 from gpuwatchd.notify import command as hook
 from gpuwatchd.store.live import LiveDevice
 from tests import making
-from tests.act.children import job, key_of
+from tests.act.children import booted_at_s, job, key_of
 from tests.cli import recorded, shaped, world
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def test_a_program_that_asks_a_job_reads_what_is_written_down(
     program, got = tmp_path / "ask", tmp_path / "got"
     program.write_text(f"#!/bin/sh\ncat > {got}\n")
     program.chmod(0o755)
-    ask = Checkpoint(checkpoint="command", argv=(str(program),))
+    ask = Checkpoint(checkpoint="command", argv=(str(program),), booted_at_s=booted_at_s())
     with job() as process:
         key = key_of(process.pid)
         about = making.finding(subject=Subject(device_uid="GPU-1", process=key))

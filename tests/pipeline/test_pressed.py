@@ -21,7 +21,7 @@ from gpuwatchd.pipeline.pressed import CONFIRM_S, Pressed, buttons_for
 from gpuwatchd.pipeline.silencing import Silencing
 from gpuwatchd.store import actions
 from gpuwatchd.store.checkpoints import Checkpoint
-from tests.act.children import job, key_of
+from tests.act.children import booted_at_s, job, key_of
 from tests.making import alert, finding
 from tests.store.world import T0, opened
 
@@ -44,7 +44,11 @@ class World:
         self.history = history
         self.now_s = T0
         self.pressed = Pressed(
-            Config(), silencing=self.silencing, shelf=history.shelf, say=self.said.append
+            Config(),
+            silencing=self.silencing,
+            shelf=history.shelf,
+            say=self.said.append,
+            booted_at_s=booted_at_s(),
         )
 
     def press(self, name: ButtonName, about: Alert, *, known: list[Alert] | None = None) -> None:
@@ -307,15 +311,19 @@ def test_the_buttons_of_a_notice(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: Path) -> None:
+    def names(about: Alert, config: Config, info: ProcessInfo | None = None) -> list[str]:
+        return _names(buttons_for(about, config, info, booted_at_s=booted_at_s()))
+
     with job(tmp_path / "saved") as heeds, job() as deaf:
         about = _about(key_of(heeds.pid))
-        assert [one.name for one in buttons_for(about, ASKS)] == ["snooze", "show", "checkpoint"]
-        assert len(buttons_for(about, Config())) == 2
-        assert len(buttons_for(_about(key_of(deaf.pid)), ASKS)) == 2
+        assert names(about, ASKS) == ["snooze", "show", "checkpoint"]
+        assert len(names(about, Config())) == 2
+        assert len(names(_about(key_of(deaf.pid)), ASKS)) == 2
         other = ProcessInfo(key=key_of(heeds.pid), name="x", uid=64_321)
-        assert len(buttons_for(about, ASKS, other)) == 2
+        assert len(names(about, ASKS, other)) == 2
         foreign = ProcessInfo(key=key_of(heeds.pid), name="x", foreign=True)
-        assert len(buttons_for(about, ASKS, foreign)) == 2
+        assert len(names(about, ASKS, foreign)) == 2
+        assert len(buttons_for(about, ASKS)) == 2, "of which boot is unknown"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
