@@ -6,32 +6,28 @@ steps, and some never; that it has saved is seen by a newer checkpoint alone.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from gpuwatchd import text
+from gpuwatchd import child, text
 from gpuwatchd.act.target import Target
 from gpuwatchd.config import SECRET_VARIABLES, expanded
 from gpuwatchd.errors import ActionError, NotAllowed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import IO, Any
+    from typing import Any
 
     from gpuwatchd.model import Finding, ProcessKey
 
 SCHEMA_VERSION: Final = 1
 COMMAND_S: Final = 30.0
 """A program of the user's that has not ended by then is ended."""
-_TAIL_BYTES: Final = 4096
 _OFF = "[act] checkpoint is off"
 _OFF_HINT = 'set [act] checkpoint = "signal" or "command"'
 
@@ -178,44 +174,24 @@ class Checkpoint:
         """
         executable = _found(self._argv[0]) or self._argv[0]
         try:
-            # Files, not pipes: neither a program that reads nothing nor a child of its own that
-            # keeps standard error open makes us wait.
-            with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
-                given.write(data)
-                given.seek(0)
-                process = subprocess.Popen(
-                    [executable, *self._argv[1:]],
-                    stdin=given,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    env={k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES},
-                    cwd="/",
-                    start_new_session=True,
-                )
-                self._wait(process)
-                tail = _last_line(said)
+            code, said = child.run(
+                [executable, *self._argv[1:]],
+                data,
+                environ={k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES},
+                timeout_s=self._timeout_s,
+            )
         except (OSError, ValueError) as error:
             why = text.clean(getattr(error, "strerror", None) or str(error))
             raise NotAllowed(
                 f"{self._program} could not be run for {target}: {why}",
                 page="errors#asking-program",
             ) from error
-        if process.returncode:
-            raise NotAllowed(
-                f"{self._program} refused with {process.returncode}"
-                + (f": {tail}" if tail else ""),
-                page="errors#asking-program",
-            )
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        try:
-            process.wait(self._timeout_s)
-        except subprocess.TimeoutExpired as error:
-            _end_group(process)
-            raise NotAllowed(
-                f"{self._program} did not end within {self._timeout_s:g} s and was ended",
-                page="errors#asking-program",
-            ) from error
+        if code == 0:
+            return
+        why = f"{self._program} refused with {code}"
+        if code is None:
+            why = f"{self._program} did not end within {self._timeout_s:g} s and was ended"
+        raise NotAllowed(f"{why}: {said}" if said else why, page="errors#asking-program")
 
 
 def _number(name: str) -> signal.Signals:
@@ -231,18 +207,3 @@ def _payload(key: ProcessKey, name: str, facts: dict[str, Any]) -> bytes:
     process = {"pid": key.pid, "started_at_s": key.started_at_s, "name": name}
     content = {"schema_version": SCHEMA_VERSION, "ask": "checkpoint", "process": process, **facts}
     return msgspec.json.encode(content) + b"\n"
-
-
-def _last_line(said: IO[bytes]) -> str:
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
-    lines = [line.strip() for line in said.read().splitlines() if line.strip()]
-    return text.clean(lines[-1]) if lines else ""
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started, politely first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)

@@ -13,21 +13,15 @@ Contract with the program
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import selectors
 import shutil
-import signal
-import subprocess
-import tempfile
-import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd import text
+from gpuwatchd import child, text
 from gpuwatchd.config import expanded
 from gpuwatchd.errors import NotifyError
 from gpuwatchd.model import Availability
@@ -41,8 +35,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 ENV_PREFIX = "GPUWATCHD_ALERT_"
 PERMANENT_CODES = frozenset({64, 65, 66, 67, 68, 70, 72, 73, 76, 77, 78})
-_TAIL_BYTES = 8192
-_TERM_GRACE_S = 1.0
 
 
 class CommandNotifier:
@@ -103,21 +95,15 @@ class CommandNotifier:
             raise NotifyError(
                 available.reason, permanent=True, hint=available.hint, page="errors#command-channel"
             )
-        with _input(payload(message)) as stdin:
-            try:
-                process = subprocess.Popen(
-                    [executable, *self._argv[1:]],
-                    stdin=stdin,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    env=environment(message, os.environ),
-                    cwd="/",
-                    start_new_session=True,
-                )
-            except (OSError, ValueError) as error:
-                raise _not_started(self._program, error) from error
-        with process:
-            code, said = _wait(process, self.timeout_s)
+        try:
+            code, said = child.run(
+                [executable, *self._argv[1:]],
+                payload(message),
+                environ=environment(message, os.environ),
+                timeout_s=self.timeout_s,
+            )
+        except (OSError, ValueError) as error:
+            raise _not_started(self._program, error) from error
         return self._judge(code, said)
 
     def _judge(self, code: int | None, said: str) -> str:
@@ -210,22 +196,6 @@ def environment(message: Message, base: Mapping[str, str]) -> dict[str, str]:
     return out
 
 
-def _input(data: bytes) -> IO[bytes]:
-    """Return a file that holds the data: a program that never reads it cannot block us.
-
-    On Linux it lives in memory, because a full disk is a moment when alerts matter.
-    """
-    file: IO[bytes]
-    if hasattr(os, "memfd_create"):
-        file = os.fdopen(os.memfd_create("gpuwatchd-message"), "w+b")
-    else:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-    file.write(data)
-    file.flush()
-    file.seek(0)
-    return file
-
-
 def _not_started(program: str, error: Exception) -> NotifyError:
     why = (error.strerror or "cannot be run") if isinstance(error, OSError) else str(error)
     permanent = isinstance(error, (FileNotFoundError, PermissionError, ValueError)) or (
@@ -238,63 +208,3 @@ def _not_started(program: str, error: Exception) -> NotifyError:
         hint=hint,
         page="errors#command-channel",
     )
-
-
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int | None, str]:
-    """Return the exit code (None: ended by us) and the last line of standard error.
-
-    A grandchild that keeps the pipe open does not keep us waiting.
-    """
-    stream = process.stderr
-    if stream is None:
-        raise TypeError("standard error must be a pipe")
-    tail = _Tail(stream)
-    deadline = time.monotonic() + timeout_s
-    with tail:
-        while process.poll() is None and time.monotonic() < deadline:
-            tail.read(0.05)
-        code = process.poll()
-        if code is None:
-            _end_group(process)
-        tail.read(0.0)
-        return code, tail.last_line()
-
-
-class _Tail:
-    """The last bytes of a pipe, read without ever blocking."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._fd = stream.fileno()
-        os.set_blocking(self._fd, False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._fd, selectors.EVENT_READ)
-        self._open = True
-        self._kept = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._selector.close()
-
-    def read(self, wait_s: float) -> None:
-        if not self._open:
-            time.sleep(wait_s)
-            return
-        for _ in self._selector.select(wait_s):
-            chunk = os.read(self._fd, 65536)
-            self._open = bool(chunk)
-            self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
-
-    def last_line(self) -> str:
-        said = [line.strip() for line in self._kept.splitlines() if line.strip()]
-        return text.clean(said[-1]) if said else ""
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the program and everything it started, politely first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_TERM_GRACE_S)

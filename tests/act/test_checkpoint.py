@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -163,3 +164,25 @@ def test_nobody_is_asked_where_the_time_of_boot_is_unknown(tmp_path: Path, way: 
             ask.ask(key_of(process.pid), dry_run=False)
     assert not saved.exists()
     assert not ran.exists()
+
+
+@pytest.mark.parametrize("anonymous", [True, False], ids=["in memory", "through a pipe"])
+def test_a_program_is_told_without_any_file(
+    anonymous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No directory for temporary files is of any use: full, read-only, or not there."""
+    if not anonymous:
+        monkeypatch.delattr("os.memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    got = tmp_path / "got"
+    program = _script(tmp_path / "ask", f"cat > {got}; readlink /proc/$$/fd/0 > {got}.in")
+    with job() as process:
+        key = key_of(process.pid)
+        ask = asking(checkpoint="command", argv=(program,))
+        ask.ask(key, {"finding": {"reason": "x" * 300_000}}, dry_run=False)
+    assert len(json.loads(got.read_text())["finding"]["reason"]) == 300_000
+    expected = "/memfd:" if anonymous else "pipe:"
+    assert (tmp_path / "got.in").read_text().startswith(expected)
+    assert not (tmp_path / "none").exists()

@@ -222,7 +222,10 @@ WORKING: Final = (
         "The pid belongs to another process now",
         "The process that was meant has ended and its number was given to another, or it cannot be"
         " known whether it is the same. Nothing was sent to it.",
-        ("a pid noted some time ago", "a system that does not say when it was booted, or when a process was started"),
+        (
+            "a pid noted some time ago",
+            "a system that does not say when it was booted, or when a process was started",
+        ),
         ("take the pid from `gpuwatchctl status` and ask again",),
     ),
     ErrorPage(
