@@ -15,6 +15,8 @@ from gpuwatchd.web.tokens import TokenError, Tokens
 if TYPE_CHECKING:
     from pathlib import Path
 
+OTHER_UID = 65534
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -74,6 +76,75 @@ def test_one_that_others_can_read_is_refused(path: Path, mode: int) -> None:
     assert not known.fits(token)
     with pytest.raises(TokenError, match="others can read it"):
         tokens.kept(path)
+
+
+@pytest.fixture
+def theirs(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file of a token that belongs to another user, and that we could read."""
+    tokens.kept(path)
+    if os.geteuid() == 0:
+        os.chown(path, OTHER_UID, -1)
+        return path
+    look = os.fstat
+
+    def another(handle: int) -> os.stat_result:
+        found = list(look(handle))
+        found[stat.ST_UID] = OTHER_UID
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", another)  # only root can give a file away
+    return path
+
+
+def test_one_that_belongs_to_another_user_is_refused(theirs: Path) -> None:
+    """Whoever wrote it knows it: the page would be theirs."""
+    content = theirs.read_text().strip()
+    known = Tokens(theirs)
+    assert known.current() == ""
+    assert not known.fits(content)
+    for ask in (tokens.read, tokens.kept):
+        with pytest.raises(TokenError, match="belongs to another user") as error:
+            ask(theirs)
+        assert error.value.page == "errors#web-token"
+        assert content not in f"{error.value} {error.value.hint}"
+    assert theirs.read_text().strip() == content, "what is another user's is left alone"
+
+
+def test_one_that_is_given_away_meanwhile_is_good_for_nothing(
+    path: Path, request: pytest.FixtureRequest
+) -> None:
+    token = tokens.kept(path)
+    known = Tokens(path)
+    assert known.fits(token)
+    request.getfixturevalue("theirs")
+    known._seen = None if os.geteuid() else known._seen  # nothing has changed where it is feigned
+    assert not known.fits(token)
+    if os.geteuid() == 0:
+        os.chown(path, 0, -1)
+        assert known.fits(token)
+
+
+def test_that_of_another_user_is_replaced_by_one_of_our_own(theirs: Path) -> None:
+    before = theirs.read_text()
+    if os.geteuid() == 0:
+        assert tokens.renew(theirs) != before.strip()
+        assert theirs.stat().st_uid == 0
+    assert Tokens(theirs).current() != before.strip()
+
+
+def test_roots_own_is_taken_by_the_service_of_the_machine(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tokens.kept(path)
+    look = os.fstat
+
+    def roots(handle: int) -> os.stat_result:
+        found = list(look(handle))
+        found[stat.ST_UID] = 0
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", roots)
+    assert tokens.read(path) == token
 
 
 def test_a_link_is_not_followed_and_what_it_names_is_not_touched(path: Path) -> None:
