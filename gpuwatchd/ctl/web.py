@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("starlette", "uvicorn")
 _DOOR = "web-open.html"
+_ASK = "(gpuwatchctl web --token prints its token)"
 
 
 @click.command(
@@ -53,7 +54,8 @@ def command(
 ) -> int:
     """Serve the live page and the JSON API on this machine, until Ctrl-C.
 
-    It prints one line: the address with the token, which lets in whoever has it. The page shows
+    It prints one line: the address with the token, which lets in whoever has it; where the output
+    is no terminal but a file, a pipe or a journal, without (--token prints it). The page shows
     what status, predict, alerts, zombies and history know, and snoozes alerts. From elsewhere:
     ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web. /api/v1/openapi.json describes the API.
     """
@@ -65,7 +67,7 @@ def command(
     path = expanded(section.token_file) if section.token_file else state_dir() / tokens.FILE_NAME
     secret = tokens.renew(path) if new_token else tokens.kept(path)
     if token:
-        _say(flags, secret, url=None, listens=None, secret=secret, path=path)
+        _say(flags, secret, None, listens=None, token=secret, path=path)
         return 0
     return _serve(flags, section, _Wish(listen, port, opens), tokens.Tokens(path), secret)
 
@@ -89,10 +91,12 @@ def _serve(flags: Globals, section: WebSection, wish: _Wish, kept: Tokens, secre
     made = listening.sockets(address)
     where = _where(made[0], address.hosts)
     url = None if address.path is not None else f"{where}/#token={secret}"
-    words = f"{where} (gpuwatchctl web --token prints its token)" if url is None else url
 
     def begun() -> None:
-        _say(flags, words, url=url, listens=where, secret=secret, path=kept.path)
+        if sys.stdout.isatty():
+            _say(flags, url or f"{where} {_ASK}", url, listens=where, token=secret, path=kept.path)
+        else:  # a file or a journal, which others may read, and which is kept
+            _say(flags, f"{where} {_ASK}", None, listens=where, token=None, path=kept.path)
         if wish.opens and url is not None:
             # A browser of the terminal comes back when it is left: we must answer it until then.
             threading.Thread(target=_open, args=(url,), daemon=True).start()
@@ -114,11 +118,17 @@ def _where(made: socket.socket, hosts: tuple[str, ...]) -> str:
 
 
 def _say(
-    flags: Globals, words: str, *, url: str | None, listens: str | None, secret: str, path: Path
+    flags: Globals,
+    words: str,
+    url: str | None,
+    *,
+    listens: str | None,
+    token: str | None,
+    path: Path,
 ) -> None:
     if flags.json:
         data = {
-            "url": url, "listens": listens, "token": secret, "token_file": text.clean(str(path)),
+            "url": url, "listens": listens, "token": token, "token_file": text.clean(str(path)),
         }  # fmt: skip
         output.emit_json(envelope.answer("web", data))
     else:

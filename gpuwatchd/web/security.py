@@ -163,7 +163,8 @@ class Guard:
             own.append((b"cache-control", b"no-store"))
         message["headers"] = [*own, *HEADERS]
         # Quoted: a path may hold anything, also what commands a terminal.
-        self._log(f"{scope['method'][:16]!r} {scope['path'][:200]!r} {message['status']}")
+        path = self._tokens.masked(scope["path"])[:200]
+        self._log(f"{scope['method'][:16]!r} {path!r} {message['status']}")
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = _headers(scope)

@@ -69,6 +69,11 @@ class Tokens:
         mine = self.current()
         return bool(mine) and hmac.compare_digest(given.encode(), mine.encode())
 
+    def masked(self, words: str) -> str:
+        """Return a text without the token, which somebody may have put where it does not belong."""
+        mine = self.current()
+        return words.replace(mine, text.MASK) if mine else words
+
 
 def kept(path: Path) -> str:
     """Return the token of a file; where there is none, a new one is written.

@@ -17,6 +17,7 @@ from gpuwatchd.ctl import past
 from gpuwatchd.ctl.flags import Globals
 from gpuwatchd.model import Holding
 from gpuwatchd.store.writer import History
+from gpuwatchd.web import tokens
 from tests import histories, making
 from tests.cli import recorded, world
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 COMMAND = (str(world.PROGRAM), "web")
 INTERVAL_S = 1.0
 _OPENED_S = float(round(time.time()) - 3000)
-_ADDRESS = re.compile(r"(http://\S+?)/#token=(\S+)")
+_ADDRESS = re.compile(r"(http://\S+)")
 
 
 class Served(NamedTuple):
@@ -43,7 +44,7 @@ class Served(NamedTuple):
 
     @property
     def url(self) -> str:
-        """What `gpuwatchctl web` prints."""
+        """What `gpuwatchctl web` prints in a terminal."""
         return f"{self.address}/#token={self.token}"
 
     @property
@@ -76,7 +77,8 @@ def _served(process: subprocess.Popen[str]) -> Served:
         said.append(line)
         found = _ADDRESS.search(line)
         if found:
-            return Served(found[1], found[2], process)
+            token = tokens.read(config.state_dir() / tokens.FILE_NAME)
+            return Served(found[1], token, process)
     raise AssertionError(f"no address: {''.join(said)}")
 
 

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuwatchd import config
@@ -146,7 +147,8 @@ def serve(*words: str, **environ: str) -> Iterator[Served]:
         line = process.stdout.readline()
         assert line, process.communicate(timeout=20)[1]
         data = json.loads(line)["data"]
-        yield Served(int(data["listens"].rpartition(":")[2]), data["token"], process)
+        token = tokens.read(Path(data["token_file"]))
+        yield Served(int(data["listens"].rpartition(":")[2]), token, process)
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -6,6 +6,7 @@ import http.client
 import importlib.util
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -21,6 +22,7 @@ import pytest
 
 from gpuwatchd import config
 from gpuwatchd.ctl import main
+from gpuwatchd.web import tokens
 from tests.cli import recorded, shaped, world
 from tests.web import serving
 
@@ -41,10 +43,58 @@ def started(*words: str) -> tuple[subprocess.Popen[str], str]:
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_one_line_and_the_end_by_a_signal(signum: int, code: int) -> None:
     process, line = started("--port", "0")
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[\w-]{43}\n", line)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+ \(gpuwatchctl web --token .*\)\n", line)
     process.send_signal(signum)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (code, "", "")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("-v", "--debug")], ids=" ".join)
+def test_the_token_is_in_no_file_and_no_journal(tmp_path: Path, words: Sequence[str]) -> None:
+    """What a service prints is kept, and may be read by others."""
+    world.write()
+    token = tokens.kept(config.state_dir() / tokens.FILE_NAME)
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        process = subprocess.Popen(
+            [str(world.PROGRAM), *words, "web", "--port", "0"], stdout=file, stderr=file
+        )
+    try:
+        serving.until(lambda: b"http://" in out.read_bytes() or process.poll() is not None)
+        found = re.search(rb"http://127\.0\.0\.1:(\d+)", out.read_bytes())
+        assert found is not None, out.read_text()
+        served = serving.Served(int(found[1]), token, None)
+        referer = f"http://{served.host}/?token={token}"
+        assert served.ask("/api/v1/status", Referer=referer).status == 200
+        assert served.ask(f"/api/v1/status?token={token}").status in {200, 400}
+        assert served.ask(f"/{token}", Authorization=f"Basic {token}").status in {401, 404}
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+    said = out.read_text()
+    assert token not in said
+    if words == ("--json",):
+        data = json.loads(said)["data"]
+        assert (data["url"], data["token"]) == (None, None)
+        assert tokens.read(Path(data["token_file"])) == token
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=" ".join)
+def test_who_sits_before_it_is_given_the_address_with_the_token(words: Sequence[str]) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [str(world.PROGRAM), *words, "web", "--port", "0"], stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    said = b""
+    try:
+        while not (found := re.search(rb"#token=([\w-]{43})", said)):
+            said += os.read(master, 4096)  # fails where the program ends
+        assert found[1].decode() == tokens.read(config.state_dir() / tokens.FILE_NAME)
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+        os.close(master)
 
 
 def test_a_writer_that_waits_does_not_hold_up_the_end() -> None:
