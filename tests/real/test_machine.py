@@ -127,7 +127,7 @@ def test_the_manager_applies_the_hardening(debian: World) -> None:
     shown = debian.machine.show(
         UNIT, "Type", "NoNewPrivileges", "SystemCallFilter", "RestrictNamespaces",
         "RestrictSUIDSGID", "LockPersonality", "UMask", "MemoryMax", "TasksMax", "WatchdogUSec",
-        "PrivateDevices", "Restart", "RestartPreventExitStatus", user="mleng",
+        "PrivateDevices", "Restart", "RestartPreventExitStatus", "OOMScoreAdjust", user="mleng",
     )  # fmt: skip
     calls = shown.pop("SystemCallFilter").split()
     assert "read" in calls
@@ -137,6 +137,7 @@ def test_the_manager_applies_the_hardening(debian: World) -> None:
         "RestrictSUIDSGID": "yes", "LockPersonality": "yes", "UMask": "0077",
         "MemoryMax": str(256 << 20), "TasksMax": "64", "WatchdogUSec": "1min",
         "PrivateDevices": "no", "Restart": "on-failure", "RestartPreventExitStatus": "78",
+        "OOMScoreAdjust": "0",
     }  # fmt: skip
     status = (debian.machine.files / f"proc/{debian.pid()}/status").read_text()
     in_force = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)

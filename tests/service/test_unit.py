@@ -135,6 +135,15 @@ def test_a_package_s_unit_names_nobody_s_directory(system: bool) -> None:
         for_package("gpuwatchd", system=system)
 
 
+def test_the_killer_for_lack_of_memory_takes_others_first(
+    unit: str, request: pytest.FixtureRequest
+) -> None:
+    scores = [int(value) for name, value in directives(unit) if name == "OOMScoreAdjust"]
+    system = request.node.callspec.params["unit"].endswith("system")
+    # Less than 0 would promise what a manager of a user cannot keep.
+    assert scores == ([-500] if system else [0])
+
+
 def test_every_block_says_why(unit: str) -> None:
     blocks = re.split(r"\n\s*\n", unit)
     unexplained = [
