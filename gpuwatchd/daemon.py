@@ -32,6 +32,7 @@ from gpuwatchd.service import installed, process
 from gpuwatchd.service.bell import Bell
 from gpuwatchd.service.sd_notify import Ear, watchdog_s
 from gpuwatchd.sources import chosen
+from gpuwatchd.state_log import StateLog
 from gpuwatchd.store.place import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
@@ -131,7 +132,8 @@ class Daemon:
         self._bell = Bell()
         self._stop = self._reload_asked = self._anew = False
         self._stuck_since_s: float | None = None
-        self._told: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._problem_log = StateLog()
         self._warnings = tuple(loaded.warnings)
         self._socket = os.environ.pop("NOTIFY_SOCKET", "")
         self.manager = Ear(self._socket)
@@ -239,11 +241,7 @@ class Daemon:
         seen = {"GPU": len(state.devices), "alert": len(firing)}
         text = ", ".join(f"{many} {name}{'s' * (many != 1)}" for name, many in seen.items())
         text = "; ".join([text, *state.problems[:1]])
-        # Told when they appear, not per tick; figures that count on are no news.
-        shapes = {_NUMBER.sub("#", problem): problem for problem in state.problems}
-        for shape in shapes.keys() - self._told:
-            log.warning("%s", shapes[shape])
-        self._told = set(shapes)
+        self._log_problems(state.problems)
         self.manager.status(text)
         self._feed()
         # Only a new process can load what was replaced, a library or ourselves; never in a loop.
@@ -252,6 +250,26 @@ class Daemon:
         )
         if stale and process.may_start_anew(self.runtime_dir):
             self._anew = self._stop = True
+
+    def _log_problems(self, problems: Sequence[str]) -> None:
+        """Log a problem when it appears and when it is over, not per tick."""
+        own = self.history.problems  # the history logs its own
+        # Figures that count on are no news.
+        present = {_NUMBER.sub("#", problem): problem for problem in problems if problem not in own}
+        known = {**self._problems, **present}
+        for shape, problem in known.items():
+            there = shape in present
+            change = self._problem_log.change(shape, "there" if there else "over", first="over")
+            if change is not None and there:
+                log.warning("%s", problem)
+            elif change is not None:
+                log.info("problem over%s what=%r", change.fields, problem)
+        logged = self._problem_log.logged
+        self._problems = {
+            shape: problem
+            for shape, problem in known.items()
+            if shape in present or logged(shape) == "there"
+        }
 
     def _feed(self) -> None:
         if self._alive():

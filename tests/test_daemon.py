@@ -82,6 +82,7 @@ def test_once_takes_one_sample_and_leaves_the_state(tmp_path: Path) -> None:
     state = live.read(tmp_path / "run")
     assert state is not None
     assert len(state.devices) == 1
+    assert done.stderr.count(" INFO gpu found ") == 1
 
 
 def test_without_a_gpu_it_runs_and_says_what_is_missing(tmp_path: Path) -> None:
@@ -176,6 +177,9 @@ def test_settings_that_take_a_restart_say_so_until_it_comes(tmp_path: Path) -> N
         file.write_text(begun)
         process.send_signal(signal.SIGHUP)
         wait_for(lambda: not any("restart" in p for p in state_of(tmp_path).problems))
+        wait_for(lambda: " INFO problem over " in said(tmp_path))
+    about = [line for line in said(tmp_path).splitlines() if "[store] has changed" in line]
+    assert [line.split()[2] for line in about] == ["WARNING", "INFO"], "once each, not per tick"
 
 
 def test_the_service_manager_hears_ready_status_watchdog_and_stopping(tmp_path: Path) -> None:
@@ -256,8 +260,11 @@ def test_history_survives_a_kill_and_the_window_is_taken_up_again(tmp_path: Path
 def test_a_damaged_history_is_moved_aside_and_told(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "history.db").write_bytes(b"not a database at all" * 500)
-    assert once(tmp_path, *SIMULATED, "--once").returncode == 0
+    done = once(tmp_path, *SIMULATED, "--once")
+    assert done.returncode == 0
     assert list((tmp_path / "state").glob("history.db.corrupt-*"))
+    assert done.stderr.count(" WARNING history trouble=damaged ") == 1
+    assert done.stderr.count(".corrupt-") == 1, "nothing is said twice"
     state = live.read(tmp_path / "run")
     assert state is not None
     assert any("aside" in problem for problem in state.problems)

@@ -17,6 +17,7 @@ from gpuwatchd.pipeline.alarms import SOURCE as ALARMS
 from gpuwatchd.pipeline.alarms import Alarms
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.costing import Costing
+from gpuwatchd.pipeline.device_log import DeviceLog
 from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.dressing import Dresser
 from gpuwatchd.pipeline.estate import EARLIER
@@ -116,6 +117,7 @@ class Pipeline:
         self.watcher = Watcher(config)
         self.intake = Intake(self.watcher, host)
         self._guard = Guard(mono)
+        self._device_log = DeviceLog(mono)
         self._keeping = None if history is None else Keeping(history, self.intake)
         self._absences = absences
         self.workers = {
@@ -283,6 +285,7 @@ class Pipeline:
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
+        self._guard("device log", lambda: self._device_log.look(label, self.intake.devices))
         named = partial(peaks.told, sample, self.intake.devices, self.intake.infos)
         self._guard("events", lambda: self.happenings.take(named()))
         if self._keeping is not None:

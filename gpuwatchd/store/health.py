@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpuwatchd import units
+from gpuwatchd.state_log import StateLog
 from gpuwatchd.store import database, schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+log = logging.getLogger("gpuwatchd")
 
 _MIB = 2**20
 _BUSY_PATIENCE = 3
 """A lock that is met this often in a row is told."""
 _WAL_GUARD_BYTES = 64 * _MIB
 _RESUME_SHARE = 1.1
+_COUNTING = frozenset({"lost", "refused", "space", "wal"})
+"""Kinds whose sentence has a figure that changes all the time."""
 
 
 class Health:
     """Sentences by kind; each disappears when its cause has."""
 
-    def __init__(self, directory: Path, *, min_free_mib: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        min_free_mib: int,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._directory = directory
         self._floor_bytes = min_free_mib * _MIB
         self._sentences: dict[str, str] = {}
@@ -31,6 +45,7 @@ class Health:
         self.disk_low = False
         self.damage: str | None = None
         """Why the file must be set aside, once that is known."""
+        self._log = StateLog(mono)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -47,12 +62,22 @@ class Health:
         """Whether the last write met a lock of another program."""
         return self._busy > 0
 
-    def say(self, kind: str, sentence: str | None) -> None:
-        """Set the sentence of a kind; None takes it back."""
+    def say(self, kind: str, sentence: str | None, *, cause: str = "") -> None:
+        """Set the sentence of a kind, and log it where it is new; None takes it back."""
         if sentence is None:
             self._sentences.pop(kind, None)
         else:
             self._sentences[kind] = sentence
+        # Figures that count on are no news.
+        state = "" if sentence is None else "counting" if kind in _COUNTING else sentence
+        change = self._log.change(kind, state, first="")
+        if change is None:
+            return
+        if sentence is None:
+            log.info("history mended=%s%s", kind, change.fields)
+        else:
+            cause = f" cause={cause}" if cause else ""
+            log.warning("history trouble=%s%s why=%r", kind, cause, sentence)
 
     def failed(self, error: sqlite3.Error) -> None:
         """Note that the file could not be written or read."""
@@ -63,7 +88,7 @@ class Health:
             self._busy += 1
             if self._busy < _BUSY_PATIENCE:
                 return
-        self.say("writing", database.cannot_write(self._directory, error))
+        self.say("writing", database.cannot_write(self._directory, error), cause=kind)
 
     def succeeded(self, *, refused: int = 0) -> None:
         """Note that writing works, and how many rows were left out because a value did not fit."""

@@ -55,7 +55,7 @@ class History(Telling):
         self._intake = Intake()
         self._ledger = Ledger()
         self._upkeep = Upkeep(settings, monotonic)
-        self._health = Health(directory, min_free_mib=settings.min_free_mib)
+        self._health = Health(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
         self.shelf = Shelf(
             lambda: self._connection if self._mode == "writing" else None, self._health.failed
         )

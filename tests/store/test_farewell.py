@@ -48,6 +48,7 @@ def test_what_cannot_be_written_is_named_in_one_line_and_nobody_waits_long(
         assert time.monotonic() - begun_s < LEAVES_WITHIN_S
         other.execute("ROLLBACK")
     told = [record.getMessage() for record in caplog.records]
+    assert told.pop(0).startswith("history trouble=writing cause=busy ")
     assert told == [
         "the history lacks 1 sample row, 1 event (XID 79): it is locked by another program"
     ]
