@@ -88,13 +88,13 @@ class NvmlSource:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        proc = Path(proc_root)
+        proc, sys = Path(proc_root), Path(sys_root)
         self._deadline_s = self._most_s = deadline_s
         self._clock = clock
         self._monotonic = monotonic
         self._boot_id = read_text(proc / "sys/kernel/random/boot_id")
         self._reader = Reader(
-            pynvml, proc, slow_every=max(1, slow_every), fresh_s=fresh_s, clock=clock
+            pynvml, proc, sys, slow_every=max(1, slow_every), fresh_s=fresh_s, clock=clock
         )
         self._events = None
         if events:
@@ -103,7 +103,7 @@ class NvmlSource:
             pynvml,
             self._reader,
             proc,
-            Path(sys_root),
+            sys,
             rescan_s=rescan_s,
             clock=clock,
             events=self._events,

@@ -85,6 +85,7 @@ class Desk:
         "buffer",
         "busy",
         "by_pid",
+        "capability",
         "clock_mhz",
         "doubts",
         "errors",
@@ -107,7 +108,6 @@ class Desk:
         "slow_since_s",
         "slow_told",
         "smooth_since_s",
-        "suspicion",
         "temp_c",
         "throttle",
         "untold",
@@ -155,8 +155,8 @@ class Desk:
         self.slow_since_s: float | None = None
         self.smooth_since_s: float | None = None
         self.slow_told = False
-        self.suspicion = 0
-        """How many looks in a row contradicted that the card has memory of its own."""
+        self.capability: tuple[int, int] | None = None
+        """The chip's compute capability; None: not asked yet, (0, 0): the driver does not say."""
         self.grow(32)
 
     def grow(self, entries: int) -> None:
@@ -203,6 +203,7 @@ class Calls:
         self._ecc = find("nvmlDeviceGetTotalEccErrors")
         self._retired = find("nvmlDeviceGetRetiredPages")
         self._remapped = find("nvmlDeviceGetRemappedRows")
+        self._capability = find("nvmlDeviceGetCudaComputeCapability")
         self._numa = find("nvmlDeviceGetNumaNodeId")
         self._addressing = find("nvmlDeviceGetAddressingMode")
         self.samples = find("nvmlDeviceGetProcessUtilization")
@@ -274,8 +275,14 @@ class Calls:
         corrected, uncorrected, pending, failed = (row.value for row in rows)
         return code, corrected + uncorrected, bool(pending), bool(failed)
 
+    def capability(self, desk: Desk) -> tuple[int, tuple[int, int]]:
+        """Return NVML's code and the chip's compute capability, as (major, minor)."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        code = self._capability(desk.handle, ctypes.byref(major), ctypes.byref(minor))
+        return code, (major.value, minor.value)
+
     def numa(self, desk: Desk) -> Answer:
-        """Return the NUMA node that this card's memory is; an error where it is none."""
+        """Return a NUMA node of this card: of its memory, or of the CPUs that are nearest."""
         node = ctypes.c_int(-1)
         return self._numa(desk.handle, ctypes.byref(node)), node.value
 

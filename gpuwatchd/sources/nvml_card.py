@@ -73,14 +73,17 @@ class Card:
         "code",
         "desk",
         "device",
+        "faulty",
         "handle",
         "is_parent",
         "is_placeholder",
+        "logged",
         "memory_api",
         "refused",
         "said",
         "state",
         "uid",
+        "unlisted",
         "versions",
     )
 
@@ -99,6 +102,13 @@ class Card:
         self.refused: set[str] = set()
         self.carried: dict[str, tuple[float, float | None]] = {}
         self.versions: dict[str, int] = {}
+        self.unlisted: dict[str, tuple[float, float]] = {}
+        """Process lists that do not exist here, by kind: when (monotonic) to ask again, seconds of
+        the pause before."""
+        self.logged: dict[str, float] = {}
+        """When (monotonic) a fault was logged last, by where it is."""
+        self.faulty: set[str] = set()
+        """Where the faults are that were logged and are not over."""
         self.desk: Desk | None = None
         """What the reader keeps of its handle."""
 
@@ -106,6 +116,7 @@ class Card:
         """Ask for everything again, as a driver that starts anew may answer differently."""
         self.refused.clear()
         self.versions.clear()
+        self.unlisted.clear()
         self.desk = None
 
     def learn_total(self, total_bytes: int) -> None:

@@ -40,8 +40,15 @@ MOST_DOUBTS: Final = 4
 LIST_TRIES: Final = 4
 """One read, and three more with a larger buffer when the list grew meanwhile."""
 
+ASK_AGAIN_S: Final = (1.0, 3600.0)
+"""First and longest pause before a list is asked for again of which the driver says that it does
+not exist; each is twice the one before."""
+BELIEVED_S: Final = 60.0
+"""From this pause on, a list that was there before is believed to exist no more."""
+
 UNTOLD: Final = "the driver lists processes without their memory (as under WSL 2 and WDDM)"
 _NONE: Final = "the driver does not list processes"
+_NO_MORE: Final = "the driver listed processes before and does not now"
 
 _ENTRY: Final = struct.Struct("@IQ8x")
 _ENTRY_V1: Final = struct.Struct("@IQ")
@@ -91,7 +98,7 @@ class ProcessLists:
         self._keys: dict[int, ProcessKey] = {}
 
     def read(
-        self, card: Card, desk: Desk, *, turn: bool, busy_pct: float | None
+        self, card: Card, desk: Desk, mono_s: float, *, turn: bool, busy_pct: float | None
     ) -> tuple[Uses | None, str | None]:
         """Return (uses, None), or (None, why they are unknown); with both, their memory is.
 
@@ -99,6 +106,8 @@ class ProcessLists:
         ----------
         card, desk
             Whose.
+        mono_s
+            Now, in monotonic seconds.
         turn
             Whether it is time for what is not asked every tick: lists that were empty, and how
             busy each process is.
@@ -112,14 +121,11 @@ class ProcessLists:
         """
         first = desk.uses is None
         turn = turn or first
-        if "C" in card.refused:
-            return None, _NONE
-        changed, why_not = self._fetch(card, desk, turn=turn)
+        changed, why_not = self._fetch(card, desk, mono_s, turn=turn)
         if why_not is None and (changed or first):
             why_not = self._merge(desk)
-            if why_not is not None and self._step_back(card, desk):
-                changed, why_not = self._fetch(card, desk, turn=True)
-                why_not = why_not or self._merge(desk)
+            if why_not is not None and self._by_older(card, desk, mono_s):
+                why_not = None
         if why_not is not None:
             desk.uses = None
             return None, why_not
@@ -134,30 +140,62 @@ class ProcessLists:
             self._merge(desk)
         return desk.uses, UNTOLD if desk.untold else None
 
-    def _fetch(self, card: Card, desk: Desk, *, turn: bool) -> tuple[bool, str | None]:
+    def _fetch(
+        self, card: Card, desk: Desk, mono_s: float, *, turn: bool
+    ) -> tuple[bool, str | None]:
         """Read the lists that are due; return whether one changed, and why that is unknown."""
         changed = False
         for kind, functions in self._functions.items():
             before = desk.raw.get(kind)
-            if kind in card.refused or (before == b"" and kind != "C" and not turn):
-                continue
-            code, raw = self._list(card, desk, kind, functions)
-            if code != OK:
-                reason = self._refusal(card, kind, code)
-                if reason is not None:
-                    return True, reason
-                raw = b""
-            if raw != before:
-                desk.raw[kind] = raw
-                changed = True
+            again_s, _ = card.unlisted.get(kind, (mono_s, 0.0))
+            if mono_s >= again_s and (turn or kind == "C" or before != b""):
+                code, raw = self._list(card, desk, kind, functions)
+                if code in ABSENT_CODES:
+                    raw = self._put_off(card, kind, mono_s, before)
+                elif code != OK:
+                    return True, self._refusal(code)
+                else:
+                    card.unlisted.pop(kind, None)
+                if raw != before:
+                    desk.raw[kind] = raw
+                    changed = True
+            if kind in card.unlisted and (desk.raw.get(kind) or kind == "C"):
+                return True, _NO_MORE if desk.raw.get(kind) else _NONE
         return changed, None
 
-    @staticmethod
-    def _step_back(card: Card, desk: Desk) -> bool:
-        """Leave the newest structure, whose entries may have another size than they should."""
+    def _by_older(self, card: Card, desk: Desk, mono_s: float) -> bool:
+        """Read the lists by the older structure: the newest one's entries may be wider than known.
+
+        Returns whether that is credible, and then stays with it. If it is not, the driver's list
+        itself was wrong, and the next look asks for the newest again.
+        """
         newest = [kind for kind, version in desk.list_version.items() if version == 0]
+        if not newest:
+            return False
+        unlisted = dict(card.unlisted)
         card.versions.update(dict.fromkeys(newest, 1))
-        return bool(newest)
+        _, why_not = self._fetch(card, desk, mono_s, turn=True)
+        if why_not is None and card.unlisted.keys() <= unlisted.keys():
+            why_not = self._merge(desk)
+            if why_not is None:
+                return True
+        for kind in newest:
+            del card.versions[kind]
+        card.unlisted = unlisted
+        desk.raw.clear()
+        return False
+
+    @staticmethod
+    def _put_off(card: Card, kind: str, mono_s: float, before: bytes | None) -> bytes:
+        """Note when to ask again for a list that does not exist here; return what it holds.
+
+        That is what it held before as long as this may be a passing failure, then nothing.
+        """
+        shortest_s, longest_s = ASK_AGAIN_S
+        _, last_s = card.unlisted.get(kind, (0.0, 0.0))
+        pause_s = min(longest_s, max(shortest_s, 2 * last_s))
+        card.unlisted[kind] = (mono_s + pause_s, pause_s)
+        return before if before and pause_s < BELIEVED_S else b""
 
     def _merge(self, desk: Desk) -> str | None:
         """Make the uses of the lists as they came; return why that is impossible."""
@@ -198,13 +236,10 @@ class ProcessLists:
             key = self._keys[pid] = ProcessKey(pid=pid, started_at_s=None)
         return key
 
-    def _refusal(self, card: Card, kind: str, code: int) -> str | None:
-        """Return why the lists are unknown; None when this kind merely does not exist here."""
+    def _refusal(self, code: int) -> str:
+        """Return why a list is unknown; raises where the card or NVML itself is gone."""
         if code in GLOBAL_CODES or code in GONE_CODES:
             raise self._error(code)
-        if code in ABSENT_CODES:
-            card.refused.add(kind)
-            return _NONE if kind == "C" else None
         if code == INSUFFICIENT_SIZE:
             return "the process list kept growing while it was read"
         return f"the driver refused the process list: {self._error(code)} (code {code})"

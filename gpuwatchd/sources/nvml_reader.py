@@ -5,6 +5,7 @@ Nothing here imports pynvml: the module is handed in.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.model import Event, Fault, ProcessUse
+    from gpuwatchd.model import Event, Fault
     from gpuwatchd.sources.nvml_calls import Answer
     from gpuwatchd.sources.nvml_card import Card
+    from gpuwatchd.sources.nvml_processes import Uses
     from gpuwatchd.sources.nvml_system import Memory
 
 NO_PERMISSION, TIMEOUT = 4, 10
 _TOO_LARGE: Final = "the driver's process list is not credible (more than the GPU has)"
+BLIND: Final = (
+    "the driver does not list processes, so the GPU is judged as a whole: the kernel manages its "
+    "memory, and pages of processes that have ended count as used"
+)
+LOG_EVERY_S: Final = 3600.0
+"""A fault of one part of a card is logged once in so long, however often it comes and goes."""
+
+log = logging.getLogger(__name__)
 
 
 class Reader:
@@ -39,8 +49,8 @@ class Reader:
     ----------
     api
         The pynvml module, initialised.
-    proc
-        Where /proc is.
+    proc, sys
+        Where /proc and /sys are.
     slow_every
         Temperature, power and clock are asked for every so many ticks.
     fresh_s
@@ -53,6 +63,7 @@ class Reader:
         self,
         api: Any,
         proc: Path,
+        sys: Path,
         *,
         slow_every: int,
         fresh_s: float,
@@ -61,6 +72,7 @@ class Reader:
         self._api = api
         self._error: type[Exception] = api.NVMLError
         self._proc = proc
+        self._sys = sys
         self._slow_every = slow_every
         self._fresh_s = fresh_s
         self._clock = clock
@@ -75,7 +87,7 @@ class Reader:
         self._attached = True
         self._calls = Calls(self._api.nvmlLib)
         self._lists = ProcessLists(self._calls, self._error, self._proc)
-        self._memory = MemoryReader(self._calls, self._proc)
+        self._memory = MemoryReader(self._calls, self._proc, self._sys)
         self._health = Health(self._calls, self._gauge, self._refused, self._clock)
         self._accounting = Accounting(self._calls, self._error, self._clock)
 
@@ -105,7 +117,9 @@ class Reader:
         turn = (self.tick + (card.device.index or 0)) % self._slow_every == 0
         memory = self._read_memory(card, desk, faults)
         busy, memory_busy = self._rates(card, desk, faults)
-        memory, uses, reason = self._processes(card, desk, memory, busy, turn=turn, faults=faults)
+        memory, uses, reason = self._processes(
+            card, desk, memory, mono_s=mono_s, busy_pct=busy, turn=turn, faults=faults
+        )
         total = memory.total_bytes if memory else None
         if total is not None and card.device.memory_total_bytes != total:
             card.learn_total(total)
@@ -114,6 +128,8 @@ class Reader:
         if mono_s - desk.errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
             desk.errors_at_s = mono_s
             desk.errors = self._health.errors(card, desk, mono_s, faults)
+        if faults or card.faulty:
+            self._log(card, mono_s, faults)
         return DeviceReading(
             device_uid=card.uid,
             used_bytes=memory.used_bytes if memory else None,
@@ -139,30 +155,46 @@ class Reader:
         card: Card,
         desk: Desk,
         memory: Memory | None,
-        busy_pct: float | None,
         *,
+        mono_s: float,
+        busy_pct: float | None,
         turn: bool,
         faults: list[Fault],
-    ) -> tuple[Memory | None, tuple[ProcessUse, ...] | None, str | None]:
+    ) -> tuple[Memory | None, Uses | None, str | None]:
         """Return the memory, the processes, and why they or their memory are unknown."""
         if card.is_parent:
             return memory, None, PER_INSTANCE
-        uses, reason = self._lists.read(card, desk, turn=turn, busy_pct=busy_pct)
+        uses, reason = self._lists.read(card, desk, mono_s, turn=turn, busy_pct=busy_pct)
         if uses is not None and "accounting" not in card.refused:
             self._accounting.follow(card, desk)
         if uses is None:
             # A driver that has no such list at all is no fault: ``uses_reason`` says so.
-            if "C" not in card.refused:
+            if "C" not in card.unlisted or desk.raw.get("C"):
                 faults.append(card.fault(reason or "", "processes"))
+            elif card.device.memory_kind == "coherent":
+                faults.append(card.fault(BLIND, "processes"))
         elif uses and memory is not None and self._memory.doubt(card, desk, memory):
             faults.append(card.fault(NOT_CREDIBLE, "memory"))
             if desk.largest_bytes <= (memory.total_bytes or 0):
                 memory = None
-            elif card.memory_api != "unified":
+            else:
                 uses, reason = None, _TOO_LARGE
         if card.memory_api == "unified":
             memory = self._memory.shared(card, uses)
         return memory, uses, reason
+
+    @staticmethod
+    def _log(card: Card, mono_s: float, faults: list[Fault]) -> None:
+        """Log the faults that are new, and those that are over."""
+        for fault in faults:
+            last_s = card.logged.get(fault.where)
+            if last_s is None or mono_s - last_s >= LOG_EVERY_S:
+                card.logged[fault.where] = mono_s
+                card.faulty.add(fault.where)
+                log.warning("%s: %s", fault.where, fault.why)
+        for where in card.faulty - {fault.where for fault in faults}:
+            card.faulty.discard(where)
+            log.info("%s: well again", where)
 
     def _refused(self, card: Card, field: str, code: int, faults: list[Fault]) -> None:
         """Deal with a refusal: no second question about what does not exist, else a fault."""
@@ -215,8 +247,10 @@ class Reader:
 
     def _read_memory(self, card: Card, desk: Desk, faults: list[Fault]) -> Memory | None:
         """Return the card's memory, always by the same call for one device."""
-        code, memory = self._memory.read(card, desk)
+        code, memory, fault = self._memory.read(card, desk)
         if code == OK:
+            if fault is not None:
+                faults.append(card.fault(fault, "memory"))
             return memory
         if code in GLOBAL_CODES or code in GONE_CODES:
             raise self._error(code)

@@ -40,13 +40,14 @@ def host_memory(proc: Path, uses: tuple[ProcessUse, ...] | None) -> Memory:
     )
     return Memory(
         None if uses is None else used,
-        _kilobytes(lines.get("MemAvailable")),
-        _kilobytes(lines.get("MemTotal")),
+        kilobytes(lines.get("MemAvailable")),
+        kilobytes(lines.get("MemTotal")),
         None,
     )
 
 
-def _kilobytes(text: str | None) -> int | None:
+def kilobytes(text: str | None) -> int | None:
+    """Return the bytes of a line such as "32768 kB"; None where there is no number."""
     digits = (text or "").split()[:1]
     return int(digits[0]) * 1024 if digits and digits[0].isdecimal() else None
 

@@ -13,7 +13,8 @@
  *        power limit (W) fan energy clock memclock persistence ecc mig (0/1) reasons brand
  *        ecc_errors ecc_corrected (since the driver was loaded) retired (pages) remapped (rows)
  *        remap_pending remap_failure accounting (0/1) numa (node) addressing (0 none 1 HMM 2 ATS)
- *        events (mask of supported event types)
+ *        events (mask of supported event types) cc (compute capability, as 90 for 9.0)
+ *        answer=TOTAL/FREE/USED  what the memory queries say instead, whatever is in use
  *        Sizes take K M G T. The value "na" makes that query NOT_SUPPORTED.
  *        used: fixed (plus the growth of its processes); without it: base + its live processes.
  *   mig I gi= ci= total= used= base= reserved= uuid= name=      one instance on GPU I
@@ -73,7 +74,7 @@ typedef struct {
   char name[TEXT], uuid[TEXT], bus[32], serial[32];
   uint64_t total, used, base, reserved, util, memutil, temp, power, limit, fan, energy, clock,
       memclock, persistence, ecc, reasons, ecc_errors, ecc_corrected, retired, remapped,
-      remap_pending, remap_failure, accounting, numa, addressing, events;
+      remap_pending, remap_failure, accounting, numa, addressing, events, cc, answer[3];
 } Unit;
 
 typedef struct {
@@ -149,7 +150,7 @@ static void unit_key(Unit *u, const char *key, const char *value) {
       {"ecc_corrected", &u->ecc_corrected}, {"retired", &u->retired}, {"remapped", &u->remapped},
       {"remap_pending", &u->remap_pending}, {"remap_failure", &u->remap_failure},
       {"accounting", &u->accounting}, {"numa", &u->numa}, {"addressing", &u->addressing},
-      {"events", &u->events}};
+      {"events", &u->events}, {"cc", &u->cc}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
     if (strcmp(key, numbers[i].name) == 0) { *numbers[i].to = number(value); return; }
   if (strcmp(key, "used") == 0) { u->used = number(value); u->has_used = 1; }
@@ -157,6 +158,11 @@ static void unit_key(Unit *u, const char *key, const char *value) {
   else if (strcmp(key, "uuid") == 0) snprintf(u->uuid, sizeof u->uuid, "%s", value);
   else if (strcmp(key, "bus") == 0) snprintf(u->bus, sizeof u->bus, "%s", value);
   else if (strcmp(key, "serial") == 0) snprintf(u->serial, sizeof u->serial, "%s", value);
+  else if (strcmp(key, "answer") == 0) {
+    char part[3][32];
+    if (sscanf(value, "%31[^/]/%31[^/]/%31s", part[0], part[1], part[2]) == 3)
+      for (int i = 0; i < 3; i++) u->answer[i] = number(part[i]);
+  }
   else if (strcmp(key, "minor") == 0) u->minor = atoi(value);
   else if (strcmp(key, "mig") == 0) u->mig_mode = atoi(value);
   else if (strcmp(key, "gi") == 0) u->gi = atoi(value);
@@ -171,7 +177,7 @@ static void unit_defaults(Unit *u, int gpu, int mig) {
   u->memutil = u->util = 0;
   u->temp = 40; u->power = 60; u->limit = 300; u->clock = 1410; u->memclock = 1215;
   u->fan = u->ecc = u->ecc_errors = u->ecc_corrected = u->retired = u->remapped = NA;
-  u->numa = u->addressing = u->events = NA;
+  u->numa = u->addressing = u->events = u->cc = u->answer[0] = NA;
   snprintf(u->bus, sizeof u->bus, "00000000:%02X:00.0", gpu + 1);
   if (mig < 0) {
     snprintf(u->name, sizeof u->name, "NVIDIA Test GPU");
@@ -472,6 +478,7 @@ static int memory(const Handle *h, Memory2 *m) {
   m->reserved = reserved;
   m->free = u->total > used + reserved ? u->total - used - reserved : 0;
   m->used = used + (world.inclusive ? reserved : 0);
+  if (u->answer[0] != NA) { m->total = u->answer[0]; m->free = u->answer[1]; m->used = u->answer[2]; }
   return OK;
 }
 
@@ -482,7 +489,7 @@ int nvmlDeviceGetMemoryInfo(Handle *h, Memory1 *m) {
   if (code == OK) {
     m->total = full.total;
     m->free = full.free;
-    m->used = full.total - full.free;
+    m->used = unit(h)->answer[0] == NA ? full.total - full.free : full.used;
   }
   LEAVE(code);
 }
@@ -707,7 +714,13 @@ int nvmlDeviceGetSerial(Handle *h, char *to, unsigned room) {
 int nvmlDeviceGetIndex(Handle *h, unsigned *to) { BEGIN(h); *to = (unsigned)(h->mig < 0 ? h->gpu : h->mig); LEAVE(OK); }
 int nvmlDeviceGetMinorNumber(Handle *h, unsigned *to) { BEGIN(h); *to = (unsigned)unit(h)->minor; LEAVE(OK); }
 int nvmlDeviceGetBrand(Handle *h, unsigned *to) { BEGIN(h); *to = 14; LEAVE(OK); }
-int nvmlDeviceGetCudaComputeCapability(Handle *h, int *major, int *minor) { BEGIN(h); *major = 8; *minor = 0; LEAVE(OK); }
+int nvmlDeviceGetCudaComputeCapability(Handle *h, int *major, int *minor) {
+  BEGIN(h);
+  if (unit(h)->cc == NA) LEAVE(NOT_SUPPORTED);
+  *major = (int)(unit(h)->cc / 10);
+  *minor = (int)(unit(h)->cc % 10);
+  LEAVE(OK);
+}
 
 typedef struct {
   char legacy[16];

@@ -178,10 +178,11 @@ def test_unified_memory_is_what_the_processes_hold(fake: FakeNvml, child: int) -
     assert reading["state"] == "ok"
 
 
-def test_a_total_of_zero_is_unified_too(fake: FakeNvml, child: int) -> None:
-    readings, devices, _ = one_read(fake, "gpu 0 total=0", f"proc 0 pid={child} mem=1G")
-    assert devices[0]["memory_kind"] == "unified"
-    assert readings[0]["used_bytes"] == GIB
+def test_a_total_of_zero_is_unknown(fake: FakeNvml, child: int) -> None:
+    readings, devices, faults = one_read(fake, "gpu 0 total=0", f"proc 0 pid={child} mem=1G")
+    assert devices[0]["memory_kind"] == "dedicated"
+    assert readings[0]["used_bytes"] is None
+    assert [fault["where"] for fault in faults] == ["nvml/0/memory"]
 
 
 @pytest.mark.parametrize("line", ["proc 0 pid={} mem=na", "fail *RunningProcesses* 0 4"])

@@ -7,10 +7,13 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gpuwatchd.model import Device
 from gpuwatchd.sources.nvml_calls import Calls, Desk
-from gpuwatchd.sources.nvml_card import OK, UNKNOWN_ERROR, Card
-from gpuwatchd.sources.nvml_memory import MemoryReader
+from gpuwatchd.sources.nvml_card import OK, Card
+from gpuwatchd.sources.nvml_memory import CONTRADICTION, MOST_BYTES, MemoryReader, credible
+from gpuwatchd.sources.nvml_system import Memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +24,12 @@ MIB = 1024**2
 class Library(SimpleNamespace):
     """Answers version 2 of the memory query, and nothing else."""
 
-    total, reserved, free = 1000 * MIB, 300 * MIB, 700 * MIB
+    total, reserved, free, used = 1000 * MIB, 300 * MIB, 700 * MIB, 0
 
     def nvmlDeviceGetMemoryInfo_v2(self, _: object, to: Any) -> int:  # noqa: N802 - NVML's
         memory = to._obj
         memory.total, memory.reserved, memory.free = self.total, self.reserved, self.free
+        memory.used = self.used
         return OK
 
 
@@ -36,13 +40,13 @@ def desk_and_card() -> tuple[Desk, Card]:
 
 def test_a_driver_that_counts_its_reserve_as_free_makes_no_step(tmp_path: Path) -> None:
     library = Library()
-    reader = MemoryReader(Calls(library), tmp_path)
+    reader = MemoryReader(Calls(library), tmp_path, tmp_path)
     desk, card = desk_and_card()
     seen = []
     for held_mib in range(0, 601, 50):
-        library.free = (1000 - held_mib) * MIB
-        code, memory = reader.read(card, desk)
-        assert code == OK
+        library.free, library.used = (1000 - held_mib) * MIB, held_mib * MIB
+        code, memory, fault = reader.read(card, desk)
+        assert (code, fault) == (OK, None)
         assert memory is not None
         assert memory.used_bytes is not None
         seen.append(memory.used_bytes // MIB)
@@ -52,6 +56,41 @@ def test_a_driver_that_counts_its_reserve_as_free_makes_no_step(tmp_path: Path) 
 
 
 def test_more_free_than_there_is_is_a_failure_and_no_figure(tmp_path: Path) -> None:
-    reader = MemoryReader(Calls(Library(free=1001 * MIB)), tmp_path)
+    reader = MemoryReader(Calls(Library(free=1001 * MIB)), tmp_path, tmp_path)
     desk, card = desk_and_card()
-    assert reader.read(card, desk) == (UNKNOWN_ERROR, None)
+    assert reader.read(card, desk) == (OK, None, CONTRADICTION)
+
+
+@pytest.mark.parametrize(
+    ("free", "used"),
+    [
+        (600, 100),  # the reserve is in neither figure
+        (600, 400),  # in "used"
+        (900, 100),  # in "free"
+        (600, 240),  # a part of it in "used"
+        (600, 50),  # something was allocated between the two
+    ],
+)
+def test_a_driver_may_count_its_reserve_as_it_likes(free: int, used: int) -> None:
+    found = credible(1000 * MIB, free * MIB, used * MIB, 300 * MIB)
+    assert found.fault is None
+    assert found.memory == Memory(max(0, 700 - free) * MIB, free * MIB, 1000 * MIB, 300 * MIB)
+
+
+def test_a_process_smaller_than_the_reserve_is_no_contradiction(tmp_path: Path) -> None:
+    """A driver that counts its reserve as free: what is in use comes out as nothing."""
+    reader = MemoryReader(Calls(Library(free=800 * MIB, used=200 * MIB)), tmp_path, tmp_path)
+    desk, card = desk_and_card()
+    memory = reader.read(card, desk).memory
+    assert memory is not None
+    assert memory.used_bytes == 0
+    desk.largest_bytes = 200 * MIB
+    assert not reader.doubt(card, desk, memory)
+    desk.largest_bytes = 201 * MIB
+    assert reader.doubt(card, desk, memory)
+
+
+@pytest.mark.parametrize(("total", "is_believed"), [(MOST_BYTES, True), (MOST_BYTES + 1, False)])
+def test_a_total_that_no_card_has_is_not_believed(total: int, is_believed: bool) -> None:
+    found = credible(total, total, 0, 0)
+    assert (found.memory is not None, found.fault is None) == (is_believed, is_believed)

@@ -36,19 +36,6 @@ def test_memory_of_the_host_is_never_the_cards(fake: FakeNvml) -> None:
     assert readings[0]["used_bytes"] == 0
 
 
-@pytest.mark.parametrize("figures", ["total=80G used=0", "total=300M used=90M"])
-def test_figures_that_contradict_the_processes_twice_are_dropped(
-    fake: FakeNvml, child: int, figures: str
-) -> None:
-    readings, _, devices = several(
-        fake, 3, f"gpu 0 name=NVIDIA_X {figures}", f"proc 0 pid={child} mem=9G"
-    )
-    assert readings[0]["used_bytes"] != 0 or figures != "total=80G used=0"
-    assert [r["used_bytes"] for r in readings[1:]] == [9 * GIB, 9 * GIB]
-    assert [r["memory_api"] for r in readings[1:]] == ["unified", "unified"]
-    assert devices[0]["memory_kind"] == "unified"
-
-
 def test_nothing_in_use_beside_a_large_process_is_unknown_at_first(
     fake: FakeNvml, child: int
 ) -> None:
