@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.model import Availability
+from gpuwatchd.sources import nvml_library
 from gpuwatchd.sources.nvml_card import code_of
 from gpuwatchd.sources.nvml_system import Library, in_container, kernel_module_version
 from gpuwatchd.text import clean
@@ -17,6 +18,7 @@ from gpuwatchd.text import clean
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.sources.nvml_library import Flaw
     from gpuwatchd.sources.nvml_reader import Reader
 
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH = 4, 9, 12, 18
@@ -77,17 +79,24 @@ class Driver:
         self._sys = sys
         self._library = Library(proc)
         self._version: str | None = None
+        self._flaw: Flaw | None = None
+        """Why a library that is there could not be loaded."""
         self.needs_restart = False
         """True when the library file was replaced: only a new process can load the new one."""
 
     def open(self, *, attach: bool) -> Opened:
         """Start NVML; ``attach`` as a rule, not where a card must not be woken. Never raises."""
+        if self._version is None and (flaw := nvml_library.danger()) is not None:
+            self._flaw = flaw
+            return Opened(is_open=False, code=LIBRARY_NOT_FOUND)
         try:
             if attach:
                 self._api.nvmlInit()
             else:
                 self._api.nvmlInitWithFlags(NO_ATTACH)
         except self._error as error:
+            if code_of(error) == LIBRARY_NOT_FOUND:
+                self._flaw = nvml_library.refusal()
             return Opened(is_open=False, code=code_of(error))
         finally:
             self._library.note()
@@ -131,7 +140,10 @@ class Driver:
 
     def explain(self, code: int) -> Availability:
         """Return one sentence and one hint for what NVML refused to start with."""
-        if code == LIBRARY_NOT_FOUND:
+        if code == LIBRARY_NOT_FOUND and self._flaw is not None:
+            reason = f"the NVIDIA library cannot be loaded: {self._flaw.words}"
+            hint = self._flaw.hint
+        elif code == LIBRARY_NOT_FOUND:
             reason = "no NVIDIA driver is installed here: libnvidia-ml.so.1 was not found"
             hint = "install the NVIDIA driver; in a container, start it with --gpus all"
         elif code == NO_PERMISSION:

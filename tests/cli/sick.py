@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import config
@@ -14,7 +16,6 @@ from gpuwatchd.service.runner import Done
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from gpuwatchd.ctl.checking.answer import Check
 
@@ -88,8 +89,18 @@ class Well:
         return self.unit
 
 
-def nvidia(machine: Machine, *, module: str = "", library: str = "", node: bool = False) -> None:
-    """Put an NVIDIA GPU on the bus, with as much of its driver as named."""
+def nvidia(
+    machine: Machine,
+    *,
+    module: str = "",
+    library: str = "",
+    head: bytes | None = None,
+    node: bool = False,
+) -> None:
+    """Put an NVIDIA GPU on the bus, with as much of its driver as named.
+
+    The library is ``head``, or the beginning of one that is built for this machine.
+    """
     card = "sys/bus/pci/devices/0000:41:00.0"
     machine.put(f"{card}/vendor", "0x10de\n")
     machine.put(f"{card}/class", "0x030200\n")
@@ -97,6 +108,10 @@ def nvidia(machine: Machine, *, module: str = "", library: str = "", node: bool 
         machine.put("sys/module/nvidia/version", f"{module}\n")
     if library:
         real = machine.put(f"usr/lib64/libnvidia-ml.so.{library}")
+        if head is None:
+            # Without its count of segments: as it is, nothing of it is missing.
+            head = Path(sys.executable).read_bytes()[:56] + bytes(8)
+        real.write_bytes(head)
         (real.parent / "libnvidia-ml.so.1").symlink_to(real.name)
     if node:
         machine.put("dev/nvidiactl")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MAIL_ONLY = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
 PAGE = ROOT / "docs/how-to/troubleshoot.md"
+OTHER = b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x08\x00"
+"""The beginning of a library for a 32-bit MIPS processor, which nobody runs this on."""
 
 
 @pytest.fixture
@@ -102,6 +104,14 @@ def test_a_machine_without_systemd_is_not_told_of_it_while_the_daemon_runs(
         ({"module": "535.104.05"}, True, False, "driver-container"),
         ({"module": "535.104.05", "library": "550.54.14"}, True, False, "driver-container"),
         ({"module": "535.104.05", "library": "535.54.03"}, False, False, "driver-mismatch"),
+        (
+            {"module": "535.104.05", "library": "535.104.05", "head": OTHER, "node": True},
+            *(False, False, "driver-library-unusable"),
+        ),
+        (
+            {"module": "535.104.05", "library": "535.54.03", "head": b"", "node": True},
+            *(False, False, "driver-library-unusable"),
+        ),
         ({"module": "535.104.05", "library": "535.104.05"}, False, False, "driver-nodes"),
         ({"module": "535.104.05", "library": "535.104.05", "node": True}, False, False, None),
     ],

@@ -6,12 +6,12 @@ Everything is read from files; nothing here opens the driver.
 from __future__ import annotations
 
 import os
-import platform
 import re
 from typing import TYPE_CHECKING
 
 from gpuwatchd.ctl.checking.answer import Check, ok, warning
 from gpuwatchd.host.files import inside_container
+from gpuwatchd.sources import nvml_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,12 +23,6 @@ _NAME = "driver"
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
 """PCI class of displays and 3D controllers."""
-_LIBRARY = "libnvidia-ml.so.1"
-_FOLDERS = (
-    "usr/lib/{machine}-linux-gnu", "lib/{machine}-linux-gnu", "usr/lib64", "usr/lib",
-    "usr/lib/wsl/lib", "usr/lib/{machine}-linux-gnu/nvidia/current", "run/opengl-driver/lib",
-    "usr/local/nvidia/lib64",
-)  # fmt: skip
 _VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)?")
 _RUN_WITH = "docker run --gpus all ... (podman: --device nvidia.com/gpu=all)"
 
@@ -45,7 +39,7 @@ def explain(around: Around, *, works: bool) -> Iterator[Check]:
     """
     root = around.root
     cards = _cards(root)
-    module, library = _module(root), _library(around)
+    module, library = _module(root), nvml_library.find(root, around.environ)
     if works:
         if module or library:
             yield ok(_NAME, f"kernel module {module or '?'}, library {_version(library) or '?'}")
@@ -62,6 +56,9 @@ def explain(around: Around, *, works: bool) -> Iterator[Check]:
         yield from _not_loaded(root, len(cards))
     elif library is None:
         yield from _no_library(root, module)
+    elif (flaw := nvml_library.flaw(library)) is not None:
+        words = f"the NVIDIA library cannot be loaded: {flaw.words}"
+        yield warning("driver-library-unusable", _NAME, words, flaw.hint)
     elif (ours := _version(library)) and ours != module:
         yield warning(
             "driver-mismatch", _NAME,
@@ -94,14 +91,14 @@ def _no_library(root: Path, module: str) -> Iterator[Check]:
     if _in_container(root):
         yield warning(
             "driver-container", _NAME,
-            f"{_LIBRARY} is not in this container, although the host runs driver {module}",
+            f"{nvml_library.NAME} is not in this container, although the host runs driver {module}",
             f"{_RUN_WITH}, with NVIDIA_DRIVER_CAPABILITIES=utility",
         )  # fmt: skip
         return
     major = module.partition(".")[0]
     yield warning(
         "driver-library", _NAME,
-        f"the kernel module {module} is loaded, but {_LIBRARY} is missing",
+        f"the kernel module {module} is loaded, but {nvml_library.NAME} is missing",
         f"sudo apt install libnvidia-compute-{major} (Debian: libnvidia-ml1), of the same version",
     )  # fmt: skip
 
@@ -122,15 +119,6 @@ def _module(root: Path) -> str:
         match = _VERSION.search(_text(root / "proc/driver/nvidia/version"))
         found = match[0] if match else ""
     return found
-
-
-def _library(around: Around) -> Path | None:
-    machine = platform.machine()
-    folders = [around.root / one.format(machine=machine) for one in _FOLDERS]
-    for extra in around.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        if extra:
-            folders.insert(0, around.root / extra.lstrip("/"))
-    return next((one / _LIBRARY for one in folders if (one / _LIBRARY).exists()), None)
 
 
 def _version(library: Path | None) -> str:

@@ -24,7 +24,8 @@ FAULTS: Final = {
         "config-variable", "config-writable",
     ),
     "gpus": (
-        "driver-container", "driver-library", "driver-mismatch", "driver-nodes",
+        "driver-container", "driver-library", "driver-library-unusable", "driver-mismatch",
+        "driver-nodes",
         "driver-not-loaded", "driver-nouveau", "gpu-none", "gpu-unread", "source-empty",
         "source-hangs", "source-unusable",
     ),
