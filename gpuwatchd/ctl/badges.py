@@ -122,8 +122,9 @@ def device(item: LiveDevice) -> Badge:
         return Badge(kind(item.finding, reading), _STATES[reading.state], _state(item))
     if item.finding is None and reading.uses_reason == PER_INSTANCE:
         return Badge("unknown", "see MIG", "its MIG instances are judged, not the card")
-    if item.finding is None and item.device.memory_kind == "coherent":
-        return Badge("unknown", "processes", device_facts.judged_instead(item, ()))
+    instead = device_facts.judged_instead(item, ())
+    if item.finding is None and instead:
+        return Badge("unknown", "processes", instead)
     return of(item.finding, samples=item.samples)
 
 

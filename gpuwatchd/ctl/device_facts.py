@@ -34,7 +34,7 @@ _MEMORY: dict[MemoryKind, str] = {
 _MEMORY_MEANS: dict[MemoryKind, str] = {
     "dedicated": "",
     "unified": "memory is shared with the host: what is free is what the host has left",
-    "coherent": "the kernel keeps pages after a process has ended: processes alone are judged",
+    "coherent": "the kernel keeps pages after a process has ended: its processes are judged where they are known",
 }
 _ABSENT = {"gpu-lost": "it was lost", "gpu-hung": "the driver did not answer"}
 _SELF_EVIDENT = {"xid", "released", "gpu-lost", "gpu-back", "gpu-hung", "driver-changed"}
@@ -209,7 +209,8 @@ def judged_instead(item: LiveDevice, others: Sequence[LiveDevice]) -> str:
     """Return what is judged where a device itself is not; "" where it is."""
     if any(other.device.parent_uid == item.device.uid for other in others):
         return "its MIG instances are judged, not the card"
-    if item.device.memory_kind == "coherent":
+    known = item.processes is not None and item.processes_age_s is None
+    if item.device.memory_kind == "coherent" and known:
         return "its processes are judged, not the card"
     return ""
 

@@ -97,7 +97,8 @@ def judged(
                 span = (rows[0].at_s, rows[-1].at_s + max(rows[-1].width_s, 1.0))
                 used = history.process_rows(device.uid, *span)
                 known = Known(history, device, infos, words)
-                whole = device.memory_kind != "coherent" and device.uid not in parents
+                alone = device.memory_kind != "coherent" or not used
+                whole = alone and device.uid not in parents
                 found = _live(device, rows, used, known, settings, whole=whole)
                 mine = tuple(one for one in happened if one.device_uid == device.uid)
                 devices.append(msgspec.structs.replace(found, events=mine))

@@ -1,7 +1,7 @@
 """Who an alert is about may change while the memory grows: the device, or one who holds it.
 
 While its processes are known they are judged, and what none of them owns; otherwise the device as
-a whole. An alert of the one kind that fires takes over from one of the other kind: people are
+a whole, even where the kernel keeps pages of processes that have ended: there it is all there is. An alert of the one kind that fires takes over from one of the other kind: people are
 told once about one growth, and nothing stays open that nobody judges any more.
 """
 
@@ -30,7 +30,7 @@ GRACE_S = 300.0
 def beside(seen: Seen, now_s: float) -> list[Track]:
     """Return the tracks to be judged at present beside those of processes on the device."""
     found = list(seen.hosts.values()) if seen.hosts_s == seen.taken_s else []
-    if seen.device.memory_kind == "coherent":
+    if seen.device.memory_kind == "coherent" and is_owned(seen, now_s):
         return found  # Pages stay taken after a process has ended: its series is no evidence.
     owned, explained = is_owned(seen, now_s), _is_explained(seen)
     for track in seen.others:
@@ -59,7 +59,7 @@ def is_owned(seen: Seen, now_s: float) -> bool:
 
 def drop_whole(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
-    if seen.device.memory_kind == "coherent":
+    if seen.device.memory_kind == "coherent" and is_owned(seen, now_s):
         return _unjudged(watcher, seen, now_s)
     if not seen.others or not (is_owned(seen, now_s) or _is_explained(seen)):
         return []

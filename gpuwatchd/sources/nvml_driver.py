@@ -141,7 +141,8 @@ class Driver:
     def explain(self, code: int) -> Availability:
         """Return one sentence and one hint for what NVML refused to start with."""
         if code == LIBRARY_NOT_FOUND and self._flaw is not None:
-            reason = f"the NVIDIA library cannot be loaded: {self._flaw.words}"
+            why = clean(self._flaw.words, limit=1024)
+            reason = f"the NVIDIA library cannot be loaded: {why}"
             hint = self._flaw.hint
         elif code == LIBRARY_NOT_FOUND:
             reason = "no NVIDIA driver is installed here: libnvidia-ml.so.1 was not found"

@@ -107,7 +107,7 @@ def _processor(file: Path) -> str | None:
     """Return for which processor an ELF file is built; None where it is none."""
     with file.open("rb") as stream:
         head = stream.read(_HEADER_BYTES)
-    if len(head) < _HEADER_BYTES or not head.startswith(b"\x7fELF"):
+    if len(head) < _HEADER_BYTES or head[:5] not in {b"\x7fELF\x01", b"\x7fELF\x02"}:
         return None
     number = int.from_bytes(head[18:20], "big" if head[5] == 2 else "little")
     bits = 32 * head[4]
@@ -132,8 +132,8 @@ def _is_cut_off(file: Path) -> bool:
         return False
     if entry_bytes != _SEGMENT_BYTES:
         return False
-    end = table + _SEGMENT_BYTES * count
+    end: int = table + _SEGMENT_BYTES * count
     for at in range(0, len(entries) - _SEGMENT_BYTES + 1, _SEGMENT_BYTES):
         offset, _, _, length = struct.unpack_from(f"{order}4Q", entries, at + 8)
-        end = max(end, int(offset + length))
+        end = max(end, offset + length)
     return end > size

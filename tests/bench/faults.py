@@ -25,6 +25,7 @@ from tests.bench import faults_views
 from tests.bench.faults_views import Shown, View
 from tests.bench.faults_worlds import FAULTS, HOST, Cast, Fault
 from tests.fakenvml import FakeNvml
+from tests.fakenvml.build import LIBRARY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,6 +154,10 @@ def run(names: list[str] | None = None, *, with_peers: bool = True) -> dict[str,
             if names and fault.name not in names:
                 continue
             fake = FakeNvml(Path(folder), *fault.flags)
+            if fault.library is not None:
+                fake.library_folder = Path(folder) / fault.name
+                fake.library_folder.mkdir()
+                (fake.library_folder / LIBRARY).write_bytes(fault.library)
             with children() as (begun, cast):
                 victim = begun[2]
 

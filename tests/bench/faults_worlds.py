@@ -51,6 +51,8 @@ class Fault(NamedTuple):
     """What is asked of ours alone: what a tool that looks once cannot know, or what is no error."""
     flags: tuple[str, ...] = ()
     """The variant of the stand-in."""
+    library: bytes | None = None
+    """What lies in the place of the library instead."""
 
 
 def healthy_shown(key: str = "1") -> Rule:
@@ -126,6 +128,63 @@ def holder_is(wanted: int, key: str = "0") -> Rule:
         return [row.held_bytes for row in rows] == [wanted]
 
     return Rule("the process is not listed once with its memory", holds)
+
+
+def not_full(key: str = "0") -> Rule:
+    """Ask that a card which holds 9 GiB at most does not look full."""
+
+    def holds(view: View, cast: Cast) -> bool:
+        gpu = view.gpus.get(key)
+        if gpu is None or gpu.used_bytes is None or not gpu.total_bytes:
+            return True
+        return gpu.used_bytes < 0.9 * gpu.total_bytes
+
+    return Rule("looks full", holds)
+
+
+def not_unused(key: str = "0") -> Rule:
+    """Ask that memory which a process holds is not said to be unused."""
+
+    def holds(view: View, cast: Cast) -> bool:
+        gpu = view.gpus.get(key)
+        return gpu is None or gpu.used_bytes != 0
+
+    return Rule("says that nothing is used", holds)
+
+
+def total_is(wanted: int, key: str = "0") -> Rule:
+    """Ask that the size of the memory is the card's, or unknown."""
+
+    def holds(view: View, cast: Cast) -> bool:
+        gpu = view.gpus.get(key)
+        return gpu is not None and gpu.total_bytes in {None, wanted}
+
+    return Rule(f"total is not {wanted / GIB:.0f} GiB", holds)
+
+
+def within_the_card(key: str = "0") -> Rule:
+    """Ask that no process is shown with more than its card has."""
+
+    def holds(view: View, cast: Cast) -> bool:
+        gpu = view.gpus.get(key)
+        return gpu is None or all(
+            (held.held_bytes or 0) <= (gpu.total_bytes or 0) for held in gpu.processes or ()
+        )
+
+    return Rule("shows a process larger than the card", holds)
+
+
+def kind_is(wanted: str) -> Rule:
+    """Ask that ours says whose memory it is."""
+    return Rule(
+        f"memory is not {wanted}",
+        lambda view, _cast: f'"memory_kind":"{wanted}"' in view.text.replace(": ", ":"),
+    )
+
+
+def loader_said(view: View, cast: Cast) -> bool:
+    """Say whether it is told that there is a library, and that it cannot be loaded."""
+    return "cannot be loaded" in view.text
 
 
 def unknown_memory(view: View, cast: Cast) -> bool:
@@ -213,6 +272,10 @@ def reporting(event: str) -> Callable[[Cast], list[str]]:
 
 
 _UNIFIED = "gpu 0 name=NVIDIA_GB10 used=na"
+_H100 = "gpu 0 name=NVIDIA_H100_80GB_HBM3 cc=90 total=80G"
+_ODD = fixed(f"{_H100} used=0", "proc 0 pid={worker} mem=9G")
+_WELL = fixed(f"{_H100} base=500M", "proc 0 pid={worker} mem=9G")
+_NO_OLDER = ("fail *RunningProcesses_v2 0 13", "fail *RunningProcesses 0 13")
 HANG_S = 5.0
 PATIENCE_S = 4.0
 
@@ -355,5 +418,82 @@ FAULTS: tuple[Fault, ...] = (
         (healthy_shown(), marked()),
         before=with_(pair, "event 0 type=8 data=79"),
         ours=(Rule("does not tell of XID 79", says("XID 79")),),
+    ),
+    Fault(
+        "used-zero",
+        "an H100 of which the driver says that none is used, a process holds 9 GiB",
+        _ODD,
+        (not_unused(), total_is(80 * GIB)),
+        before=_ODD,
+        ours=(holder_is(HELD), kind_is("dedicated"), Rule("no reason", says("contradict"))),
+    ),
+    Fault(
+        "used-zero-over",
+        "the same for some looks, then well again",
+        _WELL,
+        (used_is(HELD + 500 * MIB, MIB), total_is(80 * GIB), holder_is(HELD)),
+        before=_ODD,
+        ours=(kind_is("dedicated"),),
+    ),
+    Fault(
+        "larger-than-card",
+        "a process that holds 90 GiB of an H100",
+        fixed(f"{_H100} used=9716M", "proc 0 pid={worker} mem=90G"),
+        (within_the_card(), not_idle(), used_is(9716 * MIB, MIB), total_is(80 * GIB)),
+        before=_WELL,
+        ours=(kind_is("dedicated"), Rule("no reason", says("more than the GPU has"))),
+    ),
+    Fault(
+        "total-huge",
+        "a total of 4 PiB",
+        fixed(f"{_H100} answer=4096T/4096T/0",
+              "proc 0 pid={worker} mem=9G"),
+        (total_is(80 * GIB), not_unused()),
+        ours=(kind_is("dedicated"), holder_is(HELD), Rule("no reason", says("not believed"))),
+    ),
+    Fault(
+        "zeros",
+        "zeros for total, free and used",
+        fixed(f"{_H100} answer=0/0/0", "proc 0 pid={worker} mem=9G"),
+        (total_is(80 * GIB), not_unused(), not_full()),
+        ours=(kind_is("dedicated"), holder_is(HELD), Rule("no reason", says("zeros"))),
+    ),
+    Fault(
+        "contradiction",
+        "nothing is free, and 9 of 80 GiB are used",
+        fixed(f"{_H100} answer=80G/0/9G", "proc 0 pid={worker} mem=9G"),
+        (used_is(HELD), not_full()),
+        ours=(Rule("no reason", says("contradict each other")),),
+    ),
+    Fault(
+        "numa-zero",
+        "NUMA node 0 for every card",
+        fixed(f"{_H100} base=500M numa=0", "proc 0 pid={worker} mem=9G"),
+        (used_is(HELD + 500 * MIB, MIB), holder_is(HELD)),
+        ours=(kind_is("dedicated"),),
+    ),
+    Fault(
+        "pid-odd",
+        "a process list with a pid that cannot be",
+        fixed(f"{_H100} used=9716M", "proc 0 pid={worker} mem=9G", "proc 0 pid=4194999 mem=1G"),
+        (not_idle(), Rule("shows a pid that cannot be", lambda view, _cast: all(
+            held.pid < 4194304 for gpu in view.gpus.values() for held in gpu.processes or ()
+        ))),
+        before=_WELL,
+        ours=(Rule("no reason", says("not credible")),),
+    ),
+    Fault(
+        "pid-odd-over",
+        "the same for some looks, then well again; the driver knows no older list",
+        with_(_WELL, *_NO_OLDER),
+        (holder_is(HELD), used_is(HELD + 500 * MIB, MIB)),
+        before=with_(fixed(_H100, "proc 0 pid=4194999 mem=1G"), *_NO_OLDER),
+    ),
+    Fault(
+        "library-broken",
+        "the driver's library is there and cannot be loaded",
+        single,
+        (Rule("says that there is none", loader_said),),
+        library=b"\x7fELF, but no more of it\n" * 20,
     ),
 )  # fmt: skip

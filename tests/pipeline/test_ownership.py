@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.model import Event
+from gpuwatchd.model import LEAK_PATTERNS, Event
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.endings import CRASHED, ENDED, FELL
 from gpuwatchd.pipeline.handover import KEPT
@@ -47,6 +47,25 @@ def test_pages_that_the_kernel_keeps_are_no_leak() -> None:
     assert ticks[-1].findings[f"{CARD.uid}/unattributed"].reason == KEPT
     assert shown.finding is not None
     assert shown.finding.pattern == "stable"
+
+
+def test_without_a_process_list_such_a_device_is_judged_as_a_whole() -> None:
+    def play(tick: int) -> Sample:
+        used = 10 * GIB + grown(tick)
+        processes = [(LEAKER, 8 * GIB)] if tick >= 400 else None
+        return sample(1000.0 + 5 * tick, processes, used_bytes=used, device=COHERENT)
+
+    pipeline = Pipeline(config=EAGER, sources=[Script(play, devices=(COHERENT,))])
+    ticks = run(pipeline, 250)
+    fired = next(a for t in ticks for a in t.changes if a.state == "firing")
+    assert (fired.subject.process, fired.subject.unattributed) == (None, False)
+    shown = ticks[-1].state.devices[0]
+    assert shown.finding is not None
+    assert shown.finding.pattern in LEAK_PATTERNS
+    # As soon as there is one, its series is no evidence any more.
+    ticks = run(pipeline, 160)
+    assert ticks[-1].alerts == ()
+    assert ticks[-1].findings[CARD.uid].reason == KEPT
 
 
 def test_a_process_leaks_there_as_anywhere() -> None:
