@@ -34,7 +34,8 @@ _MEMORY: dict[MemoryKind, str] = {
 _MEMORY_MEANS: dict[MemoryKind, str] = {
     "dedicated": "",
     "unified": "memory is shared with the host: what is free is what the host has left",
-    "coherent": "the kernel keeps pages after a process has ended: its processes are judged where they are known",
+    "coherent": "the kernel keeps pages after a process has ended: processes are judged, "
+    "and the GPU as a whole where they are not known",
 }
 _ABSENT = {"gpu-lost": "it was lost", "gpu-hung": "the driver did not answer"}
 _SELF_EVIDENT = {"xid", "released", "gpu-lost", "gpu-back", "gpu-hung", "driver-changed"}

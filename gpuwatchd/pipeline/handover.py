@@ -1,8 +1,9 @@
 """Who an alert is about may change while the memory grows: the device, or one who holds it.
 
 While its processes are known they are judged, and what none of them owns; otherwise the device as
-a whole, even where the kernel keeps pages of processes that have ended: there it is all there is. An alert of the one kind that fires takes over from one of the other kind: people are
-told once about one growth, and nothing stays open that nobody judges any more.
+a whole, even where the kernel keeps pages of processes that have ended: there is nothing better
+then. An alert of the one kind that fires takes over from one of the other kind: people are told
+once about one growth, and nothing stays open that nobody judges any more.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ GRACE_S = 300.0
 def beside(seen: Seen, now_s: float) -> list[Track]:
     """Return the tracks to be judged at present beside those of processes on the device."""
     found = list(seen.hosts.values()) if seen.hosts_s == seen.taken_s else []
-    if seen.device.memory_kind == "coherent" and is_owned(seen, now_s):
-        return found  # Pages stay taken after a process has ended: its series is no evidence.
     owned, explained = is_owned(seen, now_s), _is_explained(seen)
+    if owned and seen.device.memory_kind == "coherent":
+        return found  # Pages stay taken after a process has ended: its series is no evidence.
     for track in seen.others:
         # An alert on the whole device that people were told of is followed to its end.
         told = track.alert is not None and track.alert.state == "firing"

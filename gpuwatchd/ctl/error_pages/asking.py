@@ -14,6 +14,8 @@ ASKING: Final = (
         "No source that is switched on could read a GPU of this machine.",
         (
             "the NVIDIA driver is not installed or not loaded (`libnvidia-ml.so.1` is missing)",
+            ("its library is there and cannot be loaded: for another processor, cut off, not "
+             "readable, or in need of another one that is missing"),
             ("driver and kernel module are of two versions: the driver was upgraded and the machine"
             " not restarted since"),
             "inside a container that was started without its GPUs",
