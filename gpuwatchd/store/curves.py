@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.model import ProcessKey
 from gpuwatchd.store import curve_queries as ask
-from gpuwatchd.store import hourly, rows
+from gpuwatchd.store import hourly, marks, rows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -218,10 +218,7 @@ class _Source:
         return None if oldest_s is None else float(oldest_s)
 
     def _rolled_s(self, table: str) -> int:
-        found = self._connection.execute(
-            "SELECT value FROM meta WHERE key = ?", (f"{table}.until",)
-        ).fetchone()
-        return 0 if found is None else int(found[0])
+        return marks.whole(self._connection, f"{table}.until")
 
     # ---- points
 

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.store import entry, modes, schema
+from gpuwatchd.store import integrity, modes, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,6 @@ that is not written stays in memory and is tried again, so this is short."""
 WAL_LIMIT_BYTES = 16 * 2**20
 KEEP_DAMAGED = 2
 BACKUP_LIMIT_BYTES = 64 * 2**20
-_MAGIC = b"SQLite format 3\0"
 _SIDE_FILES = ("", "-wal", "-shm")
 
 
@@ -51,11 +50,11 @@ class DamagedError(Exception):
 
 def trouble(error: BaseException) -> Trouble:
     """Return what kind of failure an error of sqlite3 (or of the file system) is."""
-    if isinstance(error, (DamagedError, OSError)):
-        return "damaged" if isinstance(error, DamagedError) else "other"
+    if isinstance(error, DamagedError) or integrity.is_damage(error):
+        return "damaged"
+    if isinstance(error, OSError):
+        return "other"
     kinds: dict[int, Trouble] = {
-        sqlite3.SQLITE_NOTADB: "damaged",
-        sqlite3.SQLITE_CORRUPT: "damaged",
         sqlite3.SQLITE_FULL: "full",
         sqlite3.SQLITE_BUSY: "busy",
         sqlite3.SQLITE_LOCKED: "busy",
@@ -142,11 +141,10 @@ def _open(directory: Path, max_pages: int) -> Opening:
     path = directory / schema.FILE_NAME
     if not path.exists():
         _create(path)
-    elif path.stat().st_size == 0:
-        raise DamagedError("the file is empty")
     with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise DamagedError("not a database")
+        why = integrity.header_damage(file.read(integrity.HEADER_BYTES))
+    if why is not None:
+        raise DamagedError(why)
     with suppress(OSError):  # as above; the side files take their mode from this one
         modes.settle_file(path, modes.file_mode(path.parent))
     connection = _connect(path, "rw")
@@ -162,6 +160,8 @@ def _judge(path: Path, connection: sqlite3.Connection, max_pages: int) -> Openin
     if _pragma(connection, "application_id") != schema.APPLICATION_ID:
         raise DamagedError("not a history of gpuwatchd")
     version = _pragma(connection, "user_version")
+    if not integrity.possible(version):
+        raise DamagedError(f"there is no format {version}")
     if version > schema.VERSION:
         return Opening(
             connection,
@@ -188,15 +188,30 @@ def _judge(path: Path, connection: sqlite3.Connection, max_pages: int) -> Openin
 
 
 def _check_tables(connection: sqlite3.Connection, version: int) -> None:
-    """Touch the catalogue: a truncated file shows itself here."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if version == schema.VERSION and not {"gpu_raw", "alert", "delivery"} <= tables:
-        raise DamagedError("tables are missing")
+    """Read the catalogue: most damage to it, and a truncated file, show themselves here."""
+    why = integrity.missing(connection, version)
+    if why is not None:
+        raise DamagedError(why)
+    if version < schema.VERSION and integrity.missing(connection, version + 1) is None:
+        # To upgrade what is upgraded already would fail at each start.
+        raise DamagedError(f"its header says format {version}, its tables are of a later one")
     pages, size = _pragma(connection, "page_count"), _pragma(connection, "page_size")
     file: str = connection.execute("PRAGMA database_list").fetchone()[2]
     wal = os.path.exists(f"{file}-wal") and os.path.getsize(f"{file}-wal")  # noqa: PTH110, PTH202
     if not wal and os.path.getsize(file) < pages * size:  # noqa: PTH202
         raise DamagedError("the file is truncated")
+
+
+def catalogue_damage(directory: Path) -> str | None:
+    """Return what is damaged in the description of the tables, or None. A millisecond or two.
+
+    An open connection does not read it again, either.
+    """
+    try:
+        with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
+            return integrity.missing(connection, schema.VERSION)
+    except sqlite3.Error as error:
+        return str(error) if integrity.is_damage(error) else None
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
@@ -236,12 +251,9 @@ def header_damage(peephole: int | None) -> str | None:
     if peephole is None:
         return None
     try:
-        head = os.pread(peephole, len(_MAGIC), 0)
+        return integrity.header_damage(os.pread(peephole, integrity.HEADER_BYTES, 0))
     except OSError:
         return None
-    if not head:
-        return "the file is empty"
-    return None if head == _MAGIC else "not a database"
 
 
 def _create(path: Path) -> None:
@@ -287,14 +299,7 @@ def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
 
 
 def _connect(path: Path, mode: Literal["rw", "ro", "ro&immutable=1"]) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        isolation_level=None,
-        timeout=BUSY_MS / 1000,
-    )
-    connection.text_factory = entry.readable
-    return connection
+    return integrity.connect(path, f"mode={mode}", BUSY_MS / 1000)
 
 
 def _tune(connection: sqlite3.Connection, max_pages: int) -> None:
@@ -343,13 +348,11 @@ def quick_check(directory: Path) -> str | None:
 
     0.43 s per 124 MiB; a file that is missing, busy or unreadable is not called damaged.
     """
-    path = directory / schema.FILE_NAME
     try:
-        with closing(_connect(path, "ro")) as connection:
-            found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
-        return str(error) if trouble(error) == "damaged" else None
-    return None if found == "ok" else found.replace("\n", " ")
+        with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
+            return integrity.damage(connection)
+    except sqlite3.Error:  # it cannot be opened
+        return None
 
 
 def roll_back(connection: sqlite3.Connection) -> None:

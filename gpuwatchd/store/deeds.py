@@ -54,7 +54,8 @@ def load(connection: sqlite3.Connection, since_s: float) -> list[Deed]:
             result=one.result,
         )
         for one in actions.load(connection, "a.ts_ms >= ? AND NOT a.dry_run", (since_ms,))
-        if not one.result.startswith(actions.SAVED)  # which the checkpoint itself says
+        if one.phase in _KINDS  # damage may make anything of a word
+        and not one.result.startswith(actions.SAVED)  # which the checkpoint itself says
     ]  # fmt: skip
     for saved in checkpoints.load(connection, "saved_ts_ms >= ?", (since_ms,)):
         who = "" if saved.said_by == "file" else saved.said_by

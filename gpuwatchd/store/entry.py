@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuwatchd.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
-from gpuwatchd.store import schema
+from gpuwatchd.store import integrity, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,21 +52,15 @@ def connect(path: Path, how: str) -> sqlite3.Connection:
     sqlite3.Error
         It cannot be opened, or not be read.
     """
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=BUSY_S
-    )
-    connection.text_factory = readable
+    connection = integrity.connect(path, how, BUSY_S)
     try:
         _judge(connection, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, integrity.SUSPECT):
+            blame(path, error, connection)
         connection.close()
         raise
     return connection
-
-
-def readable(raw: bytes) -> str:
-    """Return a text of the file; one damaged name must not hide all the rest."""
-    return raw.decode("utf-8", "replace")
 
 
 def _judge(connection: sqlite3.Connection, path: Path) -> None:
@@ -74,6 +69,8 @@ def _judge(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if mark != schema.APPLICATION_ID:
         raise damaged(path, "not a history of gpuwatchd")
+    if not integrity.possible(version):
+        raise damaged(path, f"there is no format {version}")
     if version > schema.VERSION:
         raise StoreNewer(
             f"{path} was written by a later version of gpuwatchd (format {version}, this version "
@@ -100,7 +97,7 @@ def damaged(path: Path, why: str) -> StoreDamaged:
 def translated(path: Path, error: sqlite3.Error) -> StoreError:
     """Return one of our errors for one of SQLite's."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+    if integrity.is_damage(error):
         return damaged(path, str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreBusy(f"{path} is locked by another program", hint="try again in a moment")
@@ -109,6 +106,18 @@ def translated(path: Path, error: sqlite3.Error) -> StoreError:
         f"{path} cannot be used: {error}",
         hint="is the disk full?" if full else "check the owner and mode of the file",
     )
+
+
+def blame(path: Path, error: BaseException, connection: sqlite3.Connection) -> None:
+    """Blame the file for an error of :data:`integrity.SUSPECT`, if it is damaged.
+
+    Raises
+    ------
+    StoreDamaged
+        It is. Returns otherwise: then it is a fault of ours, or no damage.
+    """
+    if integrity.is_doubtful(error) and (why := integrity.damage(connection)) is not None:
+        raise damaged(path, why) from error
 
 
 def transaction(directory: Path, work: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -121,11 +130,12 @@ def transaction(directory: Path, work: Callable[[sqlite3.Connection], _T]) -> _T
     """
     path = find(directory)
     try:
-        connection = connect(path, "mode=rw")
-        try:
-            return written(connection, work)
-        finally:
-            connection.close()
+        with closing(connect(path, "mode=rw")) as connection:
+            try:
+                return written(connection, work)
+            except integrity.SUSPECT as error:
+                blame(path, error, connection)
+                raise
     except sqlite3.Error as error:
         raise translated(path, error) from error
 

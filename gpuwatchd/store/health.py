@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import units
 from gpuwatchd.state_log import StateLog
-from gpuwatchd.store import database, schema
+from gpuwatchd.store import database, integrity, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,8 @@ _WAL_GUARD_BYTES = 64 * _MIB
 _RESUME_SHARE = 1.1
 _COUNTING = frozenset({"lost", "refused", "space", "wal"})
 """Kinds whose sentence has a figure that changes all the time."""
+_LOOK_EVERY_S = 3600.0
+"""To read the whole file takes seconds of the sampling thread."""
 
 
 class Health:
@@ -42,6 +44,7 @@ class Health:
         self._floor_bytes = min_free_mib * _MIB
         self._sentences: dict[str, str] = {}
         self._busy = 0
+        self._sound_until_mono_s = 0.0
         self.disk_low = False
         self.damage: str | None = None
         """Why the file must be set aside, once that is known."""
@@ -79,8 +82,10 @@ class Health:
             cause = f" cause={cause}" if cause else ""
             log.warning("history trouble=%s%s why=%r", kind, cause, sentence)
 
-    def failed(self, error: sqlite3.Error) -> None:
-        """Note that the file could not be written or read."""
+    def failed(self, error: Exception) -> None:
+        """Note that the file could not be written or read: one of :data:`integrity.SUSPECT`."""
+        if integrity.is_doubtful(error) and (why := self._found_damaged(error)) is not None:
+            error = database.DamagedError(why)
         kind = database.trouble(error)
         if kind == "damaged":
             self.damage = str(error)
@@ -89,6 +94,16 @@ class Health:
             if self._busy < _BUSY_PATIENCE:
                 return
         self.say("writing", database.cannot_write(self._directory, error), cause=kind)
+
+    def _found_damaged(self, error: Exception) -> str | None:
+        """Return what damage may have led to an error; without any it is a fault of ours."""
+        if time.monotonic() < self._sound_until_mono_s:
+            return None
+        why = database.quick_check(self._directory)
+        if why is None:
+            self._sound_until_mono_s = time.monotonic() + _LOOK_EVERY_S
+            log.error("the history is sound and cannot be used", exc_info=error)
+        return why
 
     def succeeded(self, *, refused: int = 0) -> None:
         """Note that writing works, and how many rows were left out because a value did not fit."""

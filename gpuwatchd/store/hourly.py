@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd.store import marks
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -47,13 +49,13 @@ GROUP BY process
 
 def until(connection: sqlite3.Connection) -> int:
     """Return the instant, in seconds, up to which the table is complete."""
-    return _meta(connection, UNTIL)
+    return marks.whole(connection, UNTIL)
 
 
 def roll(connection: sqlite3.Connection) -> int:
     """Roll up one hour of one device inside the caller's transaction; 0 when there is none."""
-    hour_s, last = until(connection), _meta(connection, _CARD)
-    closed_s = _meta(connection, "gpu_1m.until")
+    hour_s, last = until(connection), marks.whole(connection, _CARD)
+    closed_s = marks.whole(connection, "gpu_1m.until")
     if hour_s + HOUR_S > closed_s:
         return 0  # most of the time: every process ever seen would be looked at below
     if not last:
@@ -89,7 +91,7 @@ def reopen(connection: sqlite3.Connection, oldest_ms: int) -> None:
     """Have hours made again from an instant on: late rows, a clock set back."""
     hour_s = oldest_ms // 1000 // HOUR_S * HOUR_S
     done_s = until(connection)
-    if hour_s < done_s or (hour_s == done_s and _meta(connection, _CARD)):
+    if hour_s < done_s or (hour_s == done_s and marks.whole(connection, _CARD)):
         _keep(connection, UNTIL, hour_s)
         _keep(connection, _CARD, 0)
 
@@ -106,11 +108,6 @@ def forget(
             for card in cards
         ],
     )
-
-
-def _meta(connection: sqlite3.Connection, key: str) -> int:
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return 0 if row is None else int(row[0])
 
 
 def _keep(connection: sqlite3.Connection, key: str, value: int) -> None:

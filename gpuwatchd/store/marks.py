@@ -22,3 +22,15 @@ def save(connection: sqlite3.Connection, name: str, at_s: float) -> None:
     connection.execute(
         "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)", (name, f"{at_s:.3f}")
     )
+
+
+def whole(connection: sqlite3.Connection, name: str) -> int:
+    """Return a whole number, such as up to when a roll-up is complete; 0 where none is kept.
+
+    Also where nobody understands it: then the roll-up is made again from what is there.
+    """
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
+    try:
+        return 0 if row is None else int(row[0])
+    except (TypeError, ValueError):
+        return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.cost import Held, Hour
 from gpuwatchd.model import ProcessKey
-from gpuwatchd.store import hourly
+from gpuwatchd.store import hourly, marks
 
 if TYPE_CHECKING:
     import sqlite3
@@ -47,8 +47,7 @@ def load(
     card = connection.execute("SELECT id FROM gpu WHERE uuid = ?", (uid,)).fetchone()
     if card is None or until_s <= since_s:
         return []
-    found = connection.execute("SELECT value FROM meta WHERE key = 'gpu_1m.until'").fetchone()
-    rolled_s = 0 if found is None else int(found[0])
+    rolled_s = marks.whole(connection, "gpu_1m.until")
     oldest = connection.execute(
         "SELECT min(first_ts_ms) / 1000.0 FROM process WHERE last_ts_ms >= ?", (since_s * 1000,)
     ).fetchone()

@@ -5,18 +5,18 @@ Runs wait in memory until the next flush. What the user said of them is in :mod:
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from gpuwatchd import typed
 from gpuwatchd.model import ProcessKey, Profile, Value
-from gpuwatchd.store import checkpoints, entry, norms, occupied, rows, silences
+from gpuwatchd.store import checkpoints, entry, integrity, norms, occupied, rows, silences
 from gpuwatchd.store.words import load_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import sqlite3
+    from collections.abc import Callable, Iterable
 
     from gpuwatchd.cost import Held
     from gpuwatchd.model import Silence
@@ -65,13 +65,13 @@ class Shelf:
     connection
         Returns the open history, None where nothing can be read at present.
     failed
-        Told what SQLite could not do.
+        Told what could not be done: one of :data:`integrity.SUSPECT`.
     """
 
     def __init__(
         self,
         connection: Callable[[], sqlite3.Connection | None],
-        failed: Callable[[sqlite3.Error], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._connection = connection
         self._failed = failed
@@ -120,7 +120,7 @@ class Shelf:
             return False
         try:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
             self._failed(error)
             return False
         seen = (id(connection), version)
@@ -169,8 +169,7 @@ class Shelf:
                 " ORDER BY ts_s"
             )
             values = (*span, uid, process.pid, process.started_at_s)
-        found = self._ask(lambda it: it.execute(query, values).fetchall()) or []
-        return [(float(at_s), used) for at_s, used in found if used is not None]
+        return self.read(lambda it: _known(it.execute(query, values))) or []
 
     def occupied(self, uid: str, since_s: float, until_s: float) -> list[Held] | None:
         """Return who held what on a device, minute by minute; None where that fails.
@@ -199,8 +198,7 @@ class Shelf:
             " AND gpu = (SELECT id FROM gpu WHERE uuid = ?) ORDER BY ts_s"
         )
         values = (int(since_s) - 60, int(until_s), uid)
-        found = self._ask(lambda it: it.execute(query, values).fetchall()) or []
-        return [(float(at_s), pct) for at_s, pct in found if pct is not None]
+        return self.read(lambda it: _known(it.execute(query, values))) or []
 
     def program_of(self, process: ProcessKey) -> tuple[str | None, str]:
         """Return what is stored of a process: the key of its program, and its name."""
@@ -241,9 +239,13 @@ class Shelf:
             return None
         try:
             return question(connection)
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
             self._failed(error)
             return None
+
+
+def _known(found: Iterable[tuple[int, int | None]]) -> list[tuple[float, int]]:
+    return [(float(at_s), int(value)) for at_s, value in found if value is not None]
 
 
 def save_run(connection: sqlite3.Connection, run: Run) -> None:

@@ -7,6 +7,8 @@ Nothing here needs more than the standard library's sqlite3, so that a cold star
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwatchd.model import ProcessKey, Value
@@ -15,6 +17,8 @@ from gpuwatchd.store import (
     decided,
     deeds,
     entry,
+    integrity,
+    marks,
     occupied,
     profiles,
     queries,
@@ -133,8 +137,17 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Let go of the file; what its damage made of the answers is blamed on it.
+
+        Raises
+        ------
+        StoreDamaged
+            What was done with the answers failed, and the file is damaged.
+        """
+        with closing(self):
+            if isinstance(error, integrity.SUSPECT):
+                entry.blame(self._path, error, self._connection)
 
     def close(self) -> None:
         """Let go of the file. May be called twice."""
@@ -146,12 +159,12 @@ class Reader:
 
     def processes(self, since_s: float = 0.0) -> list[ProcessInfo]:
         """Return every process seen since then and still remembered, oldest first."""
-        found = self._ask(
+        return self._each(
+            rows.process_info,
             f"SELECT {rows.PROCESS_COLUMNS} FROM process p WHERE p.last_ts_ms >= ?"  # noqa: S608
             " ORDER BY p.first_ts_ms, p.id",
             (_ms(since_s),),
         )
-        return [rows.process_info(row) for row in found]
 
     def device_rows(
         self, uid: str, since_s: float, until_s: float, bucket_s: float | None = None
@@ -173,7 +186,7 @@ class Reader:
         card = self._card(uid)
         if card is None or until_s <= since_s:
             return []
-        width_s = self._width(card, since_s, until_s)
+        width_s = self._guarded(lambda: self._width(card, since_s, until_s))
         source = (
             queries.RAW.format(from_ms=0)
             if width_s == 0
@@ -186,11 +199,11 @@ class Reader:
             source = queries.joined(source, round(bucket_s * 1000))
         # The bucket that the span begins in belongs to it.
         first_ms = _ms(since_s) - (_ms(since_s) % (width_s * 1000) if width_s else 0)
-        found = self._ask(
+        return self._each(
+            partial(_device_row, bucket_s),
             f"SELECT at_ms, {queries.COLUMNS} FROM ({source}) ORDER BY at_ms",  # noqa: S608
             {"card": card, "since_ms": first_ms, "until_ms": _ms(until_s)},
         )
-        return [_device_row(row, bucket_s) for row in found]
 
     def process_rows(self, uid: str, since_s: float, until_s: float) -> list[ProcessRow]:
         """Return the memory of every process of a device over time, by process, oldest first.
@@ -202,29 +215,21 @@ class Reader:
         if card is None or until_s <= since_s:
             return []
         span = (_ms(since_s), _ms(until_s))
-        raw = until_s - since_s <= RAW_SPAN_S + _MOMENT_S and self._raw_reaches(span[0])
-        found = self._ask(
+        raw = until_s - since_s <= RAW_SPAN_S + _MOMENT_S and self._guarded(
+            lambda: self._raw_reaches(span[0])
+        )
+        return self._each(
+            partial(_process_row, 0.0 if raw else 60.0),
             queries.PROCESS_RAW if raw else queries.PROCESS_MINUTES,
             {"card": card, "since_ms": span[0], "until_ms": span[1]},
         )
-        return [
-            ProcessRow(
-                at_s=at_ms / 1000,
-                width_s=0.0 if raw else 60.0,
-                process=ProcessKey(pid=pid, started_at_s=started_at_s),
-                used_max_bytes=most,
-                used_last_bytes=last,
-                host_last_bytes=host,
-            )
-            for at_ms, pid, started_at_s, most, last, host in found
-        ]
 
     def oldest_s(self, uid: str) -> float | None:
         """Return when a device's record may begin at the earliest; None when there is none."""
         card = self._card(uid)
         if card is None:
             return None
-        every = [self._oldest_ms(card, level) for level in range(3)]
+        every = self._guarded(lambda: [self._oldest_ms(card, level) for level in range(3)])
         known = [oldest_ms for oldest_ms in every if oldest_ms is not None]
         return min(known) / 1000 if known else None
 
@@ -282,28 +287,24 @@ class Reader:
 
     def events(self, since_s: float = 0.0) -> list[Event]:
         """Return what happened since then, oldest first."""
-        found = self._ask(
+        return self._each(
+            lambda row: Event(
+                at_s=row[0] / 1000, kind=row[1], device_uid=row[2], detail=row[3] or ""
+            ),
             "SELECT ts_ms, kind, gpu_uuid, detail FROM event WHERE ts_ms >= ? ORDER BY ts_ms, id",
             (_ms(since_s),),
         )
-        return [
-            Event(at_s=row[0] / 1000, kind=row[1], device_uid=row[2], detail=row[3] or "")
-            for row in found
-        ]
 
     def segments(self, since_s: float = 0.0) -> list[Segment]:
         """Return where time went on differently (start, boot, clock-step, ...), oldest first."""
-        found = self._ask(
+        return self._each(
+            lambda row: Segment(
+                at_s=row[0] / 1000, boot_id=row[1], reason=row[2], wall_step_s=row[3], gap_s=row[4]
+            ),
             "SELECT started_ts_ms, boot_id, reason, wall_step_s, gap_s FROM segment"
             " WHERE started_ts_ms >= ? ORDER BY id",
             (_ms(since_s),),
         )
-        return [
-            Segment(
-                at_s=row[0] / 1000, boot_id=row[1], reason=row[2], wall_step_s=row[3], gap_s=row[4]
-            )
-            for row in found
-        ]
 
     def ask(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Return what a question that stands elsewhere makes of the open file."""
@@ -317,11 +318,22 @@ class Reader:
     def _guarded(self, work: Callable[[], _T]) -> _T:
         try:
             return self._file.answer(work)
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
+            entry.blame(self._path, error, self._connection)
+            if not isinstance(error, sqlite3.Error):
+                raise
             raise entry.translated(self._path, error) from error
 
     def _ask(self, query: str, values: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
         return self._guarded(lambda: self._connection.execute(query, values).fetchall())
+
+    def _each(
+        self,
+        make: Callable[[tuple[Any, ...]], _T],
+        query: str,
+        values: dict[str, Any] | tuple[Any, ...],
+    ) -> list[_T]:
+        return self._guarded(lambda: [make(row) for row in self._connection.execute(query, values)])
 
     def _card(self, uid: str) -> int | None:
         found = self._ask("SELECT id FROM gpu WHERE uuid = ?", (uid,))
@@ -377,11 +389,10 @@ class Reader:
 
     def _rolled_s(self, table: str) -> int:
         """Return the instant up to which a roll-up is complete."""
-        found = self._ask("SELECT value FROM meta WHERE key = ?", (f"{table}.until",))
-        return int(found[0][0]) if found else 0
+        return self._guarded(lambda: marks.whole(self._connection, f"{table}.until"))
 
 
-def _device_row(row: tuple[Any, ...], width_s: float) -> DeviceRow:
+def _device_row(width_s: float, row: tuple[Any, ...]) -> DeviceRow:
     return DeviceRow(
         at_s=row[0] / 1000,
         width_s=float(width_s),
@@ -393,6 +404,18 @@ def _device_row(row: tuple[Any, ...], width_s: float) -> DeviceRow:
         util_pct=row[6],
         temp_max_c=row[7],
         energy_j=None if row[8] is None else row[8] / 1000,
+    )
+
+
+def _process_row(width_s: float, row: tuple[Any, ...]) -> ProcessRow:
+    at_ms, pid, started_at_s, most, last, host = row
+    return ProcessRow(
+        at_s=at_ms / 1000,
+        width_s=width_s,
+        process=ProcessKey(pid=pid, started_at_s=started_at_s),
+        used_max_bytes=most,
+        used_last_bytes=last,
+        host_last_bytes=host,
     )
 
 

@@ -7,6 +7,7 @@ other columns are for people with an SQL prompt.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sqlite3
 from typing import Any
@@ -258,7 +259,7 @@ def load_alerts(
     ):
         try:
             alerts.append(_ALERT.decode(text))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, TypeError):  # also a text that is none any more
             strange += 1
     return alerts, strange
 
@@ -277,7 +278,7 @@ def load_deliveries(
     ):
         try:
             deliveries.append(_delivery(row))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, TypeError):  # also a text that is none any more
             strange += 1
     return deliveries, strange
 
@@ -334,8 +335,10 @@ PROCESS_COLUMNS = (
 
 def _argv(joined: str) -> tuple[str, ...]:
     """Return a command line: as a rule no word of it is quoted, and a month has thousands."""
-    plain = not _QUOTES.intersection(joined)
-    return tuple(joined.split(" ") if plain else shlex.split(joined))
+    if _QUOTES.intersection(joined):
+        with contextlib.suppress(ValueError):  # not as it was written
+            return tuple(shlex.split(joined))
+    return tuple(joined.split(" "))
 
 
 def process_info(row: tuple[Any, ...]) -> ProcessInfo:

@@ -5,22 +5,22 @@ Kept apart from the samples: these rows are written at once and power-cut-safe.
 
 from __future__ import annotations
 
-import sqlite3
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from gpuwatchd.store import rows
+from gpuwatchd.store import integrity, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import sqlite3
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.model import Alert, Decision, Delivery
     from gpuwatchd.store.health import Health
     from gpuwatchd.store.ledger import Ledger
 
-
+_T = TypeVar("_T")
 _OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
   OR id IN (SELECT t.delivery FROM told t JOIN alert a ON a.key = t.alert_key
     WHERE a.resolved_ts_ms IS NULL AND delivery.created_ts_ms >= a.opened_ts_ms)"""
@@ -107,71 +107,57 @@ class Telling(ABC):
         Messages of an earlier opening of the same key are left out. Nothing where the file cannot
         be read: then nobody knows who was told.
         """
-        self._own()
-        if self._connection is None or not self._ledger.open_alerts:
+        if not self._ledger.open_alerts:
             return []
-        try:
-            return rows.load_deliveries(self._connection, _OF_OPEN)[0]
-        except sqlite3.Error as error:
-            self._health.failed(error)
-            return []
+        return self._ask(lambda it: rows.load_deliveries(it, _OF_OPEN)[0]) or []
 
     def recent_notices(self, since_s: float) -> list[Notice]:
         """Return the messages that were made since then (epoch seconds), oldest first.
 
         However many channels a message has, it is one; fallbacks and dry runs count with it.
         """
-        return [
-            Notice(made_ms / 1000, key, notice, name)
-            for made_ms, key, notice, name in self._ask(
-                "SELECT min(created_ts_ms), alert_key, notice, message_id FROM delivery"
-                " WHERE created_ts_ms >= ? GROUP BY message_id ORDER BY 1, message_id",
-                (round(since_s * 1000),),
-            )
-        ]
+        query = (
+            "SELECT min(created_ts_ms), alert_key, notice, message_id FROM delivery"
+            " WHERE created_ts_ms >= ? GROUP BY message_id ORDER BY 1, message_id"
+        )
+        values = (round(since_s * 1000),)
+        found = self._ask(
+            lambda it: [Notice(row[0] / 1000, *row[1:]) for row in it.execute(query, values)]
+        )
+        return found or []
 
     def over_since(self, since_s: float) -> list[Alert]:
         """Return the alerts that ended since then, and those of which that is still to be told."""
-        self._own()
-        if self._connection is None:
-            return []
         where = "resolved_ts_ms >= ? OR (resolved_ts_ms IS NOT NULL AND next_notice_ts_ms >= 0)"
-        try:
-            return rows.load_alerts(self._connection, where, (round(since_s * 1000),))[0]
-        except sqlite3.Error as error:
-            self._health.failed(error)
-            return []
+        values = (round(since_s * 1000),)
+        return self._ask(lambda it: rows.load_alerts(it, where, values)[0]) or []
 
     def unheard_since(self, since_s: float) -> list[Alert] | None:
         """Return the alerts that ended since then, were tried to be told, and reached nobody.
 
         None while that cannot be known: not everything is written, or the file cannot be read.
         """
-        self._own()
-        if self._connection is None or self._ledger.telling:
+        if self._ledger.telling:
             return None
-        try:
-            return rows.load_alerts(self._connection, _UNHEARD, (round(since_s * 1000),))[0]
-        except sqlite3.Error as error:
-            self._health.failed(error)
-            return None
+        values = (round(since_s * 1000),)
+        return self._ask(lambda it: rows.load_alerts(it, _UNHEARD, values)[0])
 
     def last_delivered(self) -> dict[str, float]:
         """Return channel -> when it last delivered, epoch seconds."""
-        return {
-            channel: sent_ms / 1000
-            for channel, sent_ms in self._ask(
-                "SELECT channel, max(sent_ts_ms) FROM delivery WHERE state = 'sent'"
-                " AND sent_ts_ms IS NOT NULL AND dry_run = 0 GROUP BY channel"
-            )
-        }
+        query = (
+            "SELECT channel, max(sent_ts_ms) FROM delivery WHERE state = 'sent'"
+            " AND sent_ts_ms IS NOT NULL AND dry_run = 0 GROUP BY channel"
+        )
+        found = self._ask(lambda it: {name: at_ms / 1000 for name, at_ms in it.execute(query)})
+        return found or {}
 
-    def _ask(self, question: str, values: tuple[Any, ...] = ()) -> list[Any]:
+    def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Return what a question finds; None where the file cannot be read."""
         self._own()
         if self._connection is None:
-            return []
+            return None
         try:
-            return self._connection.execute(question, values).fetchall()
-        except sqlite3.Error as error:
+            return question(self._connection)
+        except integrity.SUSPECT as error:
             self._health.failed(error)
-            return []
+            return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.model import ProcessKey
+from gpuwatchd.store import marks
 
 if TYPE_CHECKING:
     import sqlite3
@@ -58,7 +59,7 @@ def stretches(
         return []
     card = found[0]
     oldest = connection.execute("SELECT min(ts_s) FROM gpu_1m WHERE gpu = ?", (card,)).fetchone()[0]
-    rolled = _until(connection, "gpu_1m")
+    rolled = marks.whole(connection, "gpu_1m.until")
     split_s = float(rolled if oldest is None else oldest)
     parts = [
         (
@@ -121,14 +122,6 @@ def _without_gap(
             yield float(at_s), float(at_s)
 
 
-def _until(connection: sqlite3.Connection, table: str) -> int:
-    """Return the instant up to which a roll-up is complete."""
-    found = connection.execute(
-        "SELECT value FROM meta WHERE key = ?", (f"{table}.until",)
-    ).fetchone()
-    return 0 if found is None else int(found[0])
-
-
 # ---- who ----------------------------------------------------------------------------------------
 
 # Hours as they were rolled up; before the first and after the last whole one by the minute. Of each
@@ -164,7 +157,7 @@ def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> l
     begin_s, end_s = int(since_s // MINUTE_S * MINUTE_S), int(until_s)
     # Whole hours, as far as they are rolled up; none in a file of an earlier version.
     hours_s = -(-begin_s // HOUR_S) * HOUR_S
-    tail_s = min(end_s // HOUR_S * HOUR_S, _until(connection, "process_1h"))
+    tail_s = min(end_s // HOUR_S * HOUR_S, marks.whole(connection, "process_1h.until"))
     if tail_s <= hours_s:
         hours_s = tail_s = begin_s
     values = {
@@ -172,7 +165,7 @@ def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> l
         "hours_s": hours_s,
         "tail_s": tail_s,
         "until_s": end_s,
-        "rolled_s": _until(connection, "gpu_1m"),
+        "rolled_s": marks.whole(connection, "gpu_1m.until"),
     }
     head = _MINUTES.format(begin=":since_s", end=":hours_s")
     tail = _MINUTES.format(begin=":tail_s", end=":until_s")

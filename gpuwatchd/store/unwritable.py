@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpuwatchd.errors import StoreError
-from gpuwatchd.store import entry
+from gpuwatchd.store import entry, integrity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class Opened:
         """
         try:
             done = work()
-        except sqlite3.Error:
+        except integrity.SUSPECT:
             if not self._has_moved():
                 raise
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import checkpoints, decided, hourly, profiles
+from gpuwatchd.store import checkpoints, decided, hourly, marks, profiles
 
 if TYPE_CHECKING:
     import sqlite3
@@ -75,8 +75,7 @@ GROUP BY gpu, ts_s / 3600
 
 def rolled_until(connection: sqlite3.Connection, table: str) -> int:
     """Return the instant, in seconds, up to which ``table`` is complete."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (f"{table}.until",)).fetchone()
-    return 0 if row is None else int(row[0])
+    return marks.whole(connection, f"{table}.until")
 
 
 def _set_rolled_until(connection: sqlite3.Connection, table: str, until_s: int) -> None:

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import database, farewell, place, recent, rows, schema
+from gpuwatchd.store import database, farewell, integrity, place, recent, rows, schema
 from gpuwatchd.store.health import Health
 from gpuwatchd.store.intake import Intake
 from gpuwatchd.store.ledger import Event, Ledger, Segment
@@ -166,7 +166,7 @@ class History(Telling):
             yield from recent.series(
                 self._connection, boot_id=self._boot_id, since_s=since_s, now_s=self._clock()
             )
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
             self._health.failed(error)
 
     def flush_due(self, now_s: float) -> None:
@@ -197,13 +197,15 @@ class History(Telling):
     def chores(self, now_s: float) -> None:
         """Roll up, delete what is too old, keep the size bound. Bounded work; never raises."""
         self._own()
+        if self._mode == "writing" and self._health.damage is None:
+            self._health.damage = database.catalogue_damage(self._directory)
         self._replace_damaged(now_s)
         connection = self._writable(now_s)
         if connection is None:
             return
         try:
             self._upkeep.run(connection, now_s, self._intake.oldest_ms)
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
             self._health.failed(error)
         else:
             self._health.succeeded()
@@ -253,7 +255,7 @@ class History(Telling):
     def _load(self, connection: sqlite3.Connection) -> None:
         try:
             strange = self._ledger.load(connection)
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
             self._health.failed(error)
             return
         if strange:
@@ -325,7 +327,7 @@ class History(Telling):
             finally:
                 database.roll_back(connection)
                 connection.execute("PRAGMA synchronous = NORMAL")
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
             self._health.failed(error)
             return {}
         self._ledger.written(moved)
@@ -340,8 +342,11 @@ class History(Telling):
     def _has_space(self, connection: sqlite3.Connection, now_s: float) -> bool:
         enough = self._health.has_space()
         if not enough:
-            with suppress(sqlite3.Error):
+            try:
                 self._upkeep.expire(connection, now_s)
+            except integrity.SUSPECT as error:
+                if integrity.is_doubtful(error):
+                    self._health.failed(error)
         return enough
 
     def _write_samples(self, connection: sqlite3.Connection) -> None:
@@ -359,7 +364,7 @@ class History(Telling):
         except rows.REFUSED:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)
-        except sqlite3.Error as error:
+        except integrity.SUSPECT as error:
             self._health.failed(error)
             return
         self._intake.written()

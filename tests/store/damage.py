@@ -1,0 +1,199 @@
+"""A small history in which every table has rows, and all that is done with one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.model import Decision, Matcher, ProcessKey, Profile, Silence, Subject
+from gpuwatchd.store import (
+    actions,
+    checkpoints,
+    curves,
+    hourly,
+    marks,
+    occupied,
+    silences,
+    tenure,
+    words,
+)
+from gpuwatchd.store.actions import Action
+from gpuwatchd.store.checkpoints import Checkpoint
+from gpuwatchd.store.norms import Norm
+from gpuwatchd.store.profiles import Run
+from gpuwatchd.store.words import Word
+from tests.making import alert, finding
+from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, delivery, opened, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gpuwatchd.store.reader import Reader
+    from gpuwatchd.store.writer import History
+
+PAGE_BYTES = 4096
+SPAN_S = 3 * 3600.0
+UID = CARDS[0].uid
+KEY = INFOS[0].key
+PROGRAM = "k"
+
+
+def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
+    """Leave a history of three hours behind: every table has rows."""
+    begun_s = end_s - SPAN_S
+    time = Time(end_s)
+    history = opened(directory, time, flush=1e9)
+    for tick in range(int(SPAN_S) // 60):
+        at_s = begun_s + 60 * tick
+        uses = (2**30 + tick * 2**22, 2**20, 5)
+        history.record(sample(at_s, 2**31 + tick * 2**22, uses=uses, cards=CARDS), CARDS, KNOWN)
+    ended = alert(
+        key="leak:y", state="resolved", opened_at_s=end_s - 900, changed_at_s=end_s - 600,
+        firing_at_s=end_s - 880, resolved_at_s=end_s - 600,
+        subject=Subject(device_uid=UID, process=KEY), finding=_finding(end_s),
+    )  # fmt: skip
+    history.decide([
+        Decision(finding_id="f", alert_key="leak:x", kind="notify", target="email",
+                 notice="firing", reason="firing", at_s=end_s - 500),
+    ])  # fmt: skip
+    history.apply(
+        [ended, open_alert(end_s)],
+        [
+            delivery("leak:x", 1, created_at_s=end_s - 500),
+            delivery("leak:y", 2, created_at_s=end_s - 880, state="sent", sent_at_s=end_s - 870),
+        ],
+    )
+    history.event("gpu-lost", "gone", UID)
+    history.segment("gap", gap_s=60.0)
+    history.shelf.learn(UID, Norm(2**20, BOOT), end_s)
+    history.shelf.keep(_run(end_s - 7000))
+    history.shelf.keep_checkpoint(
+        Checkpoint(process=KEY, saved_at_s=end_s - 300, said_by="file", detail="a.pt")
+    )
+    assert history.flush(end_s)
+    history.shelf.keep(_run(end_s - 3000))
+    assert history.flush(end_s)
+    history.shelf.write_now(lambda it: marks.save(it, "digest", end_s - 3600))
+    for _ in range(3):
+        time.pass_s(1)
+        history.chores(time.now_s)
+    assert history.problems == ()
+    history.close()
+    silence = Silence(
+        matcher=Matcher(key="leak:x"), from_at_s=end_s - 100, until_at_s=end_s + 1e5, who="alice"
+    )
+    silences.add(directory, silence)
+    words.say(directory, _word(end_s))
+    act: dict[str, Any] = {"verb": "checkpoint", "process": KEY, "who": "alice"}
+    actions.add(directory, Action(at_s=end_s - 400, phase="asked", **act))
+    actions.add(directory, Action(at_s=end_s - 390, phase="done", **act))
+    checkpoints.say(directory, Checkpoint(process=KEY, saved_at_s=end_s - 200, said_by="alice"))
+
+
+def open_alert(end_s: float) -> Any:
+    """Return the alert that is open at the end."""
+    return alert(
+        opened_at_s=end_s - 600, changed_at_s=end_s - 500, firing_at_s=end_s - 500,
+        subject=Subject(device_uid=UID, process=KEY), finding=_finding(end_s),
+    )  # fmt: skip
+
+
+def _finding(end_s: float) -> Any:
+    return finding(
+        subject=Subject(device_uid=UID, process=KEY), judged_at_s=end_s - 500,
+        onset_at_s=end_s - 4000,
+    )  # fmt: skip
+
+
+def _run(ended_at_s: float) -> Run:
+    gib = 2.0**30
+    return Run(
+        key=PROGRAM, device_uid=UID, process=ProcessKey(pid=99, started_at_s=ended_at_s - 3600),
+        label="python train.py", begun_at_s=ended_at_s - 3600,
+        profile=Profile(
+            ended_at_s=ended_at_s, run_s=3600.0, base_bytes=2 * gib, hold_s=30.0,
+            proven_bytes=9 * gib, top_bytes=10 * gib, grown_bytes=(1.0, 2.0),
+        ),
+    )  # fmt: skip
+
+
+def _word(end_s: float) -> Word:
+    return Word(
+        alert_key="leak:y", opened_at_s=end_s - 900, title="GPU 0: python[100]", word="normal",
+        subject=Subject(device_uid=UID, process=KEY), given_at_s=end_s - 500, why="a cache",
+        who="alice",
+    )  # fmt: skip
+
+
+def use(history: History, time: Time) -> None:
+    """Do what the daemon does with a history, from its start to its end."""
+    now_s = time.now_s
+    history.open_alerts()
+    history.pending_deliveries()
+    history.told_of_open()
+    history.recent_notices(now_s - 3600)
+    history.over_since(now_s - 3600)
+    history.unheard_since(now_s - 3600)
+    history.last_delivered()
+    list(history.recent_series(now_s - SPAN_S))
+    shelf = history.shelf
+    shelf.norms()
+    shelf.spoken()
+    shelf.words()
+    shelf.silences(now_s)
+    shelf.runs(PROGRAM)
+    shelf.checkpoints()
+    for process in (None, KEY):
+        shelf.minutes(UID, process, now_s - SPAN_S, now_s)
+    shelf.occupied(UID, now_s - SPAN_S, now_s)
+    shelf.load_pct(UID, now_s - SPAN_S, now_s)
+    shelf.program_of(KEY)
+    shelf.read(lambda it: marks.load(it, "digest"))
+    history.record(sample(now_s, 1000, uses=(1, 2, 3), cards=CARDS), CARDS, KNOWN)
+    history.apply([open_alert(now_s)], [])
+    shelf.keep(_run(now_s))
+    history.flush(now_s)
+    history.chores(now_s)
+    time.pass_s(200)
+    history.record(sample(time.now_s, 1001, uses=(2, 3, 4), cards=CARDS), CARDS, KNOWN)
+    history.flush(time.now_s)
+    history.chores(time.now_s)
+    history.flush(time.now_s)
+
+
+def questions(now_s: float) -> dict[str, Callable[[Reader], Any]]:
+    """Return every question to a reader, by name."""
+    since_s, until_s = now_s - SPAN_S, now_s + 60.0
+    span = (since_s, until_s)
+    return {
+        "devices": lambda it: it.devices(),
+        "processes": lambda it: it.processes(),
+        "device_rows": lambda it: it.device_rows(UID, *span),
+        "device_rows of minutes": lambda it: it.device_rows(UID, now_s - 86400, until_s),
+        "device_rows of hours": lambda it: it.device_rows(UID, now_s - 30 * 86400, until_s, 7200),
+        "process_rows": lambda it: it.process_rows(UID, *span),
+        "process_rows of minutes": lambda it: it.process_rows(UID, now_s - 86400, until_s),
+        "oldest_s": lambda it: it.oldest_s(UID),
+        "alerts": lambda it: it.alerts(),
+        "open alerts": lambda it: it.alerts(since_s, open_only=True),
+        "deliveries": lambda it: it.deliveries("leak:x"),
+        "decisions": lambda it: it.decisions(),
+        "silences": lambda it: it.silences(all_of_them=True),
+        "runs": lambda it: it.runs(),
+        "words": lambda it: it.words(all_of_them=True),
+        "checkpoints": lambda it: it.checkpoints(),
+        "deeds": lambda it: it.deeds(),
+        "occupied": lambda it: it.occupied(UID, *span),
+        "power_w": lambda it: it.power_w(UID, *span),
+        "events": lambda it: it.events(),
+        "segments": lambda it: it.segments(),
+        "by_hour": lambda it: it.ask(lambda c: occupied.by_hour(c, UID, *span)),
+        "holders": lambda it: it.ask(lambda c: tenure.holders(c, *span)),
+        "stretches": lambda it: it.ask(lambda c: tenure.stretches(c, UID, *span)),
+        "lived": lambda it: it.ask(lambda c: curves.lived(c, KEY)),
+        "present": lambda it: it.ask(lambda c: curves.present(c, UID, span)),
+        "who": lambda it: it.ask(lambda c: curves.who(c, {KEY})),
+        "curve": lambda it: it.ask(lambda c: curves.of_device(c, UID, span, 50)),
+        "curve of a process": lambda it: it.ask(lambda c: curves.of_process(c, UID, KEY, span, 50)),
+        "until": lambda it: it.ask(hourly.until),
+    }
