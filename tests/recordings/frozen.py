@@ -41,6 +41,9 @@ PID: Final = 4_242_424
 """Larger than any real pid can be."""
 UID: Final = 1000
 USER: Final = "alice"
+FOREIGN: Final = "foreign"
+"""Of the machines the one whose files belong to the user of a service."""
+_SERVICE: Final = 999
 PROGRAM: Final = "/opt/gpuwatchd/bin/gpuwatchctl"
 PYTHON: Final = "/opt/gpuwatchd/bin/python"
 TOOLS: Final = (
@@ -214,7 +217,7 @@ def _identity() -> None:
     os.getloadavg = lambda: (0.0, 0.0, 0.0)
     if hasattr(os, "sched_getaffinity"):
         os.sched_getaffinity = lambda pid: {0}
-    people = {UID: USER, 0: "root"}
+    people = {UID: USER, _SERVICE: "gpuwatchd", 0: "root"}
 
     def by_number(uid: int) -> pwd.struct_passwd:
         if uid not in people:
@@ -257,7 +260,9 @@ def _files(root: Path) -> None:
             place = at(path)
             found = work(place, *args, **more)
             mine = isinstance(place, int) or str(place).startswith(ours)
-            return _plain(found) if mine and found.st_uid == _REAL_UID else found
+            if not mine or found.st_uid != _REAL_UID:
+                return found
+            return _plain(found, _SERVICE if f"/worlds/{FOREIGN}" in str(place) else UID)
 
         return call
 
@@ -269,10 +274,10 @@ def _files(root: Path) -> None:
     os.statvfs = lambda path: room
 
 
-def _plain(found: os.stat_result) -> os.stat_result:
-    """Return what is known of a file of ours, as our user's and as of now."""
+def _plain(found: os.stat_result, uid: int) -> os.stat_result:
+    """Return what is known of a file of ours, as a user's and as of now."""
     fields = list(found[:10])
-    fields[4] = fields[5] = UID
+    fields[4] = fields[5] = uid
     more: dict[str, Any] = {"st_blksize": found.st_blksize, "st_blocks": found.st_blocks}
     for index, name in enumerate(("st_atime", "st_mtime", "st_ctime")):
         fields[7 + index] = int(NOW_S)

@@ -11,6 +11,7 @@ import click
 
 from tests.recordings import places
 from tests.recordings.calling import ASCII, COLOUR, JSON, LOOKS, NARROW, PLAIN, WIDE, call, ctl
+from tests.recordings.frozen import FOREIGN
 from tests.recordings.items import Item, listed
 from tests.recordings.worlds import INCIDENTS, WORLDS
 
@@ -46,6 +47,8 @@ def items(stage: Stage) -> Iterator[Item]:
         for line in listed("written"):
             lines = line.split(" ; ")
             yield Item(f"verbs/{world}/{line}", partial(_chain, stage, world, lines))
+    for line in listed("refused"):
+        yield _one(stage, FOREIGN, line, PLAIN, whole=True)
     yield from _alone(stage)
     yield from _helps(stage)
     for world in RICH:

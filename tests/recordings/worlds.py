@@ -18,7 +18,7 @@ from tests import histories, making
 from tests.cli import recorded, reported, world
 from tests.making import GIB
 from tests.recordings import places
-from tests.recordings.frozen import NOW_S, PID
+from tests.recordings.frozen import FOREIGN, NOW_S, PID
 from tests.store import released
 from tests.tui import leaky
 from tests.tui import world as machines
@@ -173,6 +173,7 @@ def _version(number: int) -> Callable[[], None]:
 WORLDS: dict[str, Callable[[], None]] = {
     "none": _none,
     "healthy": _healthy,
+    FOREIGN: _leak,
     "watch": _watch,
     "leak": _leak,
     "forty": _forty,
