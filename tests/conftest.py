@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.host.files import inside_container
+from tests import children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,22 @@ def need(condition: object, reason: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long: begun last, one would keep all but one worker idle."""
     items.sort(key=lambda item: next((i for i, p in enumerate(_LONG) if p in item.nodeid), 99))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _started() -> Iterator[dict[int, str]]:
+    """End the processes that a file of tests leaves behind, and fail with the test's name."""
+    known, started = children.left(), dict[int, str]()
+    yield started
+    if ended := children.end(children.left(known), started):
+        pytest.fail("processes were left running, and were ended:\n" + "\n".join(ended))
+
+
+@pytest.fixture(autouse=True)
+def _started_here(request: pytest.FixtureRequest, _started: dict[int, str]) -> Iterator[None]:
+    yield
+    for pid in children.pids():
+        _started.setdefault(pid, request.node.nodeid)
 
 
 @pytest.fixture

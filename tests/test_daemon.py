@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.store import live
+from tests.children import Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -312,19 +313,16 @@ def test_a_planted_lock_is_one_line(tmp_path: Path) -> None:
 
 def test_with_closed_standard_streams_no_file_of_ours_takes_their_place(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gpuwatchd", *SIMULATED]
-    process = subprocess.Popen(
-        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], env=environ(tmp_path)
-    )
-    try:
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words]
+    with Child(closed, env=environ(tmp_path)) as process:
         wait_for(lambda: live.read(tmp_path / "run"))
         lock = (tmp_path / "run" / "gpuwatchd.lock").read_text()
         if sys.platform == "linux":
             held = [str(Path(f"/proc/{process.pid}/fd/{fd}").readlink()) for fd in (0, 1, 2)]
             assert held == [os.devnull] * 3
         assert lock == f"{process.pid}\n"
-    finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> None:

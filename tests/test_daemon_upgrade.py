@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpuwatchd.store import live
+from tests.children import Child
 from tests.test_daemon import SIMULATED, environ, wait_for
 
 if TYPE_CHECKING:
@@ -59,6 +60,6 @@ def test_it_goes_on_as_the_program_that_its_path_leads_to_now(tmp_path: Path) ->
     start = "process.start_anew({'WORD': 'kept'}, sys.argv.pop(1))"
     code = f"import sys; from gpuwatchd.service import process; {start}"
     argv = [sys.executable, "-c", code, str(fresh), "--interval", "2"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    with Child(argv, stdout=subprocess.PIPE, text=True) as process:
         said, _ = process.communicate(timeout=30)
     assert said == f"pid {process.pid} as {fresh}: --interval 2 (kept)\n"

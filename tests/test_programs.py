@@ -15,6 +15,7 @@ from gpuwatchd.host import Host, program
 from gpuwatchd.model import Device, ProcessInfo, ProcessKey
 from gpuwatchd.programs import FileMark, launch, program_key, settled, settled_arguments
 from gpuwatchd.text import mask_argv
+from tests.children import Child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,7 +186,7 @@ def test_the_host_knows_the_program_of_a_live_process(tmp_path: Path) -> None:
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     found = []
     for seed in ("1", "2"):
-        with subprocess.Popen(
+        with Child(
             [sys.executable, "work.py", "--seed", seed], cwd=tmp_path, stdout=subprocess.PIPE
         ) as child:
             try:

@@ -19,6 +19,7 @@ from gpuwatchd.model import Holding
 from gpuwatchd.store.writer import History
 from gpuwatchd.web import tokens
 from tests import histories, making
+from tests.children import Child
 from tests.cli import recorded, world
 
 if TYPE_CHECKING:
@@ -56,18 +57,14 @@ class Served(NamedTuple):
 @contextmanager
 def serve(port: int = 0) -> Iterator[Served]:
     """Run `gpuwatchctl web` in the test's own directories until the block is left."""
-    process = subprocess.Popen(
+    with Child(
         [*COMMAND, "--listen", f"127.0.0.1:{port}"],
         env=dict(os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    try:
+    ) as process:
         yield _served(process)
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
 
 
 def _served(process: subprocess.Popen[str]) -> Served:

@@ -21,6 +21,7 @@ from gpuwatchd.ctl import backtest, main, parallel
 from gpuwatchd.model import Subject
 from gpuwatchd.pipeline.backtest import Case
 from gpuwatchd.pipeline.hindsight import Fate
+from tests.children import Child
 from tests.cli import world
 from tests.pipeline import recorded
 from tests.pipeline.recorded import Run, ramp
@@ -179,16 +180,16 @@ def at_work(started: subprocess.Popen[Any]) -> None:
 
 def test_control_c_ends_it_at_once() -> None:
     dead(devices=3, hours=48)
-    started = subprocess.Popen(
+    with Child(
         [world.PROGRAM, "backtest"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    at_work(started)
-    os.killpg(started.pid, signal.SIGINT)
-    out, err = started.communicate(timeout=20)
+    ) as started:
+        at_work(started)
+        os.killpg(started.pid, signal.SIGINT)
+        out, err = started.communicate(timeout=60)
     assert started.returncode == 130
     assert out == ""
     assert "Traceback" not in err
@@ -207,20 +208,20 @@ def test_damage_is_not_taken_for_too_little_memory(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_do_not_outlive_the_program(how: signal.Signals) -> None:
     dead(devices=3, hours=48)
-    started = subprocess.Popen(
+    with Child(
         [world.PROGRAM, "backtest"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-    )
-    at_work(started)
-    started.send_signal(how)
-    try:
-        # The workers hold the pipe open for as long as they live.
-        started.communicate(timeout=10)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
+    ) as started:
+        at_work(started)
+        started.send_signal(how)
+        try:
+            # The workers hold the pipe open for as long as they live.
+            started.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
     assert started.returncode == -how
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from gpuwatchd.ctl import COMMANDS, completing
 from gpuwatchd.ctl.completion_scripts import FILES, SCRIPTS
+from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need
 
@@ -62,7 +63,7 @@ def _typed(argv: list[str], setup: str, line: str, awaited: str, folder: Path) -
         **os.environ, "PATH": f"{world.PROGRAM.parent}:{os.environ['PATH']}", "TERM": "xterm",
         "ZDOTDIR": str(folder),
     }  # fmt: skip
-    with subprocess.Popen(
+    with Child(
         argv, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
     ) as shell:
         os.close(slave)

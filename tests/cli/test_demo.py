@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from gpuwatchd.model import (
 )
 from gpuwatchd.sources.scripted.worlds import SCENARIOS
 from gpuwatchd.sources.simulate import Planted
+from tests.children import Child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,14 +105,14 @@ def test_the_same_seed_tells_the_same_story(
     assert "watch" in stories[0]
 
 
-def _spawn(*flags: str, **rest: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", RUN, "demo", "--no-notify", *flags], **rest)
+def _spawn(*flags: str, **rest: Any) -> Child[bytes]:
+    return Child([sys.executable, "-c", RUN, "demo", "--no-notify", *flags], **rest)
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_a_pipe_gets_no_escape_sequences(scratch: Path, flags: tuple[str, ...]) -> None:
-    process = _spawn(*FAST, "--duration", "25m", *flags, stdout=-1, stderr=-1)
-    out, err = process.communicate(timeout=90)
+    with _spawn(*FAST, "--duration", "25m", *flags, stdout=-1, stderr=-1) as process:
+        out, err = process.communicate(timeout=90)
     assert process.returncode == 0
     assert b"\x1b" not in out
     assert err == b""
@@ -124,23 +124,24 @@ def test_a_pipe_gets_no_escape_sequences(scratch: Path, flags: tuple[str, ...]) 
 def _on_terminal(flags: tuple[str, ...], **variables: str) -> tuple[int, bytes]:
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
-    process = _spawn(*flags, stdin=follower, stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    seen = b""
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([leader], [], [], 1.0)
-        if not ready:
-            continue
-        try:
-            piece = os.read(leader, 65536)
-        except OSError:  # Linux: the other side has closed
-            break
-        if not piece:
-            break
-        seen += piece
-    os.close(leader)
-    return process.wait(timeout=30), seen
+    streams = {"stdin": follower, "stdout": follower, "stderr": follower}
+    with _spawn(*flags, **streams, env=environment) as process:
+        os.close(follower)
+        seen = b""
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([leader], [], [], 1.0)
+            if not ready:
+                continue
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:  # Linux: the other side has closed
+                break
+            if not piece:
+                break
+            seen += piece
+        os.close(leader)
+        return process.wait(timeout=30), seen
 
 
 def test_a_terminal_gets_a_live_table(scratch: Path) -> None:
@@ -173,12 +174,12 @@ def test_a_terminal_without_colour_gets_no_escape_byte(
 def test_stopped_at_any_time_it_leaves_nothing(
     scratch: Path, number: signal.Signals, code: int, flags: tuple[str, ...]
 ) -> None:
-    process = _spawn("--speed", "600", *flags, stdout=-1, stderr=-1)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    assert len(list(scratch.iterdir())) == 1
-    process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    with _spawn("--speed", "600", *flags, stdout=-1, stderr=-1) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        assert len(list(scratch.iterdir())) == 1
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert b"Traceback" not in err
     assert err.count(b"\n") == (number == signal.SIGINT)
@@ -186,14 +187,13 @@ def test_stopped_at_any_time_it_leaves_nothing(
 
 
 def test_a_closed_pipe_ends_it_silently(scratch: Path) -> None:
-    process = _spawn(*FAST, "--plain", stdout=-1, stderr=-1)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(timeout=60) == 141
+    with _spawn(*FAST, "--plain", stdout=-1, stderr=-1) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
     assert list(scratch.iterdir()) == []
 
 

@@ -16,6 +16,7 @@ import pytest
 from gpuwatchd import config
 from gpuwatchd.ctl import main
 from gpuwatchd.ctl.checking import answer
+from tests.children import Child
 from tests.cli.sick import Machine
 
 if TYPE_CHECKING:
@@ -53,9 +54,7 @@ def _token(mode: int = 0o600) -> Path:
 def taken() -> Iterator[tuple[int, int]]:
     """Return port and pid of another program that listens."""
     words = [sys.executable, "-c", LISTENER]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Child(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         yield int(process.stdout.readline()), process.pid

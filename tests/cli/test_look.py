@@ -27,6 +27,7 @@ from gpuwatchd.model import (
 from gpuwatchd.store import release
 from gpuwatchd.store.place import private_directory
 from tests import making
+from tests.children import Child
 from tests.cli import world
 
 HOUR_S = 3600.0
@@ -99,7 +100,7 @@ def test_a_stopped_daemon_is_not_running_though_the_pid_lives() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
 def test_a_reused_pid_is_not_the_daemon() -> None:
-    with subprocess.Popen(["sleep", "60"]) as younger:
+    with Child(["sleep", "60"]) as younger:
         world.write(pid=younger.pid, taken_at_s=time.time() - 120)
         assert _codes(look.see(Globals())) == ["daemon-dead"]
         younger.kill()

@@ -20,6 +20,7 @@ from gpuwatchd.ctl import COMMANDS
 from gpuwatchd.ctl.output import width_of
 from gpuwatchd.store.live import LiveDevice
 from tests import making
+from tests.children import Child
 from tests.cli import world
 
 NO_GPU_HERE = {"GPUWATCHD_SOURCES_ENABLED": ""}
@@ -217,7 +218,7 @@ def test_a_full_disk_is_one_line_and_1(unbuffered: str) -> None:
 
 def test_ctrl_c_is_130_without_a_word() -> None:
     world.write()
-    with subprocess.Popen(
+    with Child[bytes](
         [world.PROGRAM, "watch", "-i", "30s"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as watching:
         assert watching.stdout is not None
@@ -238,9 +239,7 @@ def _on_a_terminal(*arguments: str, columns: int, env: dict[str, str] | None = N
     master, slave = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "TERM"}}
     environment |= {"COLUMNS": str(columns), "TERM": "xterm", **(env or {})}
-    with subprocess.Popen(
-        [world.PROGRAM, *arguments], stdout=slave, stderr=slave, env=environment
-    ) as process:
+    with Child([world.PROGRAM, *arguments], stdout=slave, stderr=slave, env=environment) as process:
         os.close(slave)
         chunks = []
         while True:

@@ -21,6 +21,7 @@ import pytest
 
 from gpuwatchd.service import account
 from gpuwatchd.store import live
+from tests.children import Child
 from tests.others import READER, ROOT, SERVICE, STRANGER, Others
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def test_the_plugin_answers_a_member_of_the_group(running: Others) -> None:
 
 
 def test_the_history_is_read_while_the_daemon_is_in_the_middle_of_writing(running: Others) -> None:
-    with subprocess.Popen(
+    with Child(
         running.words(
             SERVICE,
             [sys.executable, "-c",
@@ -197,7 +198,7 @@ def test_a_reader_of_ill_will_stops_no_more_than_the_history() -> None:
         argv = [sys.executable, "-c", LOCKING, f"{history}-shm"]
         with service(others):
             wait_for(lambda: rows_in(history))
-            with subprocess.Popen(
+            with Child(
                 others.words(READER, argv, SERVICE), text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             ) as holder:  # fmt: skip

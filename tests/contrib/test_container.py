@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd import config
+from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need
 
@@ -156,7 +157,7 @@ def test_it_is_healthy_once_it_watches_and_not_before_or_after(tmp_path: Path) -
         return done.returncode == 0
 
     assert not healthy()
-    with subprocess.Popen(
+    with Child(
         ["entrypoint", "--source", "simulate:quiet", "--interval", "0.5"], env=environ,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as daemon:  # fmt: skip

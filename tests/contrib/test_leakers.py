@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.ctl import main
+from tests.children import Child
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -156,18 +157,18 @@ def test_it_leaves_room_for_others(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_a_leaker_quietly(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    process = subprocess.Popen(
+    with Child(
         [sys.executable, "-B", str(LEAKERS / "leak_gradual.py"), "--start", "10"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
-    )
-    assert process.stdout is not None
-    assert "MB held" in process.stdout.readline()
-    time.sleep(0.05)  # between the line and the try around it there is no gap; this is margin
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    ) as process:
+        assert process.stdout is not None
+        assert "MB held" in process.stdout.readline()
+        time.sleep(0.05)  # between the line and the try around it there is no gap; this is margin
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "")
 
 

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests import making
+from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need
 
@@ -138,7 +139,7 @@ def test_nothing_is_drained_unless_asked(node: Node) -> None:
 
 def test_the_epilog_waits_for_what_is_about_to_end(node: Node) -> None:
     _on_the_node(_process(job="slurm 42 batch"))
-    with subprocess.Popen(
+    with Child(
         [SLURM / "epilog"], env={**node.environ, "GPUWATCHD_SLURM_WAIT": "20"},
         stdout=subprocess.PIPE, text=True,
     ) as epilog:  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import Child
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import LIBRARY
@@ -81,7 +82,7 @@ def test_growth_from_an_epoch_is_the_same_for_everybody(fake: FakeNvml) -> None:
 
 
 def test_a_process_counts_only_while_it_lives(fake: FakeNvml) -> None:
-    with subprocess.Popen(["sleep", "600"]) as child:
+    with Child(["sleep", "600"]) as child:
         fake.write("gpu 0 total=24G", f"proc 0 pid={child.pid} mem=1G alive=1")
         script = PRELUDE + "out(held(), memory().used)"
         assert fake.run(script) == [[GIB], GIB]

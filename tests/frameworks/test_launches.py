@@ -13,6 +13,7 @@ from gpuwatchd.frameworks.addresses import Launch
 from gpuwatchd.host import servers
 from gpuwatchd.host.servers import launches
 from gpuwatchd.model import ProcessKey
+from tests.children import Child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,7 @@ def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
 def test_a_process_of_this_machine(proc_root: str) -> None:
     command = [sys.executable, "-c", "print(); input()", "--port", "8000"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+    with Child(command, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.read(1)  # it runs: right after exec the kernel knows no command line yet
         me = psutil.Process(process.pid)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from tests.children import Child
 from tests.host.world import FakeProc
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -23,7 +24,7 @@ def proc(tmp_path: Path) -> FakeProc:
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with Child[bytes](["sleep", "600"]) as process:
         # A program that has just begun may not have its arguments yet.
         deadline = time.monotonic() + 10
         while not psutil.Process(process.pid).cmdline() and time.monotonic() < deadline:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import psutil
 import pytest
 
 from gpuwatchd.host import by_psutil
+from tests.children import Child
 
 
 @pytest.mark.usefixtures("not_the_first")
 def test_a_child_of_this_program_is_known_with_its_ancestors() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+    with Child([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
         try:
             info = by_psutil.identify(child.pid)
         finally:

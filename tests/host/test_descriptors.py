@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.children import Child
 from tests.conftest import ROOT
 from tests.host.world import STARTED, host_of, linux
 
@@ -51,7 +52,7 @@ print(json.dumps([
 def test_a_process_of_ours_does_not_end_by_our_lack_of_descriptors(
     child: subprocess.Popen[bytes], how: str
 ) -> None:
-    with subprocess.Popen(["sleep", "600"]) as other:
+    with Child(["sleep", "600"]) as other:
         done = subprocess.run(
             [sys.executable, "-c", SCENE, how, str(child.pid), str(other.pid)],
             capture_output=True, text=True, check=True, cwd=ROOT, timeout=60,

@@ -14,6 +14,7 @@ import pytest
 
 from gpuwatchd.host import Host, look
 from gpuwatchd.host.watch import Watch
+from tests.children import Child
 from tests.conftest import ROOT
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
@@ -82,7 +83,7 @@ def test_a_zombie_keeps_its_name(child: subprocess.Popen[bytes], watch: str) -> 
 def test_what_a_process_becomes_is_read_again() -> None:
     clock = Clock()
     host = Host(contained=False, monotonic=clock)
-    with subprocess.Popen(["sh", "-c", "read x; exec sleep 600"], stdin=subprocess.PIPE) as process:
+    with Child[bytes](["sh", "-c", "read x; exec sleep 600"], stdin=subprocess.PIPE) as process:
         before = host.look([process.pid])[process.pid]
         assert before.name == "sh"
         assert process.stdin is not None
@@ -187,7 +188,7 @@ host, pid = Host(contained=False, maps_per_look=9), int(sys.argv[1])
 info = host.look([pid])[pid]
 print(info.user, info.name, info.framework, info.framework_sure)
 """
-    with subprocess.Popen(["VLLM::EngineCore_DP0", "600"], executable="/bin/sleep") as process:
+    with Child[bytes](["VLLM::EngineCore_DP0", "600"], executable="/bin/sleep") as process:
         done = subprocess.run(
             [sys.executable, "-c", script, str(process.pid)],
             capture_output=True,
@@ -372,11 +373,11 @@ def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
 @linux
 def test_processes_that_come_and_go_leave_no_descriptor_open() -> None:
     host = Host(contained=False)
-    with subprocess.Popen(["sleep", "600"]) as stays:
+    with Child[bytes](["sleep", "600"]) as stays:
         host.look([stays.pid])
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(10):
-            with subprocess.Popen(["sleep", "600"]) as child:
+            with Child[bytes](["sleep", "600"]) as child:
                 host.look([stays.pid, child.pid])
                 child.kill()
             host.look([stays.pid])

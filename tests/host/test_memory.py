@@ -8,6 +8,7 @@ import sys
 from itertools import pairwise
 
 from gpuwatchd.host import Host, look
+from tests.children import Child
 from tests.host.world import STARTED, Clock, FakeProc, host_of, linux
 
 
@@ -59,7 +60,7 @@ def test_unknown_memory_is_none(proc: FakeProc) -> None:
 def test_a_childs_memory_grows_as_it_takes_some() -> None:
     script = "input(); x = b'a' * 64_000_000; print(1, flush=True); input()"
     host = Host(contained=False)
-    with subprocess.Popen(
+    with Child[bytes](
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         host.look([child.pid])

@@ -16,6 +16,7 @@ from gpuwatchd.host.cgroup import Place
 from gpuwatchd.host.parents import Ancestor
 from gpuwatchd.host.ranks import NOBODY, Membership, facts, membership
 from gpuwatchd.text import clean
+from tests.children import Child
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 if TYPE_CHECKING:
@@ -251,9 +252,7 @@ time.sleep(60)
 def test_a_real_child_that_has_overwritten_its_environment() -> None:
     host = Host(contained=False)
     env = dict(os.environ) | RANKED
-    with subprocess.Popen(
-        [sys.executable, "-c", RENAMED], stdout=subprocess.PIPE, env=env
-    ) as child:
+    with Child([sys.executable, "-c", RENAMED], stdout=subprocess.PIPE, env=env) as child:
         assert child.stdout is not None
         child.stdout.readline()
         info = host.look([child.pid])[child.pid]
@@ -270,7 +269,7 @@ def test_a_real_child_that_has_overwritten_its_environment() -> None:
 @pytest.mark.usefixtures("not_the_first")
 def test_a_real_rank() -> None:
     host = Host(contained=False)
-    with subprocess.Popen(
+    with Child(
         [sys.executable, "-c", "print(1, flush=True); input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import psutil
 from gpuwatchd.config import Config
 from gpuwatchd.config.sections import EndpointsSection, Seconds
 from gpuwatchd.model import ProcessInfo, ProcessKey
+from tests.children import Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,9 +68,7 @@ def started(tmp_path: Path, program: str, *arguments: str) -> Iterator[ProcessKe
     """Run a program of this name that does nothing, and return its identity."""
     script = tmp_path / program
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
-    with subprocess.Popen(
-        [sys.executable, str(script), *arguments], stdout=subprocess.PIPE
-    ) as process:
+    with Child([sys.executable, str(script), *arguments], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()

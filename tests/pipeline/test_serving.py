@@ -18,6 +18,7 @@ from gpuwatchd.model import ProcessInfo, ProcessKey, ServedModel
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.serving import FIND_AGAIN_S, GONE_S, MOST, Serving
 from gpuwatchd.store import live
+from tests.children import Child
 from tests.endpoints.serve import Page, serving
 from tests.making import GIB, sample
 from tests.pipeline.play import Script
@@ -114,7 +115,7 @@ def test_ollama_is_found_through_the_server_that_started_the_runner(
     }
     with (
         serving(pages) as site,
-        subprocess.Popen(
+        Child(
             [sys.executable, str(server), "serve"],
             stdout=subprocess.PIPE,
             env={**os.environ, "OLLAMA_HOST": f"0.0.0.0:{port(site)}"},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.children import Child
 from tests.conftest import ROOT
 from tests.test_daemon import environ, state_of, wait_for
 
@@ -99,13 +100,12 @@ def _configure(folder: Path, port: int) -> Path:
 def test_a_planted_secret_turns_up_nowhere(tmp_path: Path, server: RudeServer) -> None:
     file = _configure(tmp_path, server.port)
     around = environ(tmp_path, GPUWATCHD_SMTP_PASSWORD=PASSWORD, PYTHONPATH=str(ROOT))
-    with (tmp_path / "log").open("w") as log:
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "gpuwatchd", "--config", str(file)],
-            env=around, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
     answers: dict[str, str] = {}
-    try:
+    argv = [sys.executable, "-m", "gpuwatchd", "--config", str(file)]
+    with (
+        (tmp_path / "log").open("w") as log,
+        Child(argv, env=around, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT),
+    ):
         wait_for(lambda: server.logins > 0 and (tmp_path / "hook-environment").exists(), 60)
         wait_for(lambda: {"email", "chat"} <= _failing(tmp_path), 30)
         for question in QUESTIONS:
@@ -115,9 +115,6 @@ def test_a_planted_secret_turns_up_nowhere(tmp_path: Path, server: RudeServer) -
             )  # fmt: skip
             answers[question] = done.stdout + done.stderr
             assert done.returncode != 2, (question, done.stderr)
-    finally:
-        daemon.terminate()
-        daemon.wait(20)
     assert server.logins >= 3  # the secret was really used
     for question, said in answers.items():
         assert said, question

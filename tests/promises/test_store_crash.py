@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.store.reader import Reader
+from tests.children import Child
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ while True:
 
 
 def _run_and_kill(directory: Path, tick: int, pause_s: float) -> list[list[str]]:
-    with subprocess.Popen(
+    with Child(
         [sys.executable, "-c", _CHILD, str(directory), str(tick)],
         stdout=subprocess.PIPE,
         text=True,
@@ -120,7 +121,7 @@ def test_killed_while_the_file_is_made_leaves_a_usable_history(tmp_path: Path) -
     )
     for number in range(max(4, KILLS // 4)):
         directory = tmp_path / str(number)
-        with subprocess.Popen(
+        with Child(
             [sys.executable, "-c", code, str(directory)],
             stdout=subprocess.PIPE,
             cwd=ROOT,

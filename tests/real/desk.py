@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.store import actions, entry, live
+from tests.children import Child
 from tests.fakenvml import FakeNvml
 from tests.real.stage import Stage, _end, until
 
@@ -220,17 +221,13 @@ class Jobs:
         """Run the daemon; ``without`` names variables that it does not get."""
         environ = {k: v for k, v in self.environ.items() if k not in without}
         with (self.folder / "daemon.log").open("ab") as log:
-            process = subprocess.Popen(
+            process = Child[bytes](
                 [sys.executable, "-m", "gpuwatchd", "--config", str(self.config),
                  "--interval", "0.3"],
                 env=environ, stdout=log, stderr=log, cwd=ROOT,
             )  # fmt: skip
-        try:
+        with process:
             yield process
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(20)
 
     def leak(self) -> None:
         """Let them grow from now on."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.children import Child
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.sources.drm_case import Tree
@@ -31,7 +31,7 @@ def fake(tmp_path: Path) -> FakeNvml:
 @pytest.fixture
 def child() -> Iterator[int]:
     """Return the pid of a live process."""
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with Child(["sleep", "600"]) as process:
         yield process.pid
         process.kill()
 

@@ -23,6 +23,7 @@ import pytest
 from gpuwatchd import config
 from gpuwatchd.ctl import main
 from gpuwatchd.web import tokens
+from tests.children import Child
 from tests.cli import recorded, shaped, world
 from tests.web import serving
 
@@ -30,22 +31,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def started(*words: str) -> tuple[subprocess.Popen[str], str]:
-    """Return a server and the line that it has printed."""
-    process = subprocess.Popen(
-        [str(world.PROGRAM), "web", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    return process, process.stdout.readline()
+def started(*words: str) -> Child[str]:
+    """Start a server."""
+    argv = [str(world.PROGRAM), "web", *words]
+    return Child(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_one_line_and_the_end_by_a_signal(signum: int, code: int) -> None:
-    process, line = started("--port", "0")
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+ \(gpuwatchctl web --token .*\)\n", line)
-    process.send_signal(signum)
-    out, err = process.communicate(timeout=20)
+    with started("--port", "0") as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+ \(gpuwatchctl web --token .*\)\n", line)
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, "", "")
 
 
@@ -70,7 +69,7 @@ def test_the_token_is_in_no_file_and_no_journal(tmp_path: Path, words: Sequence[
         assert served.ask(f"/{token}", Authorization=f"Basic {token}").status in {401, 404}
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     said = out.read_text()
     assert token not in said
     if words == ("--json",):
@@ -93,7 +92,7 @@ def test_who_sits_before_it_is_given_the_address_with_the_token(words: Sequence[
         assert found[1].decode() == tokens.read(config.state_dir() / tokens.FILE_NAME)
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         os.close(master)
 
 
@@ -183,19 +182,21 @@ def test_a_unix_socket_answers_its_owner_and_goes_with_its_server() -> None:
     world.write()
     with tempfile.TemporaryDirectory(prefix="gw") as folder:
         path = Path(folder) / "s"
-        process, line = started("--listen", f"unix:{path}")
-        assert line.startswith(f"unix:{path} ")
-        assert "#token" not in line
-        token = world.run("web", "--token").stdout.strip()
-        link = http.client.HTTPConnection("localhost")
-        link.sock = socket.socket(socket.AF_UNIX)
-        link.sock.connect(str(path))
-        link.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"})
-        assert link.getresponse().status == 200
-        link.close()
-        process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=20) == ("", "")
-        assert not path.exists()
+        with started("--listen", f"unix:{path}") as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith(f"unix:{path} ")
+            assert "#token" not in line
+            token = world.run("web", "--token").stdout.strip()
+            link = http.client.HTTPConnection("localhost")
+            link.sock = socket.socket(socket.AF_UNIX)
+            link.sock.connect(str(path))
+            link.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"})
+            assert link.getresponse().status == 200
+            link.close()
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=60) == ("", "")
+            assert not path.exists()
 
 
 def test_the_browser_is_opened_without_the_token_in_a_command(tmp_path: Path) -> None:

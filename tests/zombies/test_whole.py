@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.store import live
+from tests.children import Child
 from tests.cli.world import PROGRAM
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
@@ -63,9 +64,7 @@ class Stage:
         }
 
     def _child(self, argv: list[str], **more: Any) -> subprocess.Popen[Any]:
-        child = self.stack.enter_context(subprocess.Popen(argv, **more))
-        self.stack.callback(child.kill)
-        return child
+        return self.stack.enter_context(Child(argv, **more))
 
     def end_two(self) -> None:
         """End one whose parent collects it, and one whose parent does not."""
@@ -77,12 +76,9 @@ class Stage:
     def daemon(self) -> Iterator[subprocess.Popen[Any]]:
         argv = [sys.executable, "-m", "gpuwatchd", "--source", "nvml", "--interval", "0.1"]
         with (self.folder / "log").open("a") as log:
-            process = subprocess.Popen(argv, env=self.env, stderr=log)
-        try:
+            process = Child[bytes](argv, env=self.env, stderr=log)
+        with process:
             yield process
-        finally:
-            process.terminate()
-            process.wait(20)
 
     def listed(self) -> tuple[Holding, ...]:
         state = live.read(self.folder / "run")

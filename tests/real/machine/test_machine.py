@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import Child
 from tests.conftest import ROOT, need
 from tests.real.machine import booted, root, why_not
 from tests.real.machine.machine import until
@@ -54,7 +55,7 @@ def test_after_a_crash_of_the_tests_nothing_runs_on(*, unplugged: bool) -> None:
             print("pids:", tree.keeper.pid, machine.leader, flush=True)
             time.sleep(600)
     """
-    with subprocess.Popen(
+    with Child(
         [sys.executable, "-u", "-c", textwrap.dedent(script)],
         stdout=subprocess.PIPE, cwd=ROOT, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "GPUWATCHD_TEST_CACHE": str(CACHE)},

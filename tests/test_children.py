@@ -1,0 +1,76 @@
+"""What becomes of processes that tests start, and which tests ask for more than this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[dict[str, int], str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return what runs a file of tests as ours are run: how many ended how, and what was said."""
+
+    def go(text: str, *before: str, **changes: str) -> tuple[dict[str, int], str]:
+        file = tmp_path / "test_it.py"
+        file.write_text("import os, sys, subprocess\n" + textwrap.dedent(text))
+        unset = {"PACKAGES", "CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"}
+        kept = {name: value for name, value in os.environ.items() if name not in unset}
+        done = subprocess.run(
+            [
+                *before, sys.executable, "-m", "pytest", "-q", "-rA", "-p", "tests.conftest",
+                "-p", "no:cacheprovider", "-p", "no:randomly", "-c", os.devnull,
+                "--rootdir", str(tmp_path), str(file),
+            ],
+            env={**kept, **changes}, cwd=ROOT, text=True, capture_output=True, timeout=100,
+            check=False,
+        )  # fmt: skip
+        last = done.stdout.splitlines()[-1]
+        return {word: int(n) for n, word in re.findall(r"(\d+) (\w+)", last)}, done.stdout
+
+    return go
+
+
+def test_what_a_test_leaves_running_is_ended_and_the_test_is_named(
+    run: Run, tmp_path: Path
+) -> None:
+    how, said = run(f"""
+        from tests import children
+        children.END_S = 0.5
+        left = []
+        def test_first():
+            left.append(subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"]))
+            open({str(tmp_path / "pid")!r}, "w").write(str(left[0].pid))
+            assert False
+        def test_second():
+            pass
+    """)
+    assert (how["passed"], how["failed"], how["error"]) == (1, 1, 1)
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid)
+    assert re.search(rf"{pid} \(sh .*\) of \S*test_it.py::test_first\n", said)
+    assert len(re.findall(r"\(sleep 600\) of this file\n", said)) == 1
+
+
+def test_the_block_that_started_a_process_ends_it_when_an_assertion_fails(run: Run) -> None:
+    how, _ = run("""
+        from tests.children import Child
+        def test_fails():
+            with Child(["sleep", "600"]):
+                assert False
+    """)
+    assert (how.get("failed"), how.get("error")) == (1, None)
