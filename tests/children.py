@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, AnyStr
@@ -11,7 +12,7 @@ import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
 END_S = 10.0
 """How long a process may take to end once it is asked to, before it is killed."""
@@ -89,3 +90,18 @@ def _runs(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def heed_interrupts() -> None:
+    """Let programs that tests start be ended by SIGINT although this one was told to ignore it.
+
+    A shell tells that to what it starts in the background (``make test &``), and programs pass it
+    on. A function that does nothing ignores it as well, but programs that are started do not
+    inherit it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _ignore)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Go on."""

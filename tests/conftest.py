@@ -22,6 +22,8 @@ _LONG = (
 )  # fmt: skip
 """Where the tests are that take longest, the longest first."""
 
+children.heed_interrupts()
+
 
 def need(condition: object, reason: str) -> None:
     """Skip with the reason where a real part is missing; in CI that is a failure."""

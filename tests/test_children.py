@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[dict[str, int], str]]
 
+IGNORING = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Runs a program as a shell runs what it starts in the background."""
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
@@ -74,3 +80,16 @@ def test_the_block_that_started_a_process_ends_it_when_an_assertion_fails(run: R
                 assert False
     """)
     assert (how.get("failed"), how.get("error")) == (1, None)
+
+
+def test_in_the_background_of_a_shell_programs_can_still_be_interrupted(run: Run) -> None:
+    text = """
+        import signal
+        def test_it():
+            code = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
+            argv = [sys.executable, "-c", code]
+            assert subprocess.check_output(argv, text=True) == "default_int_handler\\n"
+            os.kill(os.getpid(), signal.SIGINT)  # which we were told to ignore
+    """
+    how, _ = run(text, sys.executable, "-c", IGNORING)
+    assert (how.get("passed"), how.get("failed")) == (1, None)
