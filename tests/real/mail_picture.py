@@ -146,7 +146,7 @@ def shoot(page: Path, out: Path, *, width: int, dark: bool, height: int | None =
                 f"--window-size={max(width, 500)},{height}", f"--screenshot={out}",
                 frame.resolve().as_uri(),
             ],
-            check=True, capture_output=True, timeout=60,
+            check=True, capture_output=True, timeout=240,
         )  # fmt: skip
     return out
 

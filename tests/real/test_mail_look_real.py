@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import Message
 
+pytestmark = [pytest.mark.real_browser, pytest.mark.timeout(300)]
+
 NOW_S = 1_795_313_220.0
 
 
@@ -39,7 +41,7 @@ def message() -> Message:
 @pytest.fixture(scope="module")
 def png(message: Message) -> bytes:
     assert message.chart is not None
-    drawn = picture.draw(message.chart, deadline_s=30.0)
+    drawn = picture.draw(message.chart, deadline_s=120.0)
     assert drawn is not None
     return drawn
 
