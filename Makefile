@@ -4,9 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 JOBS ?= logical
+PYTEST := $(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
+  --durations 20 --durations-min 1
+SMALL := not laboratory and not slow and not real_browser and not real_dbus and not real_machine \
+  and not real_packages and not real_slurm and not real_smtp and not real_systemd and not real_terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fakenvml test lint format bench bench-detect train docs site clean
+.PHONY: help demo fakenvml test test-quick lint format bench bench-detect train docs site clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +38,11 @@ demo: $(VENV)/run.stamp  ## Watch a leak being caught on simulated GPUs (a minut
 fakenvml: $(VENV)/run.stamp  ## Build the stand-in for the NVIDIA library (needs cc)
 	@$(RUN) tests/fakenvml/build.py build/fakenvml
 
-test: $(VENV)/dev.stamp  ## Run all tests (JOBS=1: one after the other)
-	@$(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/dev.stamp  ## Run all tests (JOBS=1: one after the other; PACKAGES=1: also those that install packages)
+	@PACKAGES=$(PACKAGES) $(PYTEST)
+
+test-quick: $(VENV)/dev.stamp  ## Run the tests that need nothing but Python, in a few minutes
+	@$(PYTEST) -m "$(SMALL)"
 
 lint: $(VENV)/dev.stamp  ## Check style, types and import direction
 	@$(BIN)/ruff format --check .

@@ -22,6 +22,13 @@ _LONG = (
 )  # fmt: skip
 """Where the tests are that take longest, the longest first."""
 
+_MARKED = {
+    "tests/browser/": (pytest.mark.real_browser, pytest.mark.timeout(300)),
+    "tests/promises/": (pytest.mark.laboratory,),
+    "tests/scenarios/": (pytest.mark.laboratory,),
+}
+"""What all tests of a folder are; a mark of the test itself goes first."""
+
 children.heed_interrupts()
 
 
@@ -32,6 +39,24 @@ def need(condition: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI must have this part: {reason}")
     pytest.skip(reason)
+
+
+def need_index() -> None:
+    """Skip unless the caller wants packages from an index; in CI that is a failure."""
+    need(os.environ.get("PACKAGES") == "1", "asks a package index: make test PACKAGES=1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("real_packages"):
+        need_index()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for folder, marks in _MARKED.items():
+        if item.nodeid.startswith(folder):
+            for mark in marks:
+                item.add_marker(mark)
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+import project
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -36,15 +37,28 @@ def run(tmp_path: Path) -> Run:
         file.write_text("import os, sys, subprocess\n" + textwrap.dedent(text))
         unset = {"PACKAGES", "CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"}
         kept = {name: value for name, value in os.environ.items() if name not in unset}
+        own = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull]
+        argv = [
+            *before,
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rA",
+            *own,
+            "--rootdir",
+            file.parent,
+        ]
+        env = {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
         done = subprocess.run(
-            [
-                *before, sys.executable, "-m", "pytest", "-q", "-rA", "-p", "tests.conftest",
-                "-p", "no:cacheprovider", "-p", "no:randomly", "-c", os.devnull,
-                "--rootdir", str(tmp_path), str(file),
-            ],
-            env={**kept, **changes}, cwd=ROOT, text=True, capture_output=True, timeout=100,
+            [*argv, file],
+            env=env,
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            timeout=100,
             check=False,
-        )  # fmt: skip
+        )
         last = done.stdout.splitlines()[-1]
         return {word: int(n) for n, word in re.findall(r"(\d+) (\w+)", last)}, done.stdout
 
@@ -93,3 +107,30 @@ def test_in_the_background_of_a_shell_programs_can_still_be_interrupted(run: Run
     """
     how, _ = run(text, sys.executable, "-c", IGNORING)
     assert (how.get("passed"), how.get("failed")) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "how"),
+    [({}, "skipped"), ({"CI": "true"}, "error"), ({"CI": "true", "PACKAGES": "1"}, "passed")],
+)
+def test_nothing_asks_a_package_index_unless_it_may(
+    run: Run, wanted: dict[str, str], how: str
+) -> None:
+    ended, _ = run(
+        """
+        import pytest
+        @pytest.mark.real_packages
+        def test_it():
+            pass
+        """,
+        **wanted,
+    )
+    assert {word for word in ended if word in {"passed", "failed", "error", "skipped"}} == {how}
+
+
+def test_the_quick_tests_leave_out_every_real_part() -> None:
+    options = project.pyproject()["tool"]["pytest"]["ini_options"]["markers"]
+    marks = {line.partition(":")[0] for line in options}
+    needless = {mark for mark in marks if mark.startswith("real_")} | {"laboratory", "slow"}
+    expression = (ROOT / "Makefile").read_text().partition("SMALL := ")[2].partition("\n\n")[0]
+    assert set(re.findall(r"not (\w+)", expression)) == needless <= marks

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 NVML = ("--source", "nvml", "--interval", "0.2")
 TWO = ("gpu 0 total=24G", "gpu 1 total=24G")
 PROGRAM = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"

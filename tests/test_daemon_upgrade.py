@@ -6,12 +6,16 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.test_daemon import SIMULATED, environ, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 # The real program, told apart by a file of the test and trusted sooner to be complete.
 PROGRAM = """

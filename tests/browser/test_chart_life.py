@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.real_browser
 
 EMPTY = [element("h1", None, "Live"), element("div", {"id": "place"})]
 BERLIN = [[gallery.NOW_S - 1e7, 7200, "CEST"], [gallery.NOW_S - 27 * 86400, 3600, "CET"]]

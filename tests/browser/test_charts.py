@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.pictures.chart import Picture
 
-pytestmark = pytest.mark.real_browser
 
 PHONE = {"width": 390, "height": 844}
 

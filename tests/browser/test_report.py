@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-pytestmark = pytest.mark.real_browser
 
 PHONE = {"width": 390, "height": 844}
 LEAK = 'article[id^="alert-"]'

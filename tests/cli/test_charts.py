@@ -21,6 +21,8 @@ from tests.making import alert, calm, finding
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400.0
 
 

@@ -15,6 +15,8 @@ from tests.test_daemon import daemon, environ, state_of, wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [policy]
 channels = ["command"]

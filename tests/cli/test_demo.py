@@ -34,6 +34,8 @@ from tests.children import Child
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 FAST = ("--speed", "1e9")
 RUN = "import sys; from gpuwatchd.ctl import main; sys.exit(main(sys.argv[1:]))"
 

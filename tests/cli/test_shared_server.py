@@ -27,6 +27,8 @@ from tests.others import READER, ROOT, SERVICE, STRANGER, Others
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 NOTE = "from the service of this machine (gpuwatchd of the system)"
 
 

@@ -123,6 +123,7 @@ def test_what_is_planned_is_what_the_leakers_understand() -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_traces_snapshot_and_provenance_are_written(tmp_path: Path) -> None:
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
     target = tmp_path / "out"

@@ -80,6 +80,7 @@ def run(copy: Path, *argv: str, **more: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", list(NAMES))
 def test_the_recipe_keeps_the_laws(page: str, tmp_path: Path) -> None:
     copy = planted(page, tmp_path)

@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs" / "tutorial" / "first-leak.md"
 _STEP = re.compile(r"<!-- run(?: until: ([^>]*?))? -->\n```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)

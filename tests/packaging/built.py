@@ -18,7 +18,7 @@ import dist
 import indexfiles
 import pins
 import project
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, need_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,6 +53,7 @@ def alone(name: str) -> Iterator[None]:
 
 def distributions() -> tuple[Path, Path]:
     """Return the source distribution and the wheel of the present tree."""
+    need_index()  # what builds them has pins of its own
     with alone("dist"):
         out = SCRATCH / f"dist-{key()}"
         if not out.exists():

@@ -17,7 +17,6 @@ import sbom
 import vendored
 from release_check import Tree, look
 from tests.conftest import ROOT
-from tests.packaging import built
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,9 +134,10 @@ def test_bytes_that_change_between_two_builds_are_a_fault(
     assert fault.what == "not the same when built again: gpuwatchd-1.2.0.tar.gz"
 
 
-def test_what_a_release_has_beside_its_archives_is_asked_of_no_index(tmp_path: Path) -> None:
-    sdist, wheel = built.distributions()
-    for file in (sdist, wheel):
+def test_what_a_release_has_beside_its_archives_is_asked_of_no_index(
+    tmp_path: Path, archives: tuple[Path, Path]
+) -> None:
+    for file in archives:
         (tmp_path / file.name).symlink_to(file)
     for name in ("licences.txt", "cdx.json", "cdx.json.asc"):
         (tmp_path / f"gpuwatchd-1.2.0-{name}").write_text("beside\n")
@@ -180,11 +180,11 @@ def test_an_expression_is_allowed_only_where_it_can_be_read(words: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def bill() -> dict[str, Any]:
+def bill(archives: tuple[Path, Path]) -> dict[str, Any]:
     core = pins.read(ROOT / project.PINS)
     full = pins.read(ROOT / project.PINS_FULL)
     names = dict.fromkeys((pin.name for pin in full), "MIT")
-    return sbom.make(built.wheel(), core, full, {}, names)
+    return sbom.make(archives[1], core, full, {}, names)
 
 
 def test_the_bill_of_materials_is_whole(bill: dict[str, Any]) -> None:

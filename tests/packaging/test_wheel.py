@@ -15,7 +15,6 @@ import project
 import readme
 import vendored
 from tests.conftest import ROOT
-from tests.packaging import built
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -23,39 +22,34 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def files() -> tuple[Path, Path]:
-    return built.distributions()
-
-
-@pytest.fixture(scope="module")
-def names(files: tuple[Path, Path]) -> set[str]:
-    with zipfile.ZipFile(files[1]) as wheel:
+def names(archives: tuple[Path, Path]) -> set[str]:
+    with zipfile.ZipFile(archives[1]) as wheel:
         return set(wheel.namelist())
 
 
 @pytest.fixture(scope="module")
-def metadata(files: tuple[Path, Path]) -> Message:
-    with zipfile.ZipFile(files[1]) as wheel:
+def metadata(archives: tuple[Path, Path]) -> Message:
+    with zipfile.ZipFile(archives[1]) as wheel:
         (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(wheel.read(name))
 
 
 def test_another_build_gives_the_same_bytes_and_an_index_would_take_them(
-    files: tuple[Path, Path],
+    archives: tuple[Path, Path],
 ) -> None:
-    assert dist.differences(ROOT, files[0].parent) == []
-    dist.accepted(files[0].parent)
+    assert dist.differences(ROOT, archives[0].parent) == []
+    dist.accepted(archives[0].parent)
 
 
-def test_every_file_has_the_instant_of_the_release(files: tuple[Path, Path]) -> None:
-    with tarfile.open(files[0]) as sdist:
+def test_every_file_has_the_instant_of_the_release(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[0]) as sdist:
         assert {member.mtime for member in sdist} == {project.epoch_s()}
         assert {(member.uid, member.gid, member.uname) for member in sdist} == {(0, 0, "")}
 
 
 @pytest.fixture(scope="module")
-def source(files: tuple[Path, Path]) -> set[str]:
-    with tarfile.open(files[0]) as sdist:
+def source(archives: tuple[Path, Path]) -> set[str]:
+    with tarfile.open(archives[0]) as sdist:
         return {member.name.partition("/")[2] for member in sdist}
 
 

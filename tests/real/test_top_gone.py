@@ -25,6 +25,8 @@ from tests.tui import world
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 CTL = Path(sys.executable).parent / "gpuwatchctl"
 _PATIENCE_S = 30.0
 _SOON_S = 5.0

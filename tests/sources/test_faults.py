@@ -26,6 +26,7 @@ def _stand_in() -> None:
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS])
 def test_nothing_is_hidden_invented_or_shown_idle(
     name: str, request: pytest.FixtureRequest

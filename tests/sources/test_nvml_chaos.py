@@ -11,6 +11,8 @@ from tests.sources.nvml_case import UID, play
 if TYPE_CHECKING:
     from tests.fakenvml import FakeNvml
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_after_everything_that_can_happen_every_card_is_back(fake: FakeNvml, seed: int) -> None:

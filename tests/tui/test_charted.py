@@ -282,6 +282,7 @@ def nothing() -> LiveState:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [*ALL, "a", "z"])
 @pytest.mark.parametrize(
     ("size", "ascii_only", "kind"),

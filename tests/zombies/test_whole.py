@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import Holding
 
+pytestmark = pytest.mark.slow
+
 CARDS = (
     "gpu 0 uuid=GPU-aaa name=NVIDIA_A100 total=80G base=400M reserved=600M util=0",
     "gpu 1 uuid=GPU-bbb name=NVIDIA_A100 total=80G used=9G util=0",
