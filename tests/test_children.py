@@ -37,27 +37,11 @@ def run(tmp_path: Path) -> Run:
         file.write_text("import os, sys, subprocess\n" + textwrap.dedent(text))
         unset = {"PACKAGES", "CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"}
         kept = {name: value for name, value in os.environ.items() if name not in unset}
-        own = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull]
-        argv = [
-            *before,
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-rA",
-            *own,
-            "--rootdir",
-            file.parent,
-        ]
+        words = f"-m pytest -q -rA -p tests.conftest -p no:cacheprovider -c {os.devnull}".split()
+        argv = [*before, sys.executable, *words, "--rootdir", str(tmp_path), str(file)]
         env = {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
         done = subprocess.run(
-            [*argv, file],
-            env=env,
-            cwd=ROOT,
-            text=True,
-            capture_output=True,
-            timeout=100,
-            check=False,
+            argv, env=env, cwd=ROOT, text=True, capture_output=True, timeout=100, check=False
         )
         last = done.stdout.splitlines()[-1]
         return {word: int(n) for n, word in re.findall(r"(\d+) (\w+)", last)}, done.stdout

@@ -37,7 +37,7 @@ def environ(tmp_path: Path, **extra: str) -> dict[str, str]:
     }
 
 
-def wait_for(what: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, "waited in vain"

@@ -41,7 +41,7 @@ sys.stdin.read()
 """
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 40.0) -> None:
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, "waited in vain"

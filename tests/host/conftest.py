@@ -26,7 +26,7 @@ def proc(tmp_path: Path) -> FakeProc:
 def child() -> Iterator[subprocess.Popen[bytes]]:
     with Child[bytes](["sleep", "600"]) as process:
         # A program that has just begun may not have its arguments yet.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not psutil.Process(process.pid).cmdline() and time.monotonic() < deadline:
             time.sleep(0.001)
         yield process

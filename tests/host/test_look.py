@@ -89,7 +89,7 @@ def test_what_a_process_becomes_is_read_again() -> None:
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.flush()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while psutil.Process(process.pid).name() != "sleep" and time.monotonic() < deadline:
             time.sleep(0.01)
         clock.now_s += look.MAPS_AGAIN_S + 1

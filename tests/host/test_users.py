@@ -38,7 +38,7 @@ def test_a_directory_that_does_not_answer_is_not_waited_for(
     assert time.monotonic() - began_s < 5.0
     assert asked == [7]
     gate.set()
-    until_s = time.monotonic() + 10.0
+    until_s = time.monotonic() + 60.0
     while users.name(7) != "alice":
         assert time.monotonic() < until_s
     assert asked == [7]

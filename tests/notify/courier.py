@@ -68,7 +68,7 @@ def delivery(message: Message, channel: str = "fake", row: int | None = 1) -> De
     )
 
 
-def collect(courier: Courier, n: int, within_s: float = 5.0) -> list[Delivery]:
+def collect(courier: Courier, n: int, within_s: float = 60.0) -> list[Delivery]:
     """Return n results, waiting for the worker threads."""
     got: list[Delivery] = []
     until = time.monotonic() + within_s
@@ -79,7 +79,7 @@ def collect(courier: Courier, n: int, within_s: float = 5.0) -> list[Delivery]:
     return got
 
 
-def wait(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+def wait(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     until = time.monotonic() + within_s
     while not condition() and time.monotonic() < until:
         time.sleep(0.002)

@@ -26,7 +26,7 @@ def _script(path: Path, text: str) -> str:
     return str(path)
 
 
-def _gone(pid: int, within_s: float = 5.0) -> bool:
+def _gone(pid: int, within_s: float = 60.0) -> bool:
     """Say whether a process has ended (a zombie nobody reaps yet has)."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:

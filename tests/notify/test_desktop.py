@@ -302,7 +302,7 @@ def test_a_hang_ends_in_time_and_leaves_a_bounded_number_of_threads(
         assert failures[-1].message == "the session bus hangs"
     finally:
         world.hang.set()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
     world.hang = None

@@ -17,6 +17,7 @@ import sbom
 import vendored
 from release_check import Tree, look
 from tests.conftest import ROOT
+from tests.packaging import built
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,7 +220,9 @@ def test_a_gap_in_the_bill_is_named(bill: dict[str, Any], key: str, value: Any, 
 @pytest.mark.real_packages
 @pytest.mark.timeout(300)
 def test_all_that_is_shipped_may_be() -> None:
-    found = licences.of_pins(licences.installed(), pins.read(ROOT / project.PINS_FULL))
+    with built.alone("uv"):  # which installs them, and may be fetched for another test right now
+        installed = licences.installed()
+    found = licences.of_pins(installed, pins.read(ROOT / project.PINS_FULL))
     assert licences.faults(found | vendored.licences()) == []
 
 

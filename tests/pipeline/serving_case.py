@@ -45,7 +45,7 @@ def config(*urls: str, **changes: object) -> Config:
     return Config(endpoints=msgspec.structs.replace(section, **changes))
 
 
-def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+def until(what: Callable[[], object], seconds: float = 60.0) -> None:
     end_s = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end_s, "waited in vain"

@@ -235,7 +235,7 @@ def test_a_file_is_a_checkpoint_while_an_alert_is_open(tmp_path: Path) -> None:
     pipeline = playing(config, history=history)
     costing = Costing(config, pipeline.intake, history, Saves(look))  # type: ignore[arg-type]
     costing.step(NOW_S)
-    end_s = time.monotonic() + 10.0
+    end_s = time.monotonic() + 60.0
     while costing.saved(KEY) is None and time.monotonic() < end_s:
         costing.step(NOW_S + 1.0)
         time.sleep(0.005)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def collected(saves: Saves) -> list[Checkpoint]:
-    end_s = time.monotonic() + 10.0
+    end_s = time.monotonic() + 60.0
     while saves.busy and time.monotonic() < end_s:
         found = saves.collect()
         if found:

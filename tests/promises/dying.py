@@ -118,7 +118,7 @@ def live(folder: Path, case: str, decided: Callable[[], object] = int) -> None:
             created_at_s=began_s, next_try_at_s=began_s,
         )  # fmt: skip
         post.send(history.apply([told], [delivery]))
-    until_s = time.monotonic() + 20.0
+    until_s = time.monotonic() + 60.0
     while history.pending_deliveries():
         assert time.monotonic() < until_s, history.pending_deliveries()
         ticks += 1

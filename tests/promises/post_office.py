@@ -126,7 +126,7 @@ class Office:
     def turn(self, pass_s: float = 0.0) -> None:
         """Let time go by, then do what is due, until nothing is in a channel's hands."""
         self.time.pass_s(pass_s)
-        until_s = time.monotonic() + 10.0
+        until_s = time.monotonic() + 60.0
         quiet = 0
         while quiet < 2:
             assert time.monotonic() < until_s, self.leased()
@@ -159,7 +159,7 @@ class Office:
             return reader.deliveries(key)
 
 
-def wait_for(condition: Any, within_s: float = 5.0) -> None:
+def wait_for(condition: Any, within_s: float = 60.0) -> None:
     """Wait for something that a thread does."""
     until_s = time.monotonic() + within_s
     while not condition():

@@ -129,7 +129,7 @@ def test_a_snooze_holds_within_a_tick_survives_kill_9_and_can_be_taken_back(
         process.kill()
         process.wait(10)
     with world.daemon() as process:
-        wait_for(lambda: state_of(tmp_path).silences, 5)
+        wait_for(lambda: state_of(tmp_path).silences)
         wait_for(lambda: any(one.state == "firing" for one in world.open("leak")), 40)
         world.ticks(10)
         (alert,) = (one for one in world.open("leak") if one.state == "firing")

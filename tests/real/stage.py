@@ -64,7 +64,7 @@ def missing() -> list[str]:
     return [tool for tool in TOOLS if shutil.which(tool) is None]
 
 
-def until(condition: Callable[[], object], within_s: float = 10.0) -> bool:
+def until(condition: Callable[[], object], within_s: float = 60.0) -> bool:
     """Wait for a condition; say whether it came true."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:

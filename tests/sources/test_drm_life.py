@@ -105,7 +105,7 @@ def test_a_card_that_hangs_delays_no_other_and_is_not_asked_again(tree: Tree) ->
         writer.write("4096\n")
     pipe.unlink()
     tree.put(pipe, 3 * MIB)
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while (back := source.read()).readings[0].state != "ok" and time.monotonic() < until_s:
         time.sleep(0.02)
     assert back.readings[0].used_bytes == 3 * MIB

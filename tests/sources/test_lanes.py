@@ -13,7 +13,7 @@ from gpuwatchd.sources import lanes as module
 from gpuwatchd.sources.lanes import Lanes
 
 
-def until(what: object, seconds: float = 5.0) -> None:
+def until(what: object, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not callable(what) or not what():
         assert time.monotonic() < end, "waited in vain"
@@ -79,7 +79,7 @@ def test_an_answer_that_is_waited_for_counts_however_late() -> None:
     assert not task.wait(0.05)
     assert "driver" in lanes.busy
     gate.set()
-    assert task.wait(5.0)
+    assert task.wait(60.0)
     assert task.answers == {"driver": True}
     until(lambda: not lanes.busy)
     lanes.close()
@@ -91,7 +91,7 @@ def test_waiting_for_others_ends_when_they_do() -> None:
     task = lanes.begin("driver", lambda: lanes.wait_for_others("driver"))
     assert not task.wait(0.1)
     gate.set()
-    assert task.wait(5.0)
+    assert task.wait(60.0)
     lanes.close()
 
 
@@ -111,7 +111,7 @@ def test_a_lane_is_free_before_its_answer_can_be_seen() -> None:
     task = lanes.begin("driver", gate.wait)
     task.answers = Answers()
     gate.set()
-    assert task.wait(5.0)
+    assert task.wait(60.0)
     assert busy == [False]  # else a lane that is entered again would be taken for the former
     lanes.close()
 

@@ -34,13 +34,13 @@ def begin():
     watch = EventWatch(pynvml, lambda: wall[0], wait_ms=WAIT_MS, monotonic=lambda: now[0])
     watch.watch(s._life.cards.values())
     return s, watch
-def wait_for(watch, count, most_s=5.0):
+def wait_for(watch, count, most_s=30.0):
     found, until = [], time.monotonic() + most_s
     while len(found) < count and time.monotonic() < until:
         found += watch.happened()
         time.sleep(0.02)
     return found
-def until(condition, most_s=10.0):
+def until(condition, most_s=30.0):
     end = time.monotonic() + most_s
     while not condition():
         assert time.monotonic() < end, (begun, codes)

@@ -137,9 +137,9 @@ def test_it_looks_in_a_thread_of_its_own_until_it_is_stopped(home: Path) -> None
     one = feed.Feed(flags_of(), got.put, every_s=0.01)
     one.start()
     try:
-        assert isinstance(got.get(timeout=10), feed.Seen)
+        assert isinstance(got.get(timeout=60), feed.Seen)
         write(home, cards=4)
-        found = got.get(timeout=10)
+        found = got.get(timeout=60)
         assert isinstance(found, feed.Seen)
         assert len(found.view.devices) == 4
     finally:

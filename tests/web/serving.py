@@ -158,7 +158,7 @@ def serve(*words: str, **environ: str) -> Iterator[Served]:
             raise
 
 
-def until(done: Any, *, wait_s: float = 10.0) -> None:
+def until(done: Any, *, wait_s: float = 60.0) -> None:
     """Wait for something that has no event."""
     end = time.monotonic() + wait_s
     while not done():
