@@ -48,8 +48,12 @@ class Child(subprocess.Popen[AnyStr]):
                 self.wait()
 
 
+LISTED = Path("/proc/thread-self/children").exists()
+"""Whether the kernel lists the children of a process; else all processes have to be read."""
+
+
 def pids() -> set[int]:
-    """Return the direct children of this process, ended ones too; none where it costs much."""
+    """Return the direct children of this process, ended ones too; none where none are listed."""
     found: set[int] = set()
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # of a thread that has just ended
@@ -59,7 +63,7 @@ def pids() -> set[int]:
 
 def left(known: Iterable[psutil.Process] = ()) -> list[psutil.Process]:
     """Return the processes below this one that still run, but for those in ``known``."""
-    below = psutil.Process().children(recursive=True)
+    below = psutil.Process().children(recursive=True) if pids() or not LISTED else []
     return [one for one in below if one not in set(known) and _runs(one)]
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 _LONG = (
     "tests/real/test_machine", "tests/packaging/", "tests/real/", "tests/browser/",
-    "tests/promises/",
+    "tests/promises/", "tests/scenarios/",
 )  # fmt: skip
 """Where the tests are that take longest, the longest first."""
 
@@ -62,7 +62,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long: begun last, one would keep all but one worker idle."""
-    items.sort(key=lambda item: next((i for i, p in enumerate(_LONG) if p in item.nodeid), 99))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+
+    def place(item: pytest.Item) -> int:
+        found = (i for i, part in enumerate(_LONG) if part in item.nodeid)
+        return next(found, len(_LONG) if item.path in slow else len(_LONG) + 1)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module", autouse=True)
