@@ -33,7 +33,7 @@ ASKED = bool(os.environ.get("CI") or os.environ.get("GPUWATCHD_TEST_MACHINE"))
 
 @pytest.fixture(scope="module", autouse=True)
 def _tools() -> None:
-    need(ASKED, "building packages takes a minute: GPUWATCHD_TEST_MACHINE=1")
+    need(ASKED, "building packages takes a minute: PACKAGES=1 GPUWATCHD_TEST_MACHINE=1")
     for tool in ("dpkg-buildpackage", "dh", "lintian", "apt-ftparchive", "apt-get", "gpg"):
         need(shutil.which(tool), f"{tool} is not here")
     for suite in SUITES:

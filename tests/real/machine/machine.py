@@ -43,7 +43,7 @@ def why_not() -> str:
     if os.geteuid():
         return "only root can boot a machine"
     if not ASKED:
-        return "boots a whole Debian: set GPUWATCHD_TEST_MACHINE=1"
+        return "boots a whole Debian: set GPUWATCHD_TEST_MACHINE=1 and PACKAGES=1"
     return ""
 
 
