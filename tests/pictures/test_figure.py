@@ -153,10 +153,12 @@ def test_foreign_text_is_text() -> None:
 def test_it_is_drawn_by_a_child_that_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    scratch = tmp_path / "scratch"  # beside what matplotlib leaves at home where it is new
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert drawing.draw(order()) == figure.draw(order())
-    assert list(tmp_path.iterdir()) == []
+    assert list(scratch.iterdir()) == []
     code = (
         "import sys; import gpuwatchd.pictures.drawing, gpuwatchd.ctl.plot;"
         "print([n for n in ('matplotlib', 'PIL', 'numpy') if n in sys.modules])"
