@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[dict[str, int], str]]
 
+pytestmark = pytest.mark.slow
+
 IGNORING = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
     "os.execv(sys.argv[1], sys.argv[1:])"

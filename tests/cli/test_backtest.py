@@ -29,6 +29,8 @@ from tests.pipeline.recorded import Run, ramp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 
 def dead(devices: int = 1, *, hours: float = 2.0) -> None:
     """Write a history in which a process fills the memory and dies."""

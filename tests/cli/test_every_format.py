@@ -15,6 +15,8 @@ from tests.cli.logs_of import LEAKER, WRITTEN
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 OWN = {"gpuwatchd-csv", "gpuwatchd-ndjson"}
 """What ``history`` exports comes back exactly: tested beside it."""
 WITHOUT_A_SERIES = {"nvidia-smi-accounted"}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpuwatchd.config import DetectionSection
     from gpuwatchd.model import Finding, Series
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

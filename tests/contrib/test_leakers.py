@@ -20,6 +20,8 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 LEAKERS = ROOT / "contrib" / "leakers"
 PROGRAMS = (
     *("leak_gradual", "leak_steps", "leak_cyclic", "leak_host"),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.store.live import LiveProcess
 
+pytestmark = pytest.mark.slow
+
 SLURM = ROOT / "contrib" / "slurm"
 SCRIPTS = ("prolog", "epilog", "common")
 NEXT_S = 60.0

@@ -10,6 +10,8 @@ from gpuwatchd.notify import picture
 from tests.conftest import need
 from tests.docs import plots
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", plots.PLOTS)
 def test_a_file_says_what_the_program_draws(name: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.docs import screens
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", [*screens.SCREENS, *screens.LIVE])
 def test_a_picture_is_what_the_program_shows(name: str) -> None:

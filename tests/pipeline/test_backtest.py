@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gpuwatchd.model import FloatArray
     from gpuwatchd.pipeline.backtest import Case, DeviceReport, Trial
 
+pytestmark = pytest.mark.slow
+
 HOUR_S = 3600.0
 BEGIN_S = 1_700_000_040.0
 END_S = BEGIN_S + 6 * HOUR_S

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.model import Alert
 
+pytestmark = pytest.mark.slow
+
 BASE, ROOM = 6 * GIB, 30 * GIB
 
 

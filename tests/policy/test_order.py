@@ -14,6 +14,8 @@ from gpuwatchd.model import Matcher
 from gpuwatchd.policy import Override, Rules
 from tests.policy.world import RANK, World
 
+pytestmark = pytest.mark.slow
+
 ORDER = settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )

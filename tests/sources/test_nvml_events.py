@@ -11,6 +11,8 @@ from tests.sources.nvml_case import PRELUDE, UID
 if TYPE_CHECKING:
     from tests.fakenvml import FakeNvml
 
+pytestmark = pytest.mark.slow
+
 WATCH = (
     PRELUDE
     + """

@@ -14,6 +14,8 @@ from tests.sources.nvml_case import UID, play
 if TYPE_CHECKING:
     from tests.fakenvml import FakeNvml
 
+pytestmark = pytest.mark.slow
+
 FOUR = tuple(f"gpu {index} total=24G" for index in range(4))
 
 SCENE = """

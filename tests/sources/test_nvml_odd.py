@@ -13,6 +13,8 @@ from tests.sources.nvml_case import GIB, MIB, one_read, play, several
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 # ---- memory that is not the card's own -------------------------------------------------------
 

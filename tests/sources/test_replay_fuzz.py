@@ -15,6 +15,8 @@ from gpuwatchd.sources.formats.rowwise import RowTable
 from gpuwatchd.sources.replay import LogFile, LogOptions, read_log
 from gpuwatchd.text import clean
 
+pytestmark = pytest.mark.slow
+
 LOGS = sorted((Path(__file__).resolve().parent.parent / "data" / "logs").iterdir())
 OPTIONS = (
     LogOptions(),

@@ -17,6 +17,8 @@ from gpuwatchd.sources.simulate import FIRST_PID, Planted, SimulateSource
 if TYPE_CHECKING:
     from gpuwatchd.model import DeviceReading, Sample
 
+pytestmark = pytest.mark.slow
+
 EPOCH_S = 1_700_000_000.0
 MIB = shapes.MIB
 

@@ -20,6 +20,8 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 BEGIN_US = 1_750_000_000_000_000
 FRAMES = [

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as laws
 from hypothesis import strategies as st
@@ -18,6 +19,8 @@ from tests.store.world import CARDS, KNOWN, T0, Time, delivery, opened, rows, sa
 
 if TYPE_CHECKING:
     from gpuwatchd.store.writer import History
+
+pytestmark = pytest.mark.slow
 
 DAY_S = 86_400
 HOUR_0 = 1_700_002_800.0

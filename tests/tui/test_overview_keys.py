@@ -13,6 +13,8 @@ from tests.tui import world
 from tests.tui.first import Opened, cursor, processes_of, rows_of, usual
 from tests.tui.viewing import opened, press
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
