@@ -47,6 +47,8 @@ class Estate:
     def __init__(self) -> None:
         self.alerts: dict[str, Alert] = {}
         """Open alerts whose subject has not appeared yet, by subject id."""
+        self.pending: dict[str, Alert] = {}
+        """The same of alerts that were not open yet; they wait for the first minute only."""
         self._rings: dict[str, dict[Subject, Ring]] = {}
 
     def refill(self, past: Iterable[Past], span_s: float) -> None:
@@ -57,8 +59,16 @@ class Estate:
             for t_s, value in points:
                 ring.add(t_s, value)
 
+    def extend(self, t_s: float, newest: Iterable[tuple[Subject, int | None]]) -> None:
+        """Add what the live state knew later than the history did, to series of the latter."""
+        for subject, held in newest:
+            ring = self._rings.get(subject.device_uid, {}).get(subject)
+            if ring is not None and held is not None:
+                ring.add(t_s, held)
+
     def move(self, by_s: float) -> list[Alert]:
-        """Move all of it in time: the wall clock was stepped; return the alerts."""
+        """Move all of it in time: the wall clock was stepped; return the open alerts."""
+        self.pending = {key: moved_alert(one, by_s) for key, one in self.pending.items()}
         for rings in self._rings.values():
             for ring in rings.values():
                 ring.shift(by_s)
@@ -70,8 +80,9 @@ class Estate:
         return self._rings.get(subject.device_uid, {}).pop(subject, None)
 
     def alert(self, subject: Subject) -> Alert | None:
-        """Hand out the open alert of a subject."""
-        return self.alerts.pop(subject.id, None) if self.alerts else None
+        """Hand out the alert of a subject."""
+        pending = self.pending.pop(subject.id, None) if self.pending else None
+        return self.alerts.pop(subject.id, pending) if self.alerts else pending
 
     def unseen(self, now_s: float) -> list[Unseen]:
         """Return the alerts of whose subject nothing has been heard for some time."""

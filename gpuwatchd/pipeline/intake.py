@@ -28,6 +28,8 @@ __all__ = ["Intake", "Leaver", "Seen"]
 
 FORGET_DEVICE_S = 86_400.0
 """An alert whose device or process has not been seen for this long is over."""
+PENDING_S = 60.0
+"""For so long the evidence of an earlier run waits for a subject that has no alert yet."""
 _MOST_LEAVERS = 256
 _SPARE_INFOS = 256
 
@@ -127,6 +129,8 @@ class Intake:
                 changed += self._remove(seen, now_s)
         if self.estate.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
             changed += self.estate.expired(self.devices, self.watcher.rules, now_s)
+        if self.estate.pending and now_s - self._begun_s >= PENDING_S:
+            self.estate.pending.clear()
         changed += self.hosts.feed(source, self._of(source), now_s)
         # First: who goes on with an alert may have ended in the same tick.
         changed[:0] = self.watcher.passed_on

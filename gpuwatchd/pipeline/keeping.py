@@ -2,24 +2,84 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gpuwatchd.blame import Baseline
+from gpuwatchd.model import Subject
 from gpuwatchd.pipeline.alarms import KINDS
-from gpuwatchd.pipeline.clock import resumed
+from gpuwatchd.pipeline.clock import STEP_S, moved_alert, resumed
 from gpuwatchd.store.norms import Norm
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Device, Sample
+    from collections.abc import Iterator
+
+    from gpuwatchd.model import Alert, Device, Sample
     from gpuwatchd.pipeline.alarms import Alarms
     from gpuwatchd.pipeline.herald import Herald
     from gpuwatchd.pipeline.intake import Intake
     from gpuwatchd.pipeline.post import Post
+    from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History
 
 _HOUR_S = 3600.0
+_PAUSE_S = 60.0
+"""Evidence survives a pause up to this long: one that the detectors do not take for a gap."""
+_EVIDENCE = (
+    *("confirmations", "held_since_s", "alert_confirmations", "alert_since_s"),
+    *("clears", "clear_since_s", "milder_since_s", "finding"),
+)
+"""What changes of an open alert at every judgement, and is not written for that alone."""
+
+
+class Last(NamedTuple):
+    """What an earlier daemon of this boot saw last, on the clock of now."""
+
+    state: LiveState
+    taken_at_s: float
+    stepped_s: float
+    """By how much the clock was set since."""
+    fresh: bool
+    """Whether that is no longer ago than a pause in the record may be."""
+
+    @classmethod
+    def of(cls, state: LiveState | None, boot_id: str, now_s: float, ahead_s: float) -> Last | None:
+        """Return what a live state tells; None where it is of another boot, or of none.
+
+        Parameters
+        ----------
+        ahead_s
+            By how much the wall clock is ahead of the monotonic one now.
+        """
+        if state is None or not boot_id or state.boot_id != boot_id or state.clock_ahead_s is None:
+            return None
+        step_s = ahead_s - state.clock_ahead_s
+        step_s = step_s if abs(step_s) > STEP_S else 0.0
+        taken_at_s = state.taken_at_s + step_s
+        return cls(state, taken_at_s, step_s, -STEP_S <= now_s - taken_at_s <= _PAUSE_S)
+
+    def newest(self) -> Iterator[tuple[Subject, int | None]]:
+        """Yield what each subject on a device held; what was not known at that instant is None."""
+        # What a daemon leaves behind that stops in order is dated at its end, and written before.
+        for one in () if self.state.stopped else self.state.devices:
+            uid, reading = one.device.uid, one.reading
+            if reading is None:
+                continue
+            yield Subject(device_uid=uid), reading.used_bytes
+            rest = one.unattributed_bytes
+            yield Subject(device_uid=uid, unattributed=True), None if (rest or 0) < 0 else rest
+            for process in one.processes or () if one.processes_age_s is None else ():
+                yield Subject(device_uid=uid, process=process.info.key), process.used_bytes
+
+    def brought(self, alert: Alert) -> Alert:
+        """Return an open alert of the history with the evidence of the last tick."""
+        same = (alert.key, alert.opened_at_s, alert.state)
+        for one in self.state.alerts if self.fresh else ():
+            if (one.key, one.opened_at_s, one.state) == same:
+                evidence = {name: getattr(one, name) for name in _EVIDENCE}
+                return msgspec.structs.replace(alert, **evidence)
+        return alert
 
 
 class Keeping:
@@ -37,13 +97,31 @@ class Keeping:
         self._history = history
         self._intake = intake
 
-    def resume(self, post: Post, alarms: Alarms, herald: Herald, now_s: float) -> None:
-        """Take up what the history knows: points, alerts, baselines, unsent messages."""
+    def resume(
+        self, post: Post, alarms: Alarms, herald: Herald, now_s: float, last: Last | None = None
+    ) -> None:
+        """Take up what the history knows: points, alerts, baselines, unsent messages.
+
+        Parameters
+        ----------
+        last
+            What the daemon before saw last: points since they were last written, and for how long
+            alerts have had their evidence.
+        """
         intake = self._intake
         span_s = intake.watcher.config.detection.analysis_window_hours * 3600.0
-        intake.refill(self._history.recent_series(now_s - span_s))
+        step_s = 0.0 if last is None else last.stepped_s
+        intake.refill(self._history.recent_series(now_s - span_s, stepped_s=step_s))
+        if last is not None:
+            if step_s:
+                # Rows of before and of now are on two clocks; the next start must not mix them.
+                self._history.segment("clock-step", wall_step_s=step_s)
+            intake.estate.extend(last.taken_at_s, last.newest())
+            for alert in last.state.pending if last.fresh else ():
+                intake.estate.pending[alert.subject.id] = moved_alert(alert, step_s)
         for alert in self._history.open_alerts():
-            known = resumed(alert, intake.watcher.rules, now_s)
+            known = alert if last is None else moved_alert(last.brought(alert), step_s)
+            known = resumed(known, intake.watcher.rules, now_s)
             if alert.kind in KINDS:
                 alarms.adopt(known, now_s)
             else:

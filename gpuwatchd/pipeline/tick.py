@@ -26,7 +26,7 @@ from gpuwatchd.pipeline.happenings import Happenings
 from gpuwatchd.pipeline.herald import Herald
 from gpuwatchd.pipeline.holdings import Holdings
 from gpuwatchd.pipeline.intake import Intake
-from gpuwatchd.pipeline.keeping import Keeping
+from gpuwatchd.pipeline.keeping import Keeping, Last
 from gpuwatchd.pipeline.knowledge import Knowledge
 from gpuwatchd.pipeline.post import Courier, Post
 from gpuwatchd.pipeline.pressed import Pressed
@@ -39,7 +39,7 @@ from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from gpuwatchd.config import Config
@@ -182,16 +182,19 @@ class Pipeline:
             worker.deadline_s = config.daemon.source_deadline
 
     def resume(self) -> None:
-        """Take up what the history knows: recent points, open alerts, undelivered messages."""
+        """Take up what the history and the live state know: points, alerts, unsent messages."""
+        directory = self.runtime_dir
+        before = None
+        if directory is not None:
+            before = self._guard("live state", lambda: live.read(directory))
         if self._keeping is not None:
-            keeping = self._keeping
+            keeping, now_s = self._keeping, self._wall()
+            last = Last.of(before, self._boot_id(), now_s, now_s - self._mono())
             self._guard(
                 "history",
-                lambda: keeping.resume(self.post, self.alarms, self.herald, self._wall()),
+                lambda: keeping.resume(self.post, self.alarms, self.herald, now_s, last),
             )
-        if self.runtime_dir is not None:
-            directory = self.runtime_dir
-            before = self._guard("live state", lambda: live.read(directory))
+        if directory is not None:
             self._guard("holdings", lambda: self.holdings.resume(before))
             self._guard("events", lambda: self.happenings.resume(before))
 
@@ -351,6 +354,16 @@ class Pipeline:
         known += [alarm.alert for alarm in self.alarms.alarms.values()]
         return [alert for alert in known if alert and alert.state in {"watch", "firing"}]
 
+    def _pending(self) -> Iterator[Alert]:
+        """Yield the alerts that are not open yet; those of a rank that another stands for never."""
+        for track in self.watcher.tracks.values():
+            alert = track.alert
+            if alert is not None and alert.state == "pending" and track.lead is None:
+                yield alert
+
+    def _boot_id(self) -> str:
+        return "" if self.history is None else self.history.boot_id
+
     def _state(self, now_s: float) -> LiveState:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
@@ -374,7 +387,10 @@ class Pipeline:
             interval_s=float(self.config.daemon.interval),
             ticks=self._ticks,
             devices=tuple(devices),
+            boot_id=self._boot_id(),
+            clock_ahead_s=self._wall() - self._mono(),
             alerts=(*self._open_alerts(), *self.intake.unplaced()),
+            pending=tuple(self._pending()),
             problems=self.problems(),
             rss_bytes=self._rss_bytes,
             holdings=self.holdings.found,

@@ -114,10 +114,17 @@ class LiveState(Value, frozen=True, kw_only=True):
     taken_at_s: float
     interval_s: float
     ticks: int = 0
+    boot_id: str = ""
+    """Identity of the boot in which it was written; empty where that is unknown."""
+    clock_ahead_s: float | None = None
+    """By how much the wall clock was ahead of the monotonic one: tells whether it was set since."""
     stopped: bool = False
     """True in the file that a daemon leaves behind when it stops in order."""
     devices: tuple[LiveDevice, ...] = ()
     alerts: tuple[Alert, ...] = ()
+    """Those that are open: watch and firing."""
+    pending: tuple[Alert, ...] = ()
+    """Those that have not opened: for the next daemon, and shown to nobody."""
     problems: tuple[str, ...] = ()
     """What is missing or broken, one sentence each."""
     rss_bytes: int | None = None

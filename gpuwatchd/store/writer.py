@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
+_FIRST_FLUSH_S = 4.0
+"""Below the usual interval: at first every tick is written."""
+_UNWRITTEN_SHARE = 0.1
+"""A young daemon loses at most this share of what it saw, if it dies."""
 
 
 class History(Telling):
@@ -63,6 +67,10 @@ class History(Telling):
         self._identity: tuple[int, int] | None = None
         self._peephole: int | None = None
         self._last_flush_s: float | None = None
+        self._first_mono_s = 0.0
+        """When the first tick was, on the monotonic clock."""
+        self._flush_s = 0.0
+        """Time from the last flush to the next one."""
         self._retry_mono_s = self._reopen_mono_s = -1e18
 
     @classmethod
@@ -154,27 +162,53 @@ class History(Telling):
         self._ledger.add_event(Event(round(self._clock() * 1000), kind, device_uid, detail))
         self._commit()
 
-    def recent_series(self, since_s: float) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
+    @property
+    def boot_id(self) -> str:
+        """Identity of this boot; empty while it is unknown."""
+        return self._boot_id
+
+    def recent_series(
+        self, since_s: float, *, stepped_s: float = 0.0
+    ) -> Iterator[tuple[Subject, list[tuple[float, int]]]]:
         """Yield (subject, [(t_s, used_bytes), ...]) of the present boot.
 
         One series at a time is in memory. Ends early where the file cannot be read on.
+
+        Parameters
+        ----------
+        since_s
+            From when on, on the clock of now.
+        stepped_s
+            By how much that clock was set since the rows were written: their times are moved by it.
         """
         self._own()
         if self._connection is None or self._mode == "newer":
             return
+        span = {"since_s": since_s - stepped_s, "now_s": self._clock() - stepped_s}
         try:
-            yield from recent.series(
-                self._connection, boot_id=self._boot_id, since_s=since_s, now_s=self._clock()
-            )
+            for subject, points in recent.series(self._connection, boot_id=self._boot_id, **span):
+                if stepped_s:
+                    points = [(t_s + stepped_s, held) for t_s, held in points]  # noqa: PLW2901
+                yield subject, points
         except integrity.SUSPECT as error:
             self._health.failed(error)
 
     def flush_due(self, now_s: float) -> None:
-        """Write what waits when ``[store] flush`` has passed; alerts that wait sooner."""
+        """Write what waits when it is due; alerts that wait sooner.
+
+        A daemon that was just started may die again soon: until a tenth of its age is more than
+        ``[store] flush``, samples wait for that tenth only, at least four seconds. So one that is
+        killed again and again keeps nine tenths of what it saw, or more, and one that runs on
+        writes as seldom as ever.
+        """
         self._own()
         if self._last_flush_s is None:
-            self._last_flush_s = now_s
-        if abs(now_s - self._last_flush_s) >= self._settings.flush:
+            self._last_flush_s, self._first_mono_s = now_s, self._monotonic()
+            self._flush_s = min(self._settings.flush, _FIRST_FLUSH_S)
+        if abs(now_s - self._last_flush_s) >= self._flush_s:
+            age_s = self._monotonic() - self._first_mono_s
+            early_s = max(_FIRST_FLUSH_S, _UNWRITTEN_SHARE * age_s)
+            self._flush_s = min(self._settings.flush, early_s)
             self.flush(now_s)
         elif self._ledger.waiting and self._monotonic() >= self._retry_mono_s:
             self._commit()

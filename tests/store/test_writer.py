@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import subprocess
@@ -34,16 +35,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_samples_are_written_when_the_flush_time_has_passed(tmp_path: Path) -> None:
+def test_samples_wait_for_a_tenth_of_the_age_and_never_longer_than_the_flush_time(
+    tmp_path: Path,
+) -> None:
     time = Time()
     history = opened(tmp_path, time, flush=60)
-    for _ in range(12):
+    flushed_s = []
+    waiting = 0
+    for tick in range(360):
         history.record(sample(time.now_s), CARDS, {})
         history.flush_due(time.now_s)
+        waiting = tick + 1 - rows(tmp_path, "SELECT count(*) FROM gpu_raw")[0][0]
+        age_s = 5.0 * tick
+        assert waiting <= max(1.0, min(0.1 * age_s, 60.0) / 5.0)
+        if not waiting:
+            flushed_s.append(age_s)
         time.pass_s(5)
-    assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(0,)]
-    history.flush_due(time.now_s)
-    assert rows(tmp_path, "SELECT count(*), min(ts_ms) FROM gpu_raw") == [(12, int(T0 * 1000))]
+    assert flushed_s[:5] == [5.0, 10.0, 15.0, 20.0, 25.0]
+    # A daemon that lives on writes as seldom as it is told to.
+    late = [at_s for at_s in flushed_s if at_s > 700.0]
+    assert {b - a for a, b in itertools.pairwise(late)} == {60.0}
+    history.close()
+
+
+def test_a_short_flush_time_is_kept_from_the_start(tmp_path: Path) -> None:
+    time = Time()
+    history = opened(tmp_path, time, flush=1)
+    for _ in range(4):
+        history.record(sample(time.now_s), CARDS, {})
+        history.flush_due(time.now_s)
+        time.pass_s(1)
+    assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(4,)]
     history.close()
 
 

@@ -1,0 +1,212 @@
+"""A machine whose daemon is killed and started again: real pipeline and history, injected clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gpuwatchd.config import Config
+from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.store.writer import History
+from tests.making import GIB, MIB, sample
+from tests.pipeline.play import Postbox, Script
+from tests.store.world import T0, Time, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from gpuwatchd.model import Alert
+    from gpuwatchd.pipeline.track import Track
+
+INTERVAL_S = 5.0
+DOWN_S = 6.0
+"""From a kill to the first tick after it: systemd waits for five seconds."""
+QUANTUM = 2 * MIB
+BASE = 12 * GIB
+CHORES_S = 60.0
+
+
+def card(gib: int) -> Device:
+    """Return a device with so much memory."""
+    return Device(
+        uid="GPU-1", vendor="nvidia", index=0, name="card", memory_total_bytes=gib * GIB
+    )  # fmt: skip
+
+
+def leak(
+    minutes: float, gib: int, *, segments: bool = False, load_s: float = 0.0, seed: int = 1
+) -> Callable[[float], float]:
+    """Return what a process holds that fills a device of ``gib`` GiB in so many minutes.
+
+    It begins at 12 GiB, or has loaded them by ``load_s``, and the minutes count from then on. It
+    grows evenly, or in segments of 20 to 64 MiB at random times.
+    """
+    room, full_s = gib * GIB - BASE, 60.0 * minutes
+    if not segments:
+        grown, at_s = np.array([0.0, room]), np.array([0.0, full_s])
+        return lambda age_s: (
+            (BASE * age_s / load_s)
+            if age_s < load_s
+            else BASE + float(np.interp(age_s - load_s, at_s, grown))
+        )
+    dice = np.random.default_rng(seed)
+    sizes = np.cumsum(dice.uniform(20.0, 64.0, size=room // (20 * MIB)) * MIB)
+    sizes = np.concatenate(([0.0], sizes[sizes <= room]))
+    at_s = np.sort(dice.uniform(0.0, full_s, size=sizes.size - 1))
+    return lambda age_s: BASE + float(sizes[at_s.searchsorted(age_s, side="right")])
+
+
+def fill(
+    first_gib: float, first_s: float, more_gib: float, minutes: float
+) -> Callable[[float], float]:
+    """Return what a process holds that loads, fills a cache evenly, and stops."""
+    at_s = np.array([0.0, first_s, first_s + 60.0 * minutes])
+    held = np.array([0.5, 0.5 + first_gib, 0.5 + first_gib + more_gib]) * GIB
+    return lambda age_s: float(np.interp(age_s, at_s, held))
+
+
+def steps(gib: float, every_s: float, most: int) -> Callable[[float], float]:
+    """Return what a process holds whose batch grows step by step, and stops."""
+    return lambda age_s: (6.0 + gib * min(age_s // every_s, most)) * GIB
+
+
+class Machine:
+    """One device, one process, and a daemon that is killed.
+
+    Parameters
+    ----------
+    directory
+        For the history and the live state.
+    curve
+        Bytes that the process holds, by its age in seconds.
+    gib
+        Memory of the device.
+    kills_s
+        Ages of the process at which the daemon is killed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        curve: Callable[[float], float],
+        gib: int = 24,
+        *,
+        kills_s: Iterable[float] = (),
+    ) -> None:
+        self.directory = directory
+        self.curve = curve
+        self.device = card(gib)
+        self.kills_s = sorted(kills_s)
+        self.time = Time(T0 + 17.0)
+        self.boot_id = "boot-1"
+        self.begin(4711)
+        self.changes: list[tuple[float, Alert]] = []
+        """Ages of the process, and alerts whose state changed then."""
+        self.messages: list[tuple[float, str]] = []
+        """Ages of the process, and what was handed to the channel then."""
+        self.sampled_ms: list[int] = []
+        for name in ("state", "run"):
+            (directory / name).mkdir(parents=True)
+        self.start()
+
+    def begin(self, pid: int) -> None:
+        """Let a new process take the place of the old one; it began two seconds ago."""
+        self.began_s = self.time.now_s - 2.0
+        self.began_mono_s = self.time.mono_s - 2.0
+        self.info = ProcessInfo(
+            key=ProcessKey(pid=pid, started_at_s=self.began_s),
+            name="python",
+            user="alice",
+            argv=("python", "train.py"),
+        )
+
+    @property
+    def age_s(self) -> float:
+        """Age of the process."""
+        return self.time.mono_s - self.began_mono_s
+
+    @property
+    def track(self) -> Track:
+        """What the daemon knows of the process."""
+        key = Subject(device_uid=self.device.uid, process=self.info.key).id
+        return self.pipeline.watcher.tracks[key]
+
+    def start(self) -> None:
+        """Start a daemon."""
+        self.history = History.open(
+            self.directory / "state",
+            settings(),
+            clock=self.time.clock,
+            monotonic=self.time.monotonic,
+            boot_id=self.boot_id,
+        )
+        self.post = Postbox()
+        self.pipeline = Pipeline(
+            config=Config(),
+            sources=[Script(lambda _: self._look(), devices=(self.device,))],
+            history=self.history,
+            runtime_dir=self.directory / "run",
+            courier=self.post,
+            wall=self.time.clock,
+            mono=self.time.monotonic,
+        )
+        self.pipeline.resume()
+        self.chores_s = self.time.mono_s + CHORES_S
+
+    def restart(self, down_s: float = DOWN_S) -> None:
+        """Kill the daemon and start it again."""
+        self.kill()
+        self.time.pass_s(down_s)
+        self.start()
+
+    def kill(self) -> None:
+        """End the daemon as SIGKILL does: it writes nothing any more."""
+        self.history._drop_connection()
+        for worker in self.pipeline.workers.values():
+            worker.close()
+
+    def _look(self) -> Sample:
+        now_s = self.time.now_s
+        self.sampled_ms.append(round(now_s * 1000))
+        held = int(self.curve(self.age_s)) // QUANTUM * QUANTUM
+        one = sample(
+            self.time.mono_s,
+            [(self.info, held)],
+            device=self.device,
+            wall_s=now_s,
+            used_bytes=min(held + 300 * MIB, self.device.memory_total_bytes or 0),
+        )
+        return msgspec.structs.replace(one, boot_id=self.boot_id)
+
+    def live(self, until_s: float) -> None:
+        """Let time go by until the process has this age; the daemon is killed on the way."""
+        while self.age_s < until_s:
+            if self.kills_s and self.age_s >= self.kills_s[0]:
+                del self.kills_s[0]
+                self.restart()
+            taken = len(self.post.taken)
+            tick = self.pipeline.tick()
+            self.changes += [(self.age_s, alert) for alert in tick.changes]
+            self.messages += [(self.age_s, d.message.notice) for d in self.post.taken[taken:]]
+            if self.time.mono_s >= self.chores_s:
+                self.history.chores(self.time.now_s)
+                self.chores_s += CHORES_S
+            self.time.pass_s(INTERVAL_S)
+
+    def first(self, state: str) -> tuple[float, Alert] | None:
+        """Return when an alert first reached a state, and that alert."""
+        return next(((at_s, one) for at_s, one in self.changes if one.state == state), None)
+
+    @property
+    def mailed_s(self) -> float | None:
+        """Age of the process when the first alert was handed to the channel."""
+        return next((at_s for at_s, notice in self.messages if notice == "firing"), None)
+
+    @property
+    def fired(self) -> bool:
+        """Whether any alert has fired."""
+        return self.first("firing") is not None
