@@ -92,7 +92,8 @@ class DetectionSection(Section, frozen=True, kw_only=True):
     analysis_window_hours: Annotated[float, Meta(gt=0, le=168)] = 6.4
     """The longest look-back."""
     minimum_duration: Seconds = Seconds(300)
-    """Growth younger than this does not alert (it may be watched)."""
+    """Growth younger than this does not alert (it may be watched); from three fifths of it where
+    memory would be full within 14 minutes, and that is plain to see."""
     minimum_growth_mib: Annotated[float, Meta(ge=0)] = 16.0
     """Growth below this, or below 0.15 % of the device, is no candidate."""
     eta_horizon: Seconds = Seconds(72 * 3600)
@@ -345,7 +346,8 @@ class StoreSection(Section, frozen=True, kw_only=True):
     """``[store]``: the history and its bounds."""
 
     flush: Seconds = Seconds(60)
-    """Raw samples wait this long in memory; alerts are written at once."""
+    """Raw samples wait this long in memory, after a start only a tenth of the daemon's age; alerts
+    are written at once."""
     max_db_mib: Annotated[int, Meta(ge=8)] = 256
     """Size that the database never exceeds; the oldest raw samples go first, alerts never."""
     min_free_mib: Annotated[int, Meta(ge=0)] = 500

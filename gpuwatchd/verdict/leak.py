@@ -32,6 +32,17 @@ GIVEN_BACK = 0.5
 """A fall by this share of a growth is worth a word."""
 EVEN_SHARE = 0.01
 """A sixteenth of a growth with more than this share of it has risen."""
+HEARD_SHARE, HEARD_S = 0.45, 90.0
+"""People are to hear of growth when this share of its time to full is gone; from the first evidence
+of an alert to its message it takes so long."""
+LEAST_WAIT = 0.6
+"""It is never alerted on before this share of ``minimum-duration``: harmless loads take that."""
+NEW_SHARE = 0.75
+"""What has brought more than this share of what is held is being loaded, as far as is known."""
+MANY_EVENTS = 20.0
+"""A ramp of few and large steps, such as that of a batch size, is not plain to see so early."""
+LOADS_BYTES_PER_S = 8e9 / 60.0
+"""So fast disks and networks are, and few leaks."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
 _CRITICAL_S, _WARNING_S = 3600.0, 86400.0
 
@@ -141,11 +152,32 @@ def _advice(series: Series, view: View, pattern: Pattern) -> tuple[str, ...]:
     return () if topic is None else advice.lines(topic, series.framework, series.role)
 
 
+def _least_age_s(view: View, settings: DetectionSection, growth: Growth) -> float:
+    """Return the age from which growth may alert: ``minimum-duration``, less where time is short.
+
+    Waiting that long would cost a leak that fills the device in ten minutes half of its time. So
+    growth that is plain to see waits only as long as its message can still come before half of the
+    time is gone, at least :data:`LEAST_WAIT` of the setting. Loading looks the same, but begins
+    with little, or is as fast as a disk: what may be that waits as long as everything else.
+    """
+    usual_s = float(settings.minimum_duration)
+    many = float(growth.found.events[growth.best]) >= MANY_EVENTS
+    if growth.headroom is None or not (growth.plain and many):
+        return usual_s
+    grown, age_s = _grown(growth), -growth.onset_s
+    rate = grown / age_s
+    if grown > NEW_SHARE * float(view.mean[-1]) or rate > LOADS_BYTES_PER_S:
+        return usual_s
+    full_s = age_s + max(growth.headroom, 0.0) / rate
+    return min(usual_s, max(HEARD_SHARE * full_s - HEARD_S, LEAST_WAIT * usual_s))
+
+
 def _tier(view: View, settings: DetectionSection, growth: Growth, named: Named) -> Tier:
+    least_s = _least_age_s(view, settings, growth)
     enough = (
         view.samples >= settings.minimum_samples
-        and -growth.onset_s >= settings.minimum_duration
-        and view.span_s >= settings.minimum_duration
+        and -growth.onset_s >= least_s
+        and view.span_s >= least_s
     )
     events = float(growth.found.events[growth.best])
     if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S:
