@@ -19,8 +19,6 @@ SHIFT = math.log(0.8 / 0.2) - math.log(0.75 / 0.25)
 """Log odds between the formula's alert level 0.80 and the default threshold 0.75."""
 PEAK_SHARE = 0.25
 """The limit must hold the highest level of the last quarter of the growth."""
-AFTER_LOAD, LEAST_STEP_S = 3.0, 5.0
-"""Growth counts from so many steps of the grid after a load, each of so many seconds or more."""
 LEAST_AGE_S = 30.0
 """Growth younger than this is not even watched."""
 
@@ -199,28 +197,28 @@ def _onset(view: View, found: forecast.Windows, index: int) -> float:
     level = np.interp([before, begin, end], view.t_s, view.floor)
     # What came before is another story when it is faster (a load, a warm-up), not a slow start.
     if level[1] - level[0] > 0.7 * (level[2] - level[1]):
-        return _after_load(view, before, begin, end)
+        return begin
     return _knee(view, before, end)
 
 
-def _after_load(view: View, before: float, begin: float, end: float) -> float:
-    """Return where a load ended that growth of one pace has followed; ``begin`` without one.
+def after_load(view: View, onset_s: float) -> float:
+    """Return where a load ended that growth of one pace has followed; ``onset_s`` without one.
 
     Look-backs are √2 apart: the longest one that lies after the load may be much younger than the
-    growth.
+    growth. What is judged is the growth of the window; this says since when it has gone on.
     """
-    first, last = view.t_s.searchsorted((before - 1e-6, end + 1e-6)).tolist()
-    t, x = view.t_s[first:last], view.floor[first:last]
+    t, x = view.t_s[view.start :], view.floor[view.start :]
+    if t.size < 3 or x[-1] <= x[0]:
+        return onset_s
     above = (x - x[0]) / (x[-1] - x[0]) - (t - t[0]) / (t[-1] - t[0])
     bend = int(above.argmax())
-    # A little later: what the load itself brought must not count.
-    since = float(t[bend]) + AFTER_LOAD * max(view.step_s, LEAST_STEP_S)
-    if since >= begin - view.step_s:
-        return begin
-    at_bend, at_begin = np.interp([since, begin], view.t_s, view.floor).tolist()
-    pace = (float(x[-1]) - at_begin) / (end - begin)
-    alike = 0.6 * pace <= (at_begin - at_bend) / (begin - since) <= 1.7 * pace
-    return since if alike else begin
+    since_s = float(t[bend])
+    if above[bend] <= 0.1 or since_s >= onset_s - view.step_s:
+        return onset_s
+    at_onset = float(np.interp(onset_s, t, x))
+    pace = (float(x[-1]) - at_onset) / -onset_s
+    alike = 0.6 * pace <= (at_onset - float(x[bend])) / (onset_s - since_s) <= 1.7 * pace
+    return since_s if alike else onset_s
 
 
 def _knee(view: View, begin: float, end: float) -> float:

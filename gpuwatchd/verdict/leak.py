@@ -12,7 +12,7 @@ from gpuwatchd.forecast import BINS
 from gpuwatchd.frameworks import advice
 from gpuwatchd.model import Finding
 from gpuwatchd.screen import POOL_SHARE
-from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT
+from gpuwatchd.verdict.growth import LEAST_AGE_S, SHIFT, after_load
 from gpuwatchd.verdict.naming import line, name, p_value_since
 from gpuwatchd.verdict.timing import Prospect, ending, prospect_of
 
@@ -35,6 +35,8 @@ EVEN_SHARE = 0.01
 HEARD_SHARE, HEARD_S = 0.45, 90.0
 """People are to hear of growth when this share of its time to full is gone; from the first evidence
 of an alert to its message it takes so long."""
+SHORT = 1.5
+"""Time is short where such a wait is less than so many times ``minimum-duration``."""
 LEAST_WAIT = 0.6
 """It is never alerted on before this share of ``minimum-duration``: harmless loads take that."""
 NEW_SHARE = 0.75
@@ -65,7 +67,10 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
     _, _, r_squared = line(view, growth.onset_s)
     if named.pattern == "gradual" and r_squared < settings.min_r_squared:
         return None
-    tier = _tier(view, settings, growth, named)
+    since_s = growth.onset_s
+    if named.pattern == "gradual":
+        since_s = after_load(view, since_s)
+    tier = _tier(view, settings, growth, named, since_s)
     if tier == "none":
         return None
     if named.slows is not None:
@@ -78,6 +83,7 @@ def leak(series: Series, view: View, settings: DetectionSection, growth: Growth)
         tier, severity = "watch", "info"
     if eta is not None and eta.mid_s > settings.eta_horizon:
         tier, severity = "watch", "info"
+    growth = growth._replace(onset_s=since_s)
     trend = next((one for one in named.signals if one.detector == "trend"), None)
     p_value = trend.facts["p_value"] if trend is not None else p_value_since(view, growth.onset_s)
     return Finding(
@@ -152,8 +158,8 @@ def _advice(series: Series, view: View, pattern: Pattern) -> tuple[str, ...]:
     return () if topic is None else advice.lines(topic, series.framework, series.role)
 
 
-def _least_age_s(view: View, settings: DetectionSection, growth: Growth) -> float:
-    """Return the age from which growth may alert: ``minimum-duration``, less where time is short.
+def _is_old_enough(view: View, settings: DetectionSection, growth: Growth, since_s: float) -> bool:
+    """Say whether growth may alert: after ``minimum-duration``, or sooner where time is short.
 
     Waiting that long would cost a leak that fills the device in ten minutes half of its time. So
     growth that is plain to see waits only as long as its message can still come before half of the
@@ -161,23 +167,26 @@ def _least_age_s(view: View, settings: DetectionSection, growth: Growth) -> floa
     with little, or is as fast as a disk: what may be that waits as long as everything else.
     """
     usual_s = float(settings.minimum_duration)
+    if -growth.onset_s >= usual_s and view.span_s >= usual_s:
+        return True
     many = float(growth.found.events[growth.best]) >= MANY_EVENTS
     if growth.headroom is None or not (growth.plain and many):
-        return usual_s
-    grown, age_s = _grown(growth), -growth.onset_s
+        return False
+    now, age_s = float(view.floor[-1]), -since_s
+    grown = now - float(np.interp(since_s, view.t_s, view.floor))
     rate = grown / age_s
-    if grown > NEW_SHARE * float(view.mean[-1]) or rate > LOADS_BYTES_PER_S:
-        return usual_s
-    full_s = age_s + max(growth.headroom, 0.0) / rate
-    return min(usual_s, max(HEARD_SHARE * full_s - HEARD_S, LEAST_WAIT * usual_s))
+    if not 0.0 < grown <= NEW_SHARE * now or rate > LOADS_BYTES_PER_S:
+        return False
+    wait_s = HEARD_SHARE * (age_s + max(growth.headroom, 0.0) / rate) - HEARD_S
+    is_short = wait_s < SHORT * usual_s
+    return is_short and age_s >= min(max(wait_s, LEAST_WAIT * usual_s), usual_s)
 
 
-def _tier(view: View, settings: DetectionSection, growth: Growth, named: Named) -> Tier:
-    least_s = _least_age_s(view, settings, growth)
-    enough = (
-        view.samples >= settings.minimum_samples
-        and -growth.onset_s >= least_s
-        and view.span_s >= least_s
+def _tier(
+    view: View, settings: DetectionSection, growth: Growth, named: Named, since_s: float
+) -> Tier:
+    enough = view.samples >= settings.minimum_samples and _is_old_enough(
+        view, settings, growth, since_s
     )
     events = float(growth.found.events[growth.best])
     if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S:
