@@ -10,7 +10,7 @@ SMALL := not laboratory and not slow and not real_browser and not real_dbus and 
   and not real_packages and not real_slurm and not real_smtp and not real_systemd and not real_terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fakenvml test test-quick lint format bench bench-detect train docs site clean
+.PHONY: help demo fakenvml test test-quick lint shape format bench bench-detect train docs site clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,12 +44,16 @@ test: $(VENV)/dev.stamp  ## Run all tests (JOBS=1: one after the other; PACKAGES
 test-quick: $(VENV)/dev.stamp  ## Run the tests that need nothing but Python, in a few minutes
 	@$(PYTEST) -m "$(SMALL)"
 
-lint: $(VENV)/dev.stamp  ## Check style, types and import direction
+lint: $(VENV)/dev.stamp  ## Check style, types, import direction and the figures of shape
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell gpuwatchd packaging tests docs contrib README.md CHANGELOG.md CONTRIBUTING.md
+	@$(RUN) -m tests.shape
+
+shape: $(VENV)/dev.stamp  ## Measure the code base beside its limits (ARGS=--verbose, --write, --path)
+	@$(RUN) -m tests.shape $(ARGS)
 
 format: $(VENV)/dev.stamp  ## Reformat the code
 	@$(BIN)/ruff format .
