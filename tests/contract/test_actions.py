@@ -14,7 +14,7 @@ from gpuwatchd.act import ACTIONS
 from gpuwatchd.errors import ActionError
 from gpuwatchd.model import ProcessKey, Subject
 from gpuwatchd.registry import load
-from tests.act.children import job, key_of
+from tests.act.children import booted_at_s, job, key_of
 from tests.making import finding
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def willing(kind: Any) -> Any:
     """Return it as it is when the user allows all it can do."""
-    return kind(checkpoint="signal", signal="USR1")
+    return kind(checkpoint="signal", signal="USR1", booted_at_s=booted_at_s())
 
 
 def test_its_section_is_its_call(kind: Any) -> None:
