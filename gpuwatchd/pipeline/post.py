@@ -187,8 +187,8 @@ class Post:
             else msgspec.structs.replace(one, next_try_at_s=min(one.next_try_at_s or now_s, now_s))
             for key, one in self._waiting.items()
         }
+        self._written([])  # what has just failed is revived by its row
         self._revive(now_s)
-        self._written([])
 
     def close(self, timeout_s: float) -> None:
         """Let the courier end, and write down what became of its last attempts."""
@@ -277,6 +277,7 @@ class Post:
     def _look_after_former(self) -> None:
         """Hear what couriers of before a reload still say; give up waiting for them in time."""
         mono_s = self._mono()
+        before = len(self._changed)
         for former in list(self._former):
             self._take_in(former.courier)
             for key, (delivery, until_s) in list(former.busy.items()):
@@ -288,6 +289,10 @@ class Post:
                     self.later([delivery])
             if not former.busy:
                 self._former.remove(former)
+        if any(one.state == "failed" for one in self._changed[before:]):
+            # Refused under the settings of before: those of now may be right.
+            self._written([])
+            self._revive(self._wall())
 
     def _ended(self, done: Delivery) -> None:
         key = _key(done)

@@ -185,6 +185,32 @@ def test_reload_with_a_mended_channel_tells_what_nobody_heard(
     assert (mail.ids, one.post.untold()) == (["worse"], ())
 
 
+def test_a_refusal_that_a_reload_did_not_wait_for_is_tried_with_the_new_settings(
+    office: Callable[..., Office],
+) -> None:
+    mail = Channel("email")
+    begun, gate = threading.Event(), threading.Event()
+
+    def refuse(_: object) -> str:
+        begun.set()
+        gate.wait(30)
+        raise WRONG
+
+    one = office(mail)
+    send, mail.send = mail.send, refuse  # type: ignore[assignment, method-assign]
+    try:
+        one.tell("a")
+        wait_for(begun.is_set)
+        mail.send = send  # type: ignore[method-assign]
+        one.courier = one.new_courier()
+        one.post.replace(one.courier)
+    finally:
+        gate.set()
+    one.turn(1)
+    one.turn()
+    assert (mail.ids, one.waiting(), one.post.untold()) == (["a"], {}, ())
+
+
 def test_the_message_is_the_same_at_every_attempt(office: Callable[..., Office]) -> None:
     mail = Channel("email")
     one = office(mail)

@@ -150,6 +150,7 @@ class Run:
 )
 @example([("fail_all", WRONG), ("tell", 0, "warning"), ("pass", 1.0)], ())
 @example([("fail_all", DOWN), ("tell", 0, "warning"), ("crash", True), ("pass", 125.0)], ("email",))
+@example([("fail_all", WRONG), ("tell", 0, "warning"), ("tell", 1, "warning")], ())
 @given(st.lists(_EVENTS, max_size=14), st.sampled_from([(), ("email",), ("email", "chat")]))
 def test_no_order_of_events_loses_an_alert(
     events: list[tuple[Any, ...]], fallback: tuple[str, ...]
