@@ -82,6 +82,7 @@ class Desk:
 
     __slots__ = (
         "address",
+        "ahead_bytes",
         "buffer",
         "busy",
         "by_pid",
@@ -133,8 +134,9 @@ class Desk:
         self.uses: tuple[ProcessUse, ...] | None = None
         """What was made of them; None when it has to be made anew."""
         self.by_pid: dict[int, ProcessUse] = {}
-        self.largest_bytes = 0
-        """Memory of the largest of them."""
+        self.largest_bytes = self.ahead_bytes = 0
+        """Memory of the largest of them; by how much the driver's "used" was above the figure from
+        "free" when the two agreed last."""
         self.untold = False
         """Whether the memory of some of them is unknown."""
         self.list_version: dict[str, int] = {}

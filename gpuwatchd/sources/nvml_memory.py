@@ -59,7 +59,9 @@ class Figures(NamedTuple):
     """What is wrong with figures that NVML gave without an error."""
 
 
-def credible(total: int, free: int, used: int, reserved: int | None) -> Figures:
+def credible(
+    total: int, free: int, used: int, reserved: int | None, *, ahead_bytes: int = 0
+) -> Figures:
     """Return what may be believed of the driver's figures, in bytes.
 
     Drivers differ in whether "used" holds the reserve, and whether "free" does. Either is right as
@@ -69,7 +71,8 @@ def credible(total: int, free: int, used: int, reserved: int | None) -> Figures:
 
     Where the two contradict each other beyond that, the driver's "used" counts, unless it is an
     extreme (nothing, everything or more than there is); then "free" does, unless it is one. Where
-    both are, how much is used is unknown.
+    both are, how much is used is unknown. It counts less ``ahead_bytes``, by which it was above the
+    figure from "free" as long as they agreed: that, too, would look like a step of the reserve.
     """
     if total == 0:
         return Figures(fault=ZEROS)
@@ -80,7 +83,8 @@ def credible(total: int, free: int, used: int, reserved: int | None) -> Figures:
     if free <= total and by_free - _NOTICED_BYTES <= used <= total - free + _NOTICED_BYTES:
         return Figures(memory=Memory(by_free, free, total, reserved))
     if 0 < used < total:
-        by_used = Memory(used, max(0, total - kept - used), total, reserved)
+        held = max(0, used - ahead_bytes)
+        by_used = Memory(held, max(0, total - kept - held), total, reserved)
         return Figures(memory=by_used, fault=CONTRADICTION)
     if 0 < free < total:
         return Figures(memory=Memory(by_free, free, total, reserved), fault=CONTRADICTION)
@@ -166,7 +170,12 @@ class MemoryReader:
             code, found, reserved = self._calls.memory1(desk), desk.memory1, None
         if code != OK:
             return Figures(code)
-        return credible(found.total, found.free, found.used, reserved)
+        figures = credible(
+            found.total, found.free, found.used, reserved, ahead_bytes=desk.ahead_bytes
+        )
+        if figures.memory is not None and figures.fault is None:
+            desk.ahead_bytes = max(0, found.used - (figures.memory.used_bytes or 0))
+        return figures
 
     def _is_coherent(self, card: Card, desk: Desk, total_bytes: int) -> bool:
         """Say whether the kernel manages this card's memory (Grace Hopper and its kind).

@@ -77,6 +77,22 @@ def test_a_driver_may_count_its_reserve_as_it_likes(free: int, used: int) -> Non
     assert found.memory == Memory(max(0, 700 - free) * MIB, free * MIB, 1000 * MIB, 300 * MIB)
 
 
+@pytest.mark.parametrize(("free", "used"), [(600, 100), (600, 400), (900, 100)])
+def test_a_contradiction_makes_no_step_of_the_reserves_size(
+    tmp_path: Path, free: int, used: int
+) -> None:
+    library = Library(free=free * MIB, used=used * MIB)
+    reader = MemoryReader(Calls(library), tmp_path, tmp_path)
+    desk, card = desk_and_card()
+    before = reader.read(card, desk).memory
+    library.free = 0
+    during = reader.read(card, desk)
+    assert before is not None
+    assert during.memory is not None
+    assert during.fault == CONTRADICTION
+    assert during.memory.used_bytes == before.used_bytes
+
+
 def test_a_process_smaller_than_the_reserve_is_no_contradiction(tmp_path: Path) -> None:
     """A driver that counts its reserve as free: what is in use comes out as nothing."""
     reader = MemoryReader(Calls(Library(free=800 * MIB, used=200 * MIB)), tmp_path, tmp_path)
