@@ -93,7 +93,7 @@ class DetectionSection(Section, frozen=True, kw_only=True):
     """The longest look-back."""
     minimum_duration: Seconds = Seconds(300)
     """Growth younger than this does not alert (it may be watched); from three fifths of it where
-    memory would be full within 20 minutes, and that is plain to see."""
+    memory would be full within 14 minutes, and that is plain to see."""
     minimum_growth_mib: Annotated[float, Meta(ge=0)] = 16.0
     """Growth below this, or below 0.15 % of the device, is no candidate."""
     eta_horizon: Seconds = Seconds(72 * 3600)

@@ -35,8 +35,6 @@ EVEN_SHARE = 0.01
 HEARD_SHARE, HEARD_S = 0.45, 90.0
 """People are to hear of growth when this share of its time to full is gone; from the first evidence
 of an alert to its message it takes so long."""
-SHORT = 1.5
-"""Time is short where such a wait is less than so many times ``minimum-duration``."""
 LEAST_WAIT = 0.6
 """It is never alerted on before this share of ``minimum-duration``: harmless loads take that."""
 NEW_SHARE = 0.75
@@ -159,7 +157,7 @@ def _advice(series: Series, view: View, pattern: Pattern) -> tuple[str, ...]:
 
 
 def _is_old_enough(view: View, settings: DetectionSection, growth: Growth, since_s: float) -> bool:
-    """Say whether growth may alert: after ``minimum-duration``, or sooner where time is short.
+    """Say whether growth may alert: after ``minimum-duration``, or sooner where that is too late.
 
     Waiting that long would cost a leak that fills the device in ten minutes half of its time. So
     growth that is plain to see waits only as long as its message can still come before half of the
@@ -178,8 +176,7 @@ def _is_old_enough(view: View, settings: DetectionSection, growth: Growth, since
     if not 0.0 < grown <= NEW_SHARE * now or rate > LOADS_BYTES_PER_S:
         return False
     wait_s = HEARD_SHARE * (age_s + max(growth.headroom, 0.0) / rate) - HEARD_S
-    is_short = wait_s < SHORT * usual_s
-    return is_short and age_s >= min(max(wait_s, LEAST_WAIT * usual_s), usual_s)
+    return wait_s < usual_s and age_s >= max(wait_s, LEAST_WAIT * usual_s)
 
 
 def _tier(
