@@ -56,9 +56,9 @@ def connect(path: Path, how: str) -> sqlite3.Connection:
     try:
         _judge(connection, path)
     except BaseException as error:
-        if isinstance(error, integrity.SUSPECT):
-            blame(path, error, connection)
-        connection.close()
+        with closing(connection):
+            if isinstance(error, integrity.SUSPECT):
+                blame(path, error, connection)
         raise
     return connection
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,6 @@ from tests.store.world import CARDS, KNOWN, T0, Time, opened, rows, sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from gpuwatchd.store.writer import History
 
@@ -382,6 +382,14 @@ def test_a_roll_up_that_nobody_understands_is_made_again(tmp_path: Path, whole: 
 def time_of(minutes: list[tuple[int, ...]]) -> int:
     """Return when the last of some minutes begins."""
     return max(at_s for _, at_s, _, _ in minutes)
+
+
+def test_a_file_that_is_blamed_is_closed(tmp_path: Path, whole: bytes) -> None:
+    put(tmp_path, changed(whole, [47], 0xF0))
+    with pytest.raises(StoreDamaged) as caught:
+        Reader.open(tmp_path)
+    held = {one.readlink() for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+    assert tmp_path / "history.db" not in held, caught
 
 
 def test_the_check_at_the_start_does_not_grow_with_the_file(tmp_path: Path, whole: bytes) -> None:
