@@ -65,8 +65,13 @@ def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout
             cwd="/",
             start_new_session=True,
         )
-    with process:
+    try:
         return _wait(process, timeout_s)
+    finally:
+        # Not by ``with process``: that waits without end for one that not even SIGKILL ends yet,
+        # as in a call into a driver that hangs.
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 @contextlib.contextmanager
