@@ -139,9 +139,12 @@ def test_the_daemon_records_whichever_byte_of_the_first_pages_is_damaged(
 def test_a_reader_raises_what_it_documents_whichever_byte_is_damaged(
     tmp_path: Path, whole: bytes, part: int
 ) -> None:
-    damaged = 0
+    damaged, wrong = 0, []
     for spots in spots_of(whole, part, 4):
-        put(tmp_path, changed(whole, spots))
+        content = changed(whole, spots)
+        put(tmp_path, content)
+        wrong += [(spots[0], one) for one in refused(tmp_path)]
+        put(tmp_path, content)
         try:
             with Reader.open(tmp_path) as reader:
                 reader.devices()
@@ -149,6 +152,7 @@ def test_a_reader_raises_what_it_documents_whichever_byte_is_damaged(
             damaged += 1
         except StoreError:
             pass
+    assert wrong == []
     assert damaged > 60
 
 
