@@ -83,6 +83,7 @@ class Card:
         "said",
         "state",
         "uid",
+        "unanswered",
         "unlisted",
         "versions",
     )
@@ -102,6 +103,8 @@ class Card:
         self.refused: set[str] = set()
         self.carried: dict[str, tuple[float, float | None]] = {}
         self.versions: dict[str, int] = {}
+        self.unanswered = 0
+        """Looks in a row at which the driver did not know the memory of a chip in no list."""
         self.unlisted: dict[str, tuple[float, float]] = {}
         """Process lists that do not exist here, by kind: when (monotonic) to ask again, seconds of
         the pause before."""

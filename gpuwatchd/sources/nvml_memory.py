@@ -43,6 +43,10 @@ _NOTICED_BYTES: Final = 64 * 2**20
 MOST_BYTES: Final = 8 * 2**40
 """A larger total is not believed: the largest card has less than half a TiB."""
 
+LOOKS: Final = 12
+"""So many looks in a row, a minute as a rule, a driver has to lack the memory of a chip in no list
+before it counts as the host's: one such answer may be a glitch."""
+
 NOT_CREDIBLE: Final = "the driver's figures contradict its process list"
 ZEROS: Final = "the driver answers zeros: how much memory the GPU has is unknown"
 CONTRADICTION: Final = "the driver's used and free memory contradict each other"
@@ -112,14 +116,16 @@ class MemoryReader:
         api = card.memory_api
         if api is None:
             return self._choose(card, desk)
-        return Figures() if api == "unified" else self._by(desk, api)
+        if api != "unified":
+            return self._by(desk, api)
+        return self._again(card, desk) if card.unanswered else Figures()
 
     def _choose(self, card: Card, desk: Desk) -> Figures:
         """Decide once: version 2, else version 1, else this card shares the host's memory.
 
         Mixing the two versions in one series would look like a step of the driver's reserve. Only
         the chip means shared memory; where it is not one of those known, that neither version
-        exists does. A lost or forbidden card, or zeros, do not.
+        exists does, at many looks in a row. A lost or forbidden card, or zeros, do not.
         """
         whole = not card.is_parent and card.device.parent_uid is None
         has_own = self._has_own(card, desk) if whole else None
@@ -132,7 +138,7 @@ class MemoryReader:
             if found.code in ABSENT_CODES:
                 continue
             if found.memory is not None:
-                card.memory_api = api
+                card.memory_api, card.unanswered = api, 0
                 if self._is_coherent(card, desk, found.memory.total_bytes or 0):
                     card.device = msgspec.structs.replace(card.device, memory_kind="coherent")
             return found
@@ -140,7 +146,20 @@ class MemoryReader:
             return Figures()
         if has_own or desk.capability is None:
             return found  # a failure, or not known yet
+        card.unanswered += 1
+        if card.unanswered < LOOKS:
+            return found
         self._share(card)
+        return Figures()
+
+    def _again(self, card: Card, desk: Desk) -> Figures:
+        """Ask once more for the memory of a chip in no list, and take back that it has none."""
+        for api in ("v2", "v1"):
+            found = self._by(desk, api)
+            if found.memory is not None:
+                card.memory_api, card.unanswered = api, 0
+                card.device = msgspec.structs.replace(card.device, memory_kind="dedicated")
+                return found
         return Figures()
 
     def _has_own(self, card: Card, desk: Desk) -> bool | None:

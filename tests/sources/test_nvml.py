@@ -170,7 +170,9 @@ out(plain(sample.readings[0]), plain(sample.faults))
 
 
 def test_unified_memory_is_what_the_processes_hold(fake: FakeNvml, child: int) -> None:
-    readings, devices, _ = one_read(fake, "gpu 0 total=na", f"proc 0 pid={child} mem=9216M")
+    readings, devices, _ = one_read(
+        fake, "gpu 0 name=NVIDIA_Thor total=na", f"proc 0 pid={child} mem=9216M"
+    )
     (reading,) = readings
     assert reading["used_bytes"] == 9216 * MIB
     assert devices[0]["memory_kind"] == "unified"
@@ -187,12 +189,14 @@ def test_a_total_of_zero_is_unknown(fake: FakeNvml, child: int) -> None:
 
 @pytest.mark.parametrize("line", ["proc 0 pid={} mem=na", "fail *RunningProcesses* 0 4"])
 def test_unified_without_process_memory_is_unknown(fake: FakeNvml, child: int, line: str) -> None:
-    readings, _, _ = one_read(fake, "gpu 0 total=na", line.format(child))
+    readings, _, _ = one_read(fake, "gpu 0 name=NVIDIA_Thor total=na", line.format(child))
     assert readings[0]["used_bytes"] is None
 
 
 def test_neither_memory_nor_processes_is_unsupported(fake: FakeNvml) -> None:
-    readings, _, _ = one_read(fake, "gpu 0 total=na", "fail *RunningProcesses* 0 3")
+    readings, _, _ = one_read(
+        fake, "gpu 0 name=NVIDIA_Thor total=na", "fail *RunningProcesses* 0 3"
+    )
     assert readings[0]["state"] == "unsupported"
     assert readings[0]["used_bytes"] is None
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from gpuwatchd.sources.nvml_memory import LOOKS
 from tests.sources.nvml_case import GIB, MIB, one_read, play
 
 if TYPE_CHECKING:
@@ -154,6 +155,23 @@ def test_a_chip_with_its_own_memory_is_never_taken_for_one_without(
         assert look.reading["used_bytes"] is None
         assert look.device["memory_kind"] == "dedicated"
     assert (after.faults, after.reading["used_bytes"]) == ([], 9 * GIB)
+
+
+def test_a_chip_in_no_list_is_believed_to_have_no_memory_after_many_looks(
+    fake: FakeNvml, child: int
+) -> None:
+    proc = f"proc 0 pid={child} mem=9G"
+    refused, well = [f"{UNKNOWN_CHIP} used=na", proc], [UNKNOWN_CHIP, proc]
+    once = looks(fake, refused, well)
+    assert [look.device["memory_kind"] for look in once] == ["dedicated"] * 2
+    assert [look.reading["used_bytes"] for look in once] == [None, 9 * GIB]
+    assert [look.faults for look in once] == [[MEMORY], []]
+    often = looks(fake, *[refused] * (LOOKS + 1), well, refused)
+    kinds = [look.device["memory_kind"] for look in often]
+    assert kinds == ["dedicated"] * (LOOKS - 1) + ["unified"] * 2 + ["dedicated"] * 2
+    assert often[LOOKS].faults == []
+    assert often[LOOKS + 1].reading["used_bytes"] == 9 * GIB
+    assert often[LOOKS + 2].faults == [MEMORY]
 
 
 @pytest.mark.parametrize("cc", [53, 62, 72, 87, 101, 110, 121])
