@@ -27,7 +27,6 @@ BUSY_MS = 250
 """How long a write waits for another writer. It is the sampling thread that waits, and everything
 that is not written stays in memory and is tried again, so this is short."""
 WAL_LIMIT_BYTES = 16 * 2**20
-KEEP_DAMAGED = 2
 BACKUP_LIMIT_BYTES = 64 * 2**20
 _SIDE_FILES = ("", "-wal", "-shm")
 
@@ -141,6 +140,8 @@ def _open(directory: Path, max_pages: int) -> Opening:
     path = directory / schema.FILE_NAME
     if not path.exists():
         _create(path)
+    if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
+        raise DamagedError("it is no file")
     with path.open("rb") as file:
         why = integrity.header_damage(file.read(integrity.HEADER_BYTES))
     if why is not None:
@@ -231,7 +232,8 @@ def peephole(directory: Path) -> int | None:
     one and deletes the write-ahead log under us. So there is one, and it stays open.
     """
     try:
-        return os.open(directory / schema.FILE_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        how = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(directory / schema.FILE_NAME, how)
     except OSError:
         return None
 
@@ -319,7 +321,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def set_aside(directory: Path, now_s: float) -> str:
-    """Rename the history and its side files; keep the newest two of the set-aside ones.
+    """Rename the history and its side files; keep the newest of the set-aside ones and the largest.
 
     Returns the name that the file has now. Never deletes the file itself, never repairs.
     """
@@ -337,7 +339,9 @@ def set_aside(directory: Path, now_s: float) -> str:
         if not file.name.endswith(_SIDE_FILES[1:])
     ]
     newest_first = sorted(files, key=lambda file: file.stat().st_ctime_ns, reverse=True)
-    for old in newest_first[KEEP_DAMAGED:]:
+    # Of a file that is damaged again and again the first one has the most to rescue.
+    largest = max(newest_first[1:], key=lambda file: file.stat().st_size, default=None)
+    for old in [file for file in newest_first[1:] if file != largest]:
         for end in _SIDE_FILES:
             old.with_name(old.name + end).unlink(missing_ok=True)
     return name

@@ -97,6 +97,8 @@ class Health:
 
     def _found_damaged(self, error: Exception) -> str | None:
         """Return what damage may have led to an error; without any it is a fault of ours."""
+        if self.damage is not None:
+            return self.damage  # to read the whole file again would hold the daemon up
         if time.monotonic() < self._sound_until_mono_s:
             return None
         why = database.quick_check(self._directory)

@@ -84,6 +84,10 @@ def connect(path: Path, how: str, timeout_s: float) -> Connection:
     sqlite3.Error
         It cannot be opened.
     """
+    if not path.is_file():  # opening a pipe would wait for ever
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise error
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{how}",
         uri=True,
@@ -132,12 +136,20 @@ def damage(connection: sqlite3.Connection) -> str | None:
     """
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        # What a later version needs is not known.
-        why = missing(connection, version) if version <= schema.VERSION else None
-        found: str = why or connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        checks = ["PRAGMA quick_check(1)"]
+        if version <= schema.VERSION:  # what a later version needs is not known
+            if why := missing(connection, version):
+                return why
+            # Our own tables: one that somebody has added may need what is not loaded here.
+            tables = {of.partition(".")[0] for kind, of, _ in _needed(version) if kind == "column"}
+            checks = [f"PRAGMA quick_check('{table}')" for table in sorted(tables)]
+        for check in checks:
+            (found,) = connection.execute(check).fetchone()
+            if found != "ok":
+                return str(found).replace("\n", " ")
     except sqlite3.Error as error:
         return str(error) if is_damage(error) or is_doubtful(error) else None
-    return None if found == "ok" else found.replace("\n", " ")
+    return None
 
 
 def is_damage(error: BaseException) -> bool:
@@ -183,8 +195,10 @@ def _parts(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
 
 _PARTS: Final = """
 SELECT 'column', t.name || '.' || c.name, c.type || c.pk
-FROM sqlite_schema t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'
+FROM sqlite_schema t JOIN pragma_table_info(t.name) c
+WHERE t.type = 'table' AND t.sql NOT LIKE 'CREATE VIRTUAL %'
 UNION ALL SELECT 'reference', t.name || '.' || r."from", r."table" || '.' || r."to"
-FROM sqlite_schema t JOIN pragma_foreign_key_list(t.name) r WHERE t.type = 'table'
+FROM sqlite_schema t JOIN pragma_foreign_key_list(t.name) r
+WHERE t.type = 'table' AND t.sql NOT LIKE 'CREATE VIRTUAL %'
 UNION ALL SELECT 'index', name, sql FROM sqlite_schema WHERE sql LIKE 'CREATE UNIQUE INDEX %'
 """
