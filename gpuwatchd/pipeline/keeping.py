@@ -33,6 +33,11 @@ _EVIDENCE = (
 """What changes of an open alert at every judgement, and is not written for that alone."""
 
 
+def _amount(held_bytes: int | None) -> int | None:
+    """Return an amount that can be one: the file may hold anything."""
+    return held_bytes if held_bytes is not None and 0 <= held_bytes < 2**63 else None
+
+
 class Last(NamedTuple):
     """What an earlier daemon of this boot saw last, on the clock of now."""
 
@@ -57,6 +62,8 @@ class Last(NamedTuple):
         step_s = ahead_s - state.clock_ahead_s
         step_s = step_s if abs(step_s) > STEP_S else 0.0
         taken_at_s = state.taken_at_s + step_s
+        if not now_s - ahead_s + STEP_S >= now_s - taken_at_s >= -STEP_S:
+            return None  # older than this boot, or not yet: no point may lie there
         return cls(state, taken_at_s, step_s, -STEP_S <= now_s - taken_at_s <= _PAUSE_S)
 
     def newest(self) -> Iterator[tuple[Subject, int | None]]:
@@ -66,11 +73,11 @@ class Last(NamedTuple):
             uid, reading = one.device.uid, one.reading
             if reading is None:
                 continue
-            yield Subject(device_uid=uid), reading.used_bytes
-            rest = one.unattributed_bytes
-            yield Subject(device_uid=uid, unattributed=True), None if (rest or 0) < 0 else rest
+            yield Subject(device_uid=uid), _amount(reading.used_bytes)
+            yield Subject(device_uid=uid, unattributed=True), _amount(one.unattributed_bytes)
             for process in one.processes or () if one.processes_age_s is None else ():
-                yield Subject(device_uid=uid, process=process.info.key), process.used_bytes
+                key = process.info.key
+                yield Subject(device_uid=uid, process=key), _amount(process.used_bytes)
 
     def brought(self, alert: Alert) -> Alert:
         """Return an open alert of the history with the evidence of the last tick."""

@@ -6,8 +6,10 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME
 from tests.making import GIB
 from tests.pipeline.restarts import DOWN_S, Machine, fill, leak, steps
@@ -173,6 +175,25 @@ def test_a_clock_that_is_set_between_two_runs_moves_what_was_before(
     assert finding is not None
     assert finding.onset_at_s == pytest.approx(machine.began_s + step_s, abs=60.0)
     assert rows(machine, "SELECT count(*) FROM segment WHERE reason = 'clock-step'") == [(1,)]
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, 4e9, -1e18, 1e308])
+def test_a_live_state_from_the_future_or_of_no_time_hides_nothing(
+    tmp_path: Path, ahead_s: float
+) -> None:
+    machine = Machine(tmp_path, leak(60, 24))
+    machine.live(200.0)
+    count = machine.track.window.count
+    machine.kill()
+    before = live.read(machine.directory / "run")
+    assert before is not None
+    forged = msgspec.structs.replace(before, taken_at_s=before.taken_at_s + ahead_s)
+    live.write(machine.directory / "run", forged)
+    machine.time.pass_s(DOWN_S)
+    machine.start()
+    machine.live(machine.age_s + 60.0)
+    assert machine.track.window.count >= 0.9 * count + 10
+    machine.kill()
 
 
 def test_nothing_is_carried_over_a_reboot(tmp_path: Path) -> None:
