@@ -82,6 +82,8 @@ def credible(
         return Figures(fault=ZEROS)
     if total > MOST_BYTES:
         return Figures(fault=f"the driver's total of {units.size(total)} is not believed")
+    if reserved is not None and reserved > total:
+        reserved = None
     kept = reserved or 0
     by_free = max(0, total - free - kept)
     if free <= total and by_free - _NOTICED_BYTES <= used <= total - free + _NOTICED_BYTES:

@@ -93,6 +93,12 @@ def test_a_contradiction_makes_no_step_of_the_reserves_size(
     assert during.memory.used_bytes == before.used_bytes
 
 
+def test_a_reserve_larger_than_the_card_hides_nothing() -> None:
+    found = credible(80 * 1024 * MIB, 71 * 1024 * MIB, 9 * 1024 * MIB, 900 * 1024 * MIB)
+    assert found.memory is not None
+    assert (found.memory.used_bytes, found.fault) == (9 * 1024 * MIB, None)
+
+
 def test_a_process_smaller_than_the_reserve_is_no_contradiction(tmp_path: Path) -> None:
     """A driver that counts its reserve as free: what is in use comes out as nothing."""
     reader = MemoryReader(Calls(Library(free=800 * MIB, used=200 * MIB)), tmp_path, tmp_path)
