@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MOST_LINES: Final = 6
 """So many changes of one thing are logged within :data:`PER_S`."""
 PER_S: Final = 3600.0
-_MOST_KEYS: Final = 512
+_MOST_KEYS: Final = 8192
 
 
 class Change(NamedTuple):

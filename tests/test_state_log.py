@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.state_log import MOST_LINES, PER_S, StateLog
+from gpuwatchd.state_log import _MOST_KEYS, MOST_LINES, PER_S, StateLog
 
 
 class Clock:
@@ -59,9 +59,9 @@ def test_what_goes_to_and_fro_is_bounded_and_the_newest_line_becomes_right() -> 
 
 def test_it_does_not_grow_without_end() -> None:
     states = StateLog(Clock())
-    for number in range(5000):
+    for number in range(10_000):
         states.change(str(number), "ill", first="well")
-    assert len(states._things) <= 512
+    assert len(states._things) <= _MOST_KEYS
     assert states.logged("4999") == "ill"
 
 

@@ -65,7 +65,7 @@ class DeviceLog:
         change = self._states.change(device.uid, state)
         if change is None:
             return self._states.logged(device.uid) == state
-        what = f"gpu={device.label!r} uid={device.uid} source={source}"
+        what = f"gpu={device.label!r} uid={device.uid!r} source={source}"
         trouble = state in _TROUBLE
         why = f" why={faults[0]!r}" if trouble and faults else ""
         if change.was in {None, GONE}:
