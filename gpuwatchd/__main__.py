@@ -2,7 +2,7 @@
 
 import sys
 
-from gpuwatchd.daemon import main
+from gpuwatchd.daemon.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

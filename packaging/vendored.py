@@ -15,7 +15,7 @@ from project import ROOT, Failed, sha256
 if TYPE_CHECKING:
     from pathlib import Path
 
-_STATIC = "gpuwatchd/pictures/static"
+_STATIC = "gpuwatchd/charts/static"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.host.files import inside_container
+from gpuwatchd.collect.host.files import inside_container
 from tests import children
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.config import StoreSection
-from gpuwatchd.model import Alert, EtaRange, Finding, ProcessKey, Subject
-from gpuwatchd.store import hourly, rows, schema, upkeep
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import Alert, EtaRange, Finding, ProcessKey, Subject
+from gpuwatchd.store import process_hours, records, schema, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def thirty_days(directory: Path, now_s: float | None = None) -> None:
 def _cached(until_s: int) -> Path:
     _BUILD.mkdir(parents=True, exist_ok=True)
     made_of = (
-        b"".join(Path(str(one.__file__)).read_bytes() for one in (schema, upkeep, hourly))
+        b"".join(Path(str(one.__file__)).read_bytes() for one in (schema, upkeep, process_hours))
         + Path(__file__).read_bytes()
     )
     path = _BUILD / f"{hashlib.sha256(made_of).hexdigest()[:12]}-{until_s}.db"
@@ -218,7 +218,7 @@ def _happened(it: sqlite3.Connection, until_s: int, missing: list[tuple[int, int
     )
     (started,) = it.execute("SELECT started_at_s FROM process WHERE id = 1").fetchone()
     leaker = ProcessKey(pid=10_001, started_at_s=started)
-    rows.save_alert(it, _alert(Subject(device_uid=uid(0), process=leaker), until_s - 18 * 3600))
+    records.save_alert(it, _alert(Subject(device_uid=uid(0), process=leaker), until_s - 18 * 3600))
     for gpu, days in ((2, 12), (6, 25)):
         at_s = float(until_s - days * 86_400)
         over = msgspec.structs.replace(
@@ -226,7 +226,7 @@ def _happened(it: sqlite3.Connection, until_s: int, missing: list[tuple[int, int
             resolved_at_s=at_s + 7200, changed_at_s=at_s + 7200, ended="it stopped growing",
             key=f"leak:{uid(gpu)}",
         )  # fmt: skip
-        rows.save_alert(it, over)
+        records.save_alert(it, over)
     it.execute(
         "INSERT INTO checkpoint(pid, started_at_s, saved_ts_ms, said_by) VALUES(?,?,?,'user0')",
         (leaker.pid, leaker.started_at_s, (until_s - 3 * 3600) * 1000),
@@ -274,7 +274,7 @@ def _cut(it: sqlite3.Connection, now_s: float) -> None:
     it.executemany(
         "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)",
         [("gpu_1m.until", str(minute_s)), ("gpu_1h.until", str(hour_s)),
-         (hourly.UNTIL, str(hour_s))],
+         (process_hours.UNTIL, str(hour_s))],
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.model import (
+from gpuwatchd.core.model import (
     Alert,
     Device,
     DeviceReading,

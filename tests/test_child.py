@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import child
+from gpuwatchd.core import child_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def test_one_that_not_even_sigkill_ends_yet_is_left(
     code = f"import os,time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(20)"
     with monkeypatch.context() as patch:
         patch.setattr(os, "killpg", lambda *_: None)
-        ended = child.run([sys.executable, "-c", code], b"", environ={}, timeout_s=3.0)
+        ended = child_process.run([sys.executable, "-c", code], b"", environ={}, timeout_s=3.0)
     pid = int(file.read_text())
     try:
         assert ended.code is None

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import presets, reading
-from gpuwatchd.errors import ConfigError, NotifyError
-from gpuwatchd.notify import addresses, secret
-from gpuwatchd.notify.command import CommandNotifier
+from gpuwatchd.core import config
+from gpuwatchd.core.config import files, presets
+from gpuwatchd.core.errors import ConfigError, NotifyError
+from gpuwatchd.notify import credentials
+from gpuwatchd.notify.channels import chat_addresses
+from gpuwatchd.notify.channels.command import CommandNotifier
 
 GPULSE = """
 [detection]
@@ -220,9 +221,9 @@ def test_what_a_shell_pipes_in_is_a_configuration() -> None:
 def test_directories_on_macos_are_those_of_the_library_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gpuwatchd.config import places
+    from gpuwatchd.core.config import directories
 
-    monkeypatch.setattr(places, "_on_macos", lambda: True)
+    monkeypatch.setattr(directories, "_on_macos", lambda: True)
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     home = Path.home()
@@ -362,7 +363,10 @@ def test_a_home_that_nobody_has_is_a_file_that_is_not_there(
     assert config.expanded("~/x") == tmp_path / "x"
     assert config.expanded(nobody) == Path(nobody)
     assert "no such program" in CommandNotifier([nobody]).probe().reason
-    for read in (lambda: addresses.load(nobody), lambda: secret.read(credential="x", file=nobody)):
+    for read in (
+        lambda: chat_addresses.load(nobody),
+        lambda: credentials.read(credential="x", file=nobody),
+    ):
         with pytest.raises(NotifyError, match="No such file or directory"):
             read()
 
@@ -379,7 +383,7 @@ def test_what_the_system_does_not_let_us_read_is_told_once_and_left_out(
             raise PermissionError(errno.EACCES, "Permission denied")
         return os.open(path, flags)
 
-    monkeypatch.setattr(reading, "_opener", denied)
+    monkeypatch.setattr(files, "_opener", denied)
     loaded = config.load()
     assert loaded.warnings == [f"{file}: not readable by this user, so what it says is left out"]
     assert loaded.files == []

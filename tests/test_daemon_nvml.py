@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.service import bell
+from gpuwatchd.service import wakeup
 from gpuwatchd.store import live, release
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 NVML = ("--source", "nvml", "--interval", "0.2")
 TWO = ("gpu 0 total=24G", "gpu 1 total=24G")
-PROGRAM = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+PROGRAM = "import sys; from gpuwatchd.cli import main; sys.exit(main())"
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_release_ends_by_itself_and_outlives_the_daemon(fake: FakeNvml, tmp_pa
     with daemon(fake, tmp_path) as process:
         wait_for(lambda: states(tmp_path) == ["ok", "ok"])
         release.ask(tmp_path / "run", 10.0, time.time())
-        assert bell.ring(tmp_path / "run")
+        assert wakeup.ring(tmp_path / "run")
         wait_for(lambda: states(tmp_path) == ["released", "released"])
         end(process)
     with daemon(fake, tmp_path):
@@ -204,9 +204,9 @@ def test_a_request_that_is_none_is_ignored_with_one_warning(fake: FakeNvml, tmp_
 def test_a_driver_that_hangs_is_not_said_to_be_let_go(
     fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuwatchd.ctl import release as verb
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.errors import GpuwatchdError
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.verbs import release as verb
+    from gpuwatchd.core.errors import GpuwatchdError
 
     fake.write(*TWO)
     monkeypatch.setattr(verb, "WAIT_S", 1.5)

@@ -25,7 +25,7 @@ from gpuwatchd.service import installed
 installed.SETTLED_S = 0.5
 real, told_by = installed.Installed, Path(sys.argv.pop(1))
 installed.Installed = lambda: real([told_by])
-from gpuwatchd.daemon import main
+from gpuwatchd.daemon.main import main
 main()
 """
 

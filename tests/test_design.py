@@ -7,7 +7,8 @@ from typing import get_args
 
 import pytest
 
-from gpuwatchd.design import (
+from gpuwatchd.charts.drawing import MarkKind
+from gpuwatchd.core.design import (
     BADGE_INK,
     FIT_DASH,
     FLAGS,
@@ -20,8 +21,7 @@ from gpuwatchd.design import (
     SEVERITY_KINDS,
     Kind,
 )
-from gpuwatchd.model.names import Severity
-from gpuwatchd.pictures.chart import MarkKind
+from gpuwatchd.core.model.base import Severity
 
 TEXT = 4.5
 """WCAG 2.2, 1.4.3: contrast of text with its ground."""

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd import robust
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.forecast.eta import NARROWEST, WIDEST, Ahead, ahead, eta, pace, quantile
-from gpuwatchd.forecast.saturation import Saturation, saturation
-from gpuwatchd.model import Finding, Series, Subject
-from gpuwatchd.verdict import judge
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
+from gpuwatchd.analysis.forecast.eta import NARROWEST, WIDEST, Ahead, ahead, eta, pace, quantile
+from gpuwatchd.analysis.forecast.saturation import Saturation, saturation
+from gpuwatchd.analysis.verdict import judge
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import Finding, Series, Subject
 from tests.scenarios import eta as measure
 from tests.scenarios import eta_fit
 
@@ -31,7 +31,7 @@ def series(x: Array, *, limit: float = 24 * GIB, others: float = 0.0) -> Series:
 
 
 def forecast(x: Array, headroom: float, rate: float) -> Ahead:
-    view = robust.prepare(series(x))
+    view = numerics.prepare(series(x))
     seen = pace(view, float(view.t_s[0]))
     return ahead(
         seen, age_s=7200.0, headroom=headroom, rate=rate, parcel=2.0**21, law_s=headroom / rate
@@ -45,7 +45,7 @@ def judged(x: Array, *, limit: float = 24 * GIB, others: float = 0.0) -> Finding
 
 
 def test_a_straight_line_has_no_change_of_pace() -> None:
-    view = robust.prepare(series(8e9 + 1e6 * TIMES))
+    view = numerics.prepare(series(8e9 + 1e6 * TIMES))
     seen = pace(view, -7000.0)
     assert seen.mean == pytest.approx(1e6 * 7000.0 / 16, rel=0.02)
     assert seen.proven == pytest.approx(0.0, abs=0.02)
@@ -57,7 +57,7 @@ def test_noise_alone_does_not_bend_the_forecast() -> None:
     bends = []
     for _ in range(20):
         x = 8e9 + 1e6 * TIMES + rng.normal(0.0, 4e8, TIMES.size)
-        bends.append(abs(pace(robust.prepare(series(x)), -7000.0).proven))
+        bends.append(abs(pace(numerics.prepare(series(x)), -7000.0).proven))
     assert np.median(bends) == 0.0
 
 
@@ -80,11 +80,11 @@ def test_growth_that_slows_down_is_carried_on_as_a_power() -> None:
 
 def test_a_rate_that_changed_at_once_is_the_last_one() -> None:
     x = 8e9 + 1e6 * np.minimum(TIMES, 4000.0) + 3e6 * np.maximum(TIMES - 4000.0, 0.0)
-    seen = pace(robust.prepare(series(x)), -7195.0)
+    seen = pace(numerics.prepare(series(x)), -7195.0)
     assert seen.after == pytest.approx(3e6 * 7195.0 / 16, rel=0.05)
     straight = (x[-1] - x[0]) / TIMES[-1]
     assert forecast(x, 6e9, straight).mid_s == pytest.approx(2000.0, rel=0.05)
-    bent = pace(robust.prepare(series(8e9 + 1e3 * TIMES**2 / 8)), -7195.0)
+    bent = pace(numerics.prepare(series(8e9 + 1e3 * TIMES**2 / 8)), -7195.0)
     assert bent.after == 0.0
 
 
@@ -185,7 +185,7 @@ def curve(kind: str, until: float) -> Array:
 
 def saturate(x: Array) -> Saturation | None:
     t = np.arange(float(x.size)) * 5.0
-    view = robust.prepare(
+    view = numerics.prepare(
         Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=24 * GIB)
     )
     return saturation(view, float(view.t_s[0]))

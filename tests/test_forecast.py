@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd import forecast, robust
-from gpuwatchd.forecast.laws import BINS, LAWS
-from gpuwatchd.forecast.windows import _stall, _stall_now
-from gpuwatchd.model import Series, Subject
+from gpuwatchd.analysis import forecast, numerics
+from gpuwatchd.analysis.forecast.laws import BINS, LAWS
+from gpuwatchd.analysis.forecast.windows import _stall, _stall_now
+from gpuwatchd.core.model import Series, Subject
 
 Array = npt.NDArray[np.float64]
 
 MIB, GIB = 2.0**20, 2.0**30
 
 
-def view(t: Array, x: Array) -> robust.View:
-    return robust.prepare(
+def view(t: Array, x: Array) -> numerics.View:
+    return numerics.prepare(
         Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=x, limit_bytes=None)
     )
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd import hardware
-from gpuwatchd.model import DeviceReading, Event, EventKind
+from gpuwatchd.analysis import hardware
+from gpuwatchd.core.model import DeviceReading, Event, EventKind
 
 NOW_S = 1_700_000_000.0
 

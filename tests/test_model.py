@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.core.text import mask_argv
 from gpuwatchd.pipeline.titles import host_title
-from gpuwatchd.text import mask_argv
 from tests.making import KEY, alert, finding
 
 

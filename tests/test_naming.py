@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd import verdict
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.model import LEAK_PATTERNS, Finding, Series, Subject
+from gpuwatchd.analysis import verdict
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import LEAK_PATTERNS, Finding, Series, Subject
 
 Array = npt.NDArray[np.floating[Any]]
 MIB, GIB = 2.0**20, 2.0**30

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd import forecast, robust, verdict
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.forecast.past import stopped
-from gpuwatchd.forecast.personal import _tail
-from gpuwatchd.model import Finding, Profile, Series, Subject
-from gpuwatchd.verdict import growth
+from gpuwatchd.analysis import forecast, numerics, verdict
+from gpuwatchd.analysis.forecast.previous_runs import stopped
+from gpuwatchd.analysis.forecast.program_prior import _tail
+from gpuwatchd.analysis.verdict import growth
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import Finding, Profile, Series, Subject
 
 Array = npt.NDArray[np.float64]
 GB, MIB, HOUR = 1e9, 2.0**20, 3600.0
@@ -54,7 +54,7 @@ BEYOND = 4 * GB + 16 * GB * clock(1) / HOUR
 
 def weights(x: Array, *history: Profile) -> tuple[forecast.Windows, forecast.Weights]:
     one = series(x, *history)
-    view = robust.prepare(one)
+    view = numerics.prepare(one)
     (found,) = forecast.windows(view, 40 * MIB)
     personal = forecast.personal(one, view)
     room = np.full(found.size, CARD - x[-1])
@@ -73,7 +73,7 @@ def judged(x: Array, *history: Profile) -> Finding:
 
 def test_without_history_nothing_changes() -> None:
     x = ramp(0.5)
-    view = robust.prepare(series(x))
+    view = numerics.prepare(series(x))
     assert forecast.personal(series(x), view) is None
     (found,) = forecast.windows(view, 40 * MIB)
     room = np.full(found.size, CARD - x[-1])
@@ -207,7 +207,7 @@ def test_history_silences_nothing_when_little_memory_is_left() -> None:
     near = 4 * GB + 18.4 * GB * np.clip(clock(0.99) / HOUR, 0.0, 1.0)
     assert chance(near, full, full) >= chance(near) - 1e-9
     one = series(near, full, full)
-    view = robust.prepare(one)
+    view = numerics.prepare(one)
     (found,) = forecast.windows(view, 40 * MIB)
     personal = forecast.personal(one, view)
     assert personal is not None
@@ -219,7 +219,7 @@ def test_what_is_plain_stays_plain_when_little_memory_is_left() -> None:
     rise = 4 * GB + 18.4 * GB * np.clip(clock(4) / HOUR, 0.0, 1.0)
     for share, plain in ((0.5, False), (0.99, True)):
         one = series(rise[: int(share * 360)], past(rise))
-        found = growth.find(one, robust.prepare(one), 40 * MIB)
+        found = growth.find(one, numerics.prepare(one), 40 * MIB)
         assert found is not None
         assert found.plain is plain
 

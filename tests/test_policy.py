@@ -7,9 +7,9 @@ import itertools
 import msgspec
 import pytest
 
-from gpuwatchd import policy
-from gpuwatchd.model import Alert, EtaRange, Finding
-from gpuwatchd.policy import Rules
+from gpuwatchd import alerts
+from gpuwatchd.alerts import Rules
+from gpuwatchd.core.model import Alert, EtaRange, Finding
 from tests.making import alert, calm, finding
 
 RULES = Rules()
@@ -24,7 +24,7 @@ def live(
     out = []
     for position, one in enumerate(findings):
         now_s = 10_000.0 + position * every_s
-        outcome = policy.evaluate(
+        outcome = alerts.evaluate(
             msgspec.structs.replace(one, judged_at_s=now_s), state, rules, now_s=now_s, title="t"
         )
         state = outcome.alert
@@ -75,28 +75,28 @@ def test_the_first_notice_waits_for_the_flap_hold() -> None:
         if changed and a and a.state == "firing"
     )
     assert fired.firing_at_s is not None
-    assert policy.notice_due(fired, fired.firing_at_s + 29) is None
-    assert policy.notice_due(fired, fired.firing_at_s + 30) == "firing"
+    assert alerts.notice_due(fired, fired.firing_at_s + 29) is None
+    assert alerts.notice_due(fired, fired.firing_at_s + 30) == "firing"
 
 
 def test_what_resolves_before_its_notice_is_never_sent() -> None:
     never_told = alert(notices=0)
-    outcome = policy.ended(never_told, "its process has ended", RULES, now_s=10_000.0)
+    outcome = alerts.ended(never_told, "its process has ended", RULES, now_s=10_000.0)
     assert outcome.alert is not None
     assert outcome.alert.next_notice_at_s is None
 
 
 def test_recovery_is_told_when_the_opening_was() -> None:
     told = alert(notices=1)
-    outcome = policy.ended(told, "its process has ended", RULES, now_s=10_000.0)
+    outcome = alerts.ended(told, "its process has ended", RULES, now_s=10_000.0)
     assert outcome.alert is not None
-    assert policy.notice_due(outcome.alert, 10_000.0) == "resolved"
+    assert alerts.notice_due(outcome.alert, 10_000.0) == "resolved"
     assert outcome.alert.ended == "its process has ended"
 
 
 def test_recovery_can_be_switched_off() -> None:
     quiet = Rules(recovered=False)
-    outcome = policy.ended(alert(notices=1), "over", quiet, now_s=10_000.0)
+    outcome = alerts.ended(alert(notices=1), "over", quiet, now_s=10_000.0)
     assert outcome.alert is not None
     assert outcome.alert.next_notice_at_s is None
 
@@ -105,10 +105,10 @@ def test_a_staircase_between_two_steps_has_not_recovered() -> None:
     old = alert(finding=finding(onset_at_s=6_400.0, judged_at_s=10_000.0), notices=1)
     state: Alert | None = old
     for now_s in range(10_010, 10_010 + 890, 10):
-        state = policy.evaluate(calm(), state, RULES, now_s=float(now_s), title="t").alert
+        state = alerts.evaluate(calm(), state, RULES, now_s=float(now_s), title="t").alert
         assert state is not None
         assert state.state == "firing"
-    late = policy.evaluate(calm(), state, RULES, now_s=10_920.0, title="t").alert
+    late = alerts.evaluate(calm(), state, RULES, now_s=10_920.0, title="t").alert
     assert late is not None
     assert late.state == "resolved"
 
@@ -116,7 +116,7 @@ def test_a_staircase_between_two_steps_has_not_recovered() -> None:
 def test_unknown_is_not_healthy() -> None:
     state: Alert | None = alert(notices=1)
     for now_s in range(10_000, 30_000, 60):
-        state = policy.evaluate(
+        state = alerts.evaluate(
             calm(pattern="unknown"), state, RULES, now_s=float(now_s), title="t"
         ).alert
     assert state is not None
@@ -125,19 +125,19 @@ def test_unknown_is_not_healthy() -> None:
 
 def test_an_escalation_passes_the_cooldown() -> None:
     told = alert(notices=1, last_notice_at_s=9_990.0, next_notice_at_s=13_590.0)
-    worse = policy.evaluate(
+    worse = alerts.evaluate(
         finding(severity="critical"), told, RULES, now_s=10_000.0, title="t"
     ).alert
     assert worse is not None
     assert worse.severity == "critical"
-    assert policy.notice_due(worse, 10_000.0) == "escalated"
+    assert alerts.notice_due(worse, 10_000.0) == "escalated"
 
 
 def test_reminders_grow_rarer() -> None:
     state = alert(next_notice_at_s=10_000.0)
     at: list[float] = []
     for now_s in range(10_000, 10_000 + 5 * 86_400, 600):
-        booked, _, _ = policy.announce([state], RULES, now_s=float(now_s), sent_at_s=[])
+        booked, _, _ = alerts.announce([state], RULES, now_s=float(now_s), sent_at_s=[])
         if booked:
             state = booked[0]
             at.append(float(now_s))
@@ -148,12 +148,12 @@ def test_reminders_grow_rarer() -> None:
 @pytest.mark.parametrize("state", ["pending", "watch"])
 def test_what_is_only_watched_is_sent_to_nobody(state: str) -> None:
     due = alert(state=state, next_notice_at_s=0.0, severity="critical")
-    assert policy.announce([due], RULES, now_s=10_000.0, sent_at_s=[]) == ([], [], [])
+    assert alerts.announce([due], RULES, now_s=10_000.0, sent_at_s=[]) == ([], [], [])
 
 
 def test_every_channel_is_told() -> None:
     rules = Rules(channels=("desktop", "email"))
-    _, decisions, _ = policy.announce(
+    _, decisions, _ = alerts.announce(
         [alert(next_notice_at_s=0.0)], rules, now_s=10_000.0, sent_at_s=[]
     )
     assert [(d.kind, d.target) for d in decisions] == [("notify", "desktop"), ("notify", "email")]
@@ -162,15 +162,15 @@ def test_every_channel_is_told() -> None:
 def test_beyond_the_limit_per_hour_a_notice_is_held_and_says_why() -> None:
     rules = Rules(max_per_hour=2)
     due = alert(next_notice_at_s=0.0)
-    booked, decisions, _ = policy.announce(
+    booked, decisions, _ = alerts.announce(
         [due], rules, now_s=10_000.0, sent_at_s=[9_000.0, 9_500.0]
     )
     assert [d.kind for d in decisions] == ["hold"]
     assert "2 messages" in decisions[0].reason
     assert booked[0].notices == 0
-    again = policy.announce(booked, rules, now_s=10_001.0, sent_at_s=[9_000.0, 9_500.0])
+    again = alerts.announce(booked, rules, now_s=10_001.0, sent_at_s=[9_000.0, 9_500.0])
     assert again == ([], [], [])
-    _, later, _ = policy.announce(booked, rules, now_s=13_000.0, sent_at_s=[9_000.0, 9_500.0])
+    _, later, _ = alerts.announce(booked, rules, now_s=13_000.0, sent_at_s=[9_000.0, 9_500.0])
     assert [d.kind for d in later] == ["notify"]
 
 
@@ -178,8 +178,8 @@ def test_beyond_the_limit_per_hour_a_notice_is_held_and_says_why() -> None:
 def test_evaluation_never_changes_what_it_was_given(state: str) -> None:
     before = alert(state=state)
     copy = msgspec.json.encode(before)
-    policy.evaluate(calm(), before, RULES, now_s=10_000.0, title="t")
-    policy.evaluate(finding(), before, RULES, now_s=10_000.0, title="t")
+    alerts.evaluate(calm(), before, RULES, now_s=10_000.0, title="t")
+    alerts.evaluate(finding(), before, RULES, now_s=10_000.0, title="t")
     assert msgspec.json.encode(before) == copy
 
 
@@ -206,6 +206,6 @@ def test_the_pause_is_weighed_against_the_time_that_is_left(
     one: Finding, state: str | None, calm_looks: int, pause_s: float
 ) -> None:
     known = None if state is None else alert(state=state)
-    assert policy.pause_s(one, known, young=False, calm_looks=calm_looks) == pause_s
+    assert alerts.pause_s(one, known, young=False, calm_looks=calm_looks) == pause_s
     if state != "firing":
-        assert policy.pause_s(one, known, young=True, calm_looks=calm_looks) == policy.FAST_S
+        assert alerts.pause_s(one, known, young=True, calm_looks=calm_looks) == alerts.FAST_S

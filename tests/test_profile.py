@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd.forecast import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, profile, yesterday
-from gpuwatchd.model import Profile, Series, Subject
+from gpuwatchd.analysis.forecast import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, profile, yesterday
+from gpuwatchd.core.model import Profile, Series, Subject
 
 Array = npt.NDArray[np.float64]
 GB, HOUR, DAY = 1e9, 3600.0, 86400.0

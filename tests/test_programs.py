@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import programs
-from gpuwatchd.host import Host, program
-from gpuwatchd.model import Device, ProcessInfo, ProcessKey
-from gpuwatchd.programs import FileMark, launch, program_key, settled, settled_arguments
-from gpuwatchd.text import mask_argv
+from gpuwatchd.analysis import program_key as programs
+from gpuwatchd.analysis.program_key import FileMark, launch, program_key, settled, settled_arguments
+from gpuwatchd.collect.host import Host, program
+from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
+from gpuwatchd.core.text import mask_argv
 from tests.children import Child
 
 if TYPE_CHECKING:
@@ -203,7 +203,9 @@ def test_the_host_knows_the_program_of_a_live_process(tmp_path: Path) -> None:
 
 def test_a_key_takes_no_openssl() -> None:
     script = (
-        "import sys; from gpuwatchd import pipeline, programs; from gpuwatchd.model import Device;"
+        "import sys; from gpuwatchd import pipeline;"
+        "from gpuwatchd.analysis import program_key as programs;"
+        "from gpuwatchd.core.model import Device;"
         "card = Device(uid='u', vendor='v', index=0, name='n', memory_total_bytes=1);"
         "print(programs.key_on('a', card), '_hashlib' in sys.modules)"
     )

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd import robust
-from gpuwatchd.model import Series, Subject
+from gpuwatchd.analysis import numerics
+from gpuwatchd.core.model import Series, Subject
 from tests.making import KEY
 
 Array = npt.NDArray[np.floating[Any]]
@@ -33,7 +33,7 @@ def one(t: Array, x: Array) -> Series:
 @pytest.mark.parametrize("interval_s", [0.25, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0])
 def test_the_grid_follows_the_sampling(interval_s: float) -> None:
     t = np.arange(0.0, 4 * 3600.0, interval_s)
-    view = robust.prepare(one(t, t * 1e6))
+    view = numerics.prepare(one(t, t * 1e6))
     assert view.samples == t.size
     assert view.step_s == pytest.approx(max(interval_s, 10.0))
     assert view.t_s[-1] == 0.0
@@ -44,7 +44,7 @@ def test_the_grid_follows_the_sampling(interval_s: float) -> None:
 def test_cells_keep_minimum_mean_and_maximum() -> None:
     t = np.arange(0.0, 7200.0 * 2, 1.0)
     x = 1e9 + (t % 10) * 1e6
-    view = robust.prepare(one(t, x))
+    view = numerics.prepare(one(t, x))
     assert view.low.min() == x.min()
     assert view.high.max() == x.max()
     assert np.all(view.low <= view.mean)
@@ -55,33 +55,33 @@ def test_cells_keep_minimum_mean_and_maximum() -> None:
 
 def test_a_gap_ends_the_window() -> None:
     t = np.concatenate((np.arange(0.0, 1000.0, 5.0), np.arange(3000.0, 3500.0, 5.0)))
-    view = robust.prepare(one(t, t))
+    view = numerics.prepare(one(t, t))
     assert view.samples == 100
     assert view.span_s == pytest.approx(495.0)
 
 
 def test_a_missed_minute_or_a_coarse_log_is_no_gap() -> None:
     t = np.delete(np.arange(0.0, 1000.0, 5.0), slice(50, 61))
-    assert robust.last_gap(t) == 0
-    assert robust.last_gap(np.arange(0.0, 12000.0, 120.0)) == 0
+    assert numerics.last_gap(t) == 0
+    assert numerics.last_gap(np.arange(0.0, 12000.0, 120.0)) == 0
     rng = np.random.default_rng(3)
-    assert robust.last_gap(np.cumsum(rng.uniform(30.0, 120.0, 50))) == 0
+    assert numerics.last_gap(np.cumsum(rng.uniform(30.0, 120.0, 50))) == 0
 
 
 def test_only_the_last_hours_are_looked_at() -> None:
     t = np.arange(0.0, 10 * 3600.0, 10.0)
-    assert robust.prepare(one(t, t), 3600.0).span_s == pytest.approx(3600.0)
+    assert numerics.prepare(one(t, t), 3600.0).span_s == pytest.approx(3600.0)
 
 
 def test_an_empty_series_is_an_empty_view() -> None:
-    view = robust.prepare(one(np.empty(0), np.empty(0)))
+    view = numerics.prepare(one(np.empty(0), np.empty(0)))
     assert (view.samples, view.span_s, view.start, view.noise_bytes) == (0, 0.0, 0, 0.0)
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=60))
 def test_the_floor_never_falls_and_is_what_is_kept(values: list[float]) -> None:
     x = np.array(values)
-    view = robust.prepare(one(np.arange(x.size) * 10.0, x))
+    view = numerics.prepare(one(np.arange(x.size) * 10.0, x))
     floor = view.floor
     assert np.all(np.diff(floor) >= 0)
     assert np.all(floor <= view.low)
@@ -94,8 +94,8 @@ def test_the_floor_never_falls_and_is_what_is_kept(values: list[float]) -> None:
 def test_holds_are_those_of_a_plain_search(values: list[int]) -> None:
     x = np.array(values, dtype=np.float64)
     t = np.arange(x.size) - (x.size - 1.0)
-    with mock.patch.object(robust.view, "PHASE_SHARE", float("inf")):
-        found = robust.holds(floats(t), floats(x))
+    with mock.patch.object(numerics.series, "PHASE_SHARE", float("inf")):
+        found = numerics.holds(floats(t), floats(x))
     wanted: dict[float, float] = {}
     for i in range(x.size):
         for j in range(i + 1, x.size):
@@ -113,30 +113,30 @@ def test_a_phase_that_ended_says_nothing_of_how_long_growth_is_held() -> None:
     tooth = 4e9 + 2e9 * (t / 1800.0) * (t < 1800.0)
     phases = 4e9 + 2e9 * ((t % 1200.0) < 600.0)
     amount = np.array([1e9])
-    assert robust.prepare(one(t, phase)).holds.longest_s(amount).tolist() == [0.0]
-    assert robust.prepare(one(t, tooth)).holds.longest_s(amount)[0] > 800.0
-    assert robust.prepare(one(t, phases)).holds.longest_s(amount)[0] > 500.0
-    assert robust.prepare(one(t, phase)).holds.phase_s == pytest.approx(1790.0, abs=20.0)
-    assert robust.prepare(one(t, tooth)).holds.phase_s == float("inf")
+    assert numerics.prepare(one(t, phase)).holds.longest_s(amount).tolist() == [0.0]
+    assert numerics.prepare(one(t, tooth)).holds.longest_s(amount)[0] > 800.0
+    assert numerics.prepare(one(t, phases)).holds.longest_s(amount)[0] > 500.0
+    assert numerics.prepare(one(t, phase)).holds.phase_s == pytest.approx(1790.0, abs=20.0)
+    assert numerics.prepare(one(t, tooth)).holds.phase_s == float("inf")
 
 
 def test_what_follows_a_crash_at_the_limit_is_another_run() -> None:
     t = np.arange(0.0, 6 * 3600.0, 10.0)
     two_lives = np.where(t < 12600.0, 3e9 + 1.67e6 * t, 0.5e9 + 1.67e6 * (t - 12600.0))
     whole = msgspec.structs.replace(one(t, two_lives), limit_bytes=24e9)
-    view = robust.prepare(whole)
+    view = numerics.prepare(whole)
     assert view.span_s == pytest.approx(6 * 3600.0 - 12600.0, abs=20.0)
-    assert robust.last_crash(t, two_lives, 40e9) == 0
+    assert numerics.last_crash(t, two_lives, 40e9) == 0
     often = 3e9 + 21e9 * ((t / 900.0) % 1.0)
-    assert robust.last_crash(t, often, 24e9) == 0
+    assert numerics.last_crash(t, often, 24e9) == 0
     mine = msgspec.structs.replace(whole, subject=Subject(device_uid="G", process=KEY))
-    assert robust.prepare(mine).span_s > 5 * 3600.0
+    assert numerics.prepare(mine).span_s > 5 * 3600.0
 
 
 def test_peaks_that_grow_are_no_rise_of_the_coarser_floor() -> None:
     t = np.arange(0.0, 7200.0, 10.0)
     peaks = (np.arange(t.size) % 3 == 0) * (1e9 + 2e5 * t)
-    view = robust.prepare(one(t, 4e9 + peaks)).coarser(16)
+    view = numerics.prepare(one(t, 4e9 + peaks)).coarser(16)
     assert view.floor[-1] == view.floor[0] == 4e9
     assert view.mean[-1] > view.mean[0] + 2e8
 
@@ -144,7 +144,7 @@ def test_peaks_that_grow_are_no_rise_of_the_coarser_floor() -> None:
 def test_falls_are_counted() -> None:
     t = np.arange(0.0, 3000.0, 10.0)
     x = 4e9 + 1e9 * ((t / 300) % 1.0)
-    found = robust.prepare(one(t, x)).holds
+    found = numerics.prepare(one(t, x)).holds
     assert found.times(np.array([5e8, 2e9])).tolist() == [9.0, 0.0]
 
 
@@ -152,20 +152,20 @@ def test_old_holds_are_forgotten() -> None:
     x = np.full(205, 1e9)
     x[:5] = 9e9
     t = (np.arange(x.size) - x.size + 1) * 10.0
-    assert float(robust.holds(floats(t), floats(x)).longest_s(np.array([1e9]))[0]) == 0.0
+    assert float(numerics.holds(floats(t), floats(x)).longest_s(np.array([1e9]))[0]) == 0.0
 
 
 @pytest.mark.parametrize("sd", [0.0, 1.0, 50.0])
 def test_noise_ignores_slope_and_jumps(sd: float) -> None:
     rng = np.random.default_rng(1)
     x = np.arange(2000.0) * 7 + 5000 * (np.arange(2000) > 900) + rng.normal(0.0, sd, 2000)
-    assert robust.noise(x) == pytest.approx(sd, rel=0.2, abs=1e-6)
+    assert numerics.noise(x) == pytest.approx(sd, rel=0.2, abs=1e-6)
 
 
 def test_coarser_views_average() -> None:
     t = np.arange(0.0, 8000.0, 10.0)
     rng = np.random.default_rng(2)
-    view = robust.prepare(one(t, rng.normal(1e9, 1e7, t.size)))
+    view = numerics.prepare(one(t, rng.normal(1e9, 1e7, t.size)))
     coarse = view.coarser(4)
     assert coarse.t_s.size == view.t_s.size // 4
     assert coarse.t_s[-1] == 0.0
@@ -178,7 +178,7 @@ def test_coarser_cells_are_those_of_a_plain_grouping(factor: int, size: int) -> 
     rng = np.random.default_rng(size + factor)
     x = floats(rng.integers(0, 9, size) * 1e6)
     t = floats(np.arange(-10.0 * (size - 1), 1.0, 10.0))
-    fine = robust.View(
+    fine = numerics.View(
         now_s=0.0,
         t_s=t,
         low=x,
@@ -212,59 +212,59 @@ def test_a_phase_is_the_one_that_a_plain_search_finds(values: list[int]) -> None
             continue
         top = max(x[i] - x[end] for i in freed)
         early = max(x[i] - x[end] for i in freed if end - i >= 0.5 * (end - freed[0]))
-        if early >= robust.view.PHASE_SHARE * top and (falls >= 0.5 * top).sum() < 2:
+        if early >= numerics.series.PHASE_SHARE * top and (falls >= 0.5 * top).sum() < 2:
             ended.append(float(x.size - 1 - end))
-    assert robust.holds(floats(t), x).phase_s == min(ended, default=float("inf"))
+    assert numerics.holds(floats(t), x).phase_s == min(ended, default=float("inf"))
 
 
 def test_least_squares_and_theil_sen() -> None:
     t = np.arange(50.0)
-    slope, zero, r_squared = robust.least_squares(t, 3.0 * t + 2.0)
+    slope, zero, r_squared = numerics.least_squares(t, 3.0 * t + 2.0)
     assert (slope, zero, r_squared) == pytest.approx((3.0, 2.0, 1.0))
-    assert robust.least_squares(t, np.full(50, 4.0))[2] == 0.0
-    assert robust.least_squares(t[:1], t[:1]) == (0.0, 0.0, 0.0)
+    assert numerics.least_squares(t, np.full(50, 4.0))[2] == 0.0
+    assert numerics.least_squares(t[:1], t[:1]) == (0.0, 0.0, 0.0)
     wild = 3.0 * t
     wild[::5] = 1e6
-    assert robust.theil_sen(t, wild) == pytest.approx(3.0, rel=0.2)
+    assert numerics.theil_sen(t, wild) == pytest.approx(3.0, rel=0.2)
     long = np.arange(5000.0)
-    assert robust.theil_sen(long, 2.0 * long) == pytest.approx(2.0)
-    assert robust.theil_sen(t[:1], t[:1]) == 0.0
+    assert numerics.theil_sen(long, 2.0 * long) == pytest.approx(2.0)
+    assert numerics.theil_sen(t[:1], t[:1]) == 0.0
 
 
 def test_effective_samples_and_p_value_bear_autocorrelation() -> None:
     rng = np.random.default_rng(4)
     white = rng.normal(0.0, 1.0, 800)
     walk = np.convolve(rng.normal(0.0, 1.0, 1099), np.ones(300), "valid")[:800]
-    assert robust.effective_samples(white) > 500
-    assert robust.effective_samples(walk) < 60
+    assert numerics.effective_samples(white) > 500
+    assert numerics.effective_samples(walk) < 60
     t = np.arange(800.0)
-    assert robust.batch_means_p(t, white + 0.05 * t)[1] < 1e-4
-    assert robust.batch_means_p(t, white)[1] > 0.01
-    assert robust.batch_means_p(t[:10], white[:10]) == (0.0, 1.0)
-    assert robust.batch_means_p(t, t)[1] == 0.0
+    assert numerics.batch_means_p(t, white + 0.05 * t)[1] < 1e-4
+    assert numerics.batch_means_p(t, white)[1] > 0.01
+    assert numerics.batch_means_p(t[:10], white[:10]) == (0.0, 1.0)
+    assert numerics.batch_means_p(t, t)[1] == 0.0
     # Naive least squares calls nearly every random wander significant; this must not.
     hits = 0
     for seed in range(60):
         noise = np.random.default_rng(seed).normal(0.0, 1.0, 900)
-        hits += robust.batch_means_p(t, np.convolve(noise, np.ones(101), "valid"))[1] < 0.05
+        hits += numerics.batch_means_p(t, np.convolve(noise, np.ones(101), "valid"))[1] < 0.05
     assert hits <= 9
 
 
 @pytest.mark.parametrize(("statistic", "p"), [(1.943, 0.05), (3.707, 0.005), (-1.943, 0.95)])
 def test_student_tail(statistic: float, p: float) -> None:
-    assert robust.t_tail(statistic, 6) == pytest.approx(p, abs=2e-4)
+    assert numerics.t_tail(statistic, 6) == pytest.approx(p, abs=2e-4)
 
 
 def test_turning_points() -> None:
     t = np.arange(0.0, 3000.0, 10.0)
     x = 1e9 * ((t / 300) % 1.0)
-    points = robust.turns(t, x, 5e8)
+    points = numerics.turns(t, x, 5e8)
     kinds = [kind for _, _, kind in points]
     assert all(a != b for a, b in itertools.pairwise(kinds))
     assert kinds.count(1) == 9
-    assert robust.turns(t, x, 2e9) == []
+    assert numerics.turns(t, x, 2e9) == []
     many = np.arange(0.0, 30000.0, 10.0)
-    assert len(robust.turns(many, 1e9 * ((many / 300) % 1.0), 5e8)) in range(190, 202)
+    assert len(numerics.turns(many, 1e9 * ((many / 300) % 1.0), 5e8)) in range(190, 202)
 
 
 def test_steady_rise_needs_a_rise_that_goes_on() -> None:
@@ -272,12 +272,12 @@ def test_steady_rise_needs_a_rise_that_goes_on() -> None:
     rng = np.random.default_rng(5)
     noise = rng.normal(0.0, 5e7, t.size)
     looks = np.array([600.0, 1200.0, 2400.0])
-    rising = robust.prepare(one(t, 4e9 + 2e5 * t + noise))
-    stopped = robust.prepare(one(t, 4e9 + 2e5 * np.minimum(t, 2400.0) + noise))
-    assert robust.steady_rise(rising, looks, 1e8) == 2400.0
-    assert not robust.steady_rise(stopped, looks, 1e8)
-    assert not robust.steady_rise(robust.prepare(one(t, 4e9 + noise)), looks, 1e8)
-    assert not robust.steady_rise(rising, np.array([20.0]), 1e8)
+    rising = numerics.prepare(one(t, 4e9 + 2e5 * t + noise))
+    stopped = numerics.prepare(one(t, 4e9 + 2e5 * np.minimum(t, 2400.0) + noise))
+    assert numerics.steady_rise(rising, looks, 1e8) == 2400.0
+    assert not numerics.steady_rise(stopped, looks, 1e8)
+    assert not numerics.steady_rise(numerics.prepare(one(t, 4e9 + noise)), looks, 1e8)
+    assert not numerics.steady_rise(rising, np.array([20.0]), 1e8)
 
 
 @settings(max_examples=25, deadline=None)
@@ -286,7 +286,7 @@ def test_cells_are_those_of_a_plain_grouping(seed: int, interval_s: float) -> No
     rng = np.random.default_rng(seed)
     t = np.cumsum(rng.uniform(0.3, 1.7, 2500) * interval_s)
     x = rng.uniform(0.0, 1e10, t.size)
-    view = robust.prepare(one(t, x))
+    view = numerics.prepare(one(t, x))
     cells: dict[int, list[float]] = {}
     ends: dict[int, float] = {}
     for at, value in zip((t - t[-1]).tolist(), x.tolist(), strict=True):
@@ -323,15 +323,15 @@ def zigzag(t: Array, x: Array, size: float) -> list[tuple[float, float, int]]:
 def test_turning_points_are_those_of_a_plain_zigzag(values: list[int], size: int) -> None:
     x = floats(np.array(values))
     t = np.arange(0.0, x.size)
-    wanted = zigzag(t, x, float(size)) if robust.drawdown(x) >= size else []
-    assert robust.turns(t, x, float(size)) == wanted
+    wanted = zigzag(t, x, float(size)) if numerics.drawdown(x) >= size else []
+    assert numerics.turns(t, x, float(size)) == wanted
 
 
 @given(st.lists(st.integers(0, 50), min_size=5, max_size=80))
 def test_noise_is_the_median_second_difference(values: list[int]) -> None:
     x = floats(np.array(values))
     second = sorted(abs(a - 2 * b + c) for a, b, c in zip(x, x[1:], x[2:], strict=False))
-    assert robust.noise(x) == pytest.approx(second[len(second) // 2] / (0.6745 * 6**0.5))
+    assert numerics.noise(x) == pytest.approx(second[len(second) // 2] / (0.6745 * 6**0.5))
 
 
 @given(
@@ -343,7 +343,7 @@ def test_medians_quantiles_and_deviations_are_those_of_numpy(
 ) -> None:
     x = floats(np.array(values)) * 1e7
     before = x.copy()
-    assert robust.median(x) == float(np.median(x))
-    assert robust.quantile(x, share) == pytest.approx(float(np.quantile(x, share)), abs=1e-6)
-    assert robust.deviation(x) == pytest.approx(float(x.std()), rel=1e-12, abs=1e-6)
+    assert numerics.median(x) == float(np.median(x))
+    assert numerics.quantile(x, share) == pytest.approx(float(np.quantile(x, share)), abs=1e-6)
+    assert numerics.deviation(x) == pytest.approx(float(x.std()), rel=1e-12, abs=1e-6)
     assert np.array_equal(x, before)

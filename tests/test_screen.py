@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd import screen, verdict
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.model import Series, Subject
+from gpuwatchd.analysis import screen, verdict
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import Series, Subject
 
 Array = npt.NDArray[np.floating[Any]]
 GIB = 2.0**30

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd import robust
-from gpuwatchd.model import Series, Subject
-from gpuwatchd.robust.slowing import crow_amsaa, slowing
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.numerics.deceleration import crow_amsaa, slowing
+from gpuwatchd.core.model import Series, Subject
 
 Floats = npt.NDArray[np.floating[Any]]
 MIB, GIB = 2.0**20, 2.0**30
@@ -18,10 +18,10 @@ HOURS = 3.0
 T = np.arange(0.0, HOURS * 3600.0, 5.0)
 
 
-def view(x: Floats, noise: float = 0.0, quantum: float = 2 * MIB) -> robust.View:
+def view(x: Floats, noise: float = 0.0, quantum: float = 2 * MIB) -> numerics.View:
     rng = np.random.default_rng(7)
     x = x + (rng.normal(0.0, noise, T.size) if noise else 0.0)
-    return robust.prepare(
+    return numerics.prepare(
         Series(
             subject=Subject(device_uid="G"),
             t_s=T,
@@ -133,4 +133,4 @@ def test_nothing_grows_in_nothing() -> None:
     assert crow_amsaa(np.arange(5.0), np.full(5, 1.0)) == (1.0, 0.0)
     empty = np.empty(0)
     series = Series(subject=Subject(device_uid="G"), t_s=empty, used_bytes=empty, limit_bytes=None)
-    assert slowing(robust.prepare(series)) is None
+    assert slowing(numerics.prepare(series)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.state_log import _MOST_KEYS, MOST_LINES, PER_S, StateLog
+from gpuwatchd.core.state_log import _MOST_KEYS, MOST_LINES, PER_S, StateLog
 
 
 class Clock:

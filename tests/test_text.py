@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import text
+from gpuwatchd.core import text
 
 HOSTILE = [
     "\x1b[2J\x1b]0;title\x07python",

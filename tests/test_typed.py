@@ -9,16 +9,16 @@ import sys
 import msgspec
 import pytest
 
-from gpuwatchd import typed
-from gpuwatchd.config import Config
+from gpuwatchd.core import typed
+from gpuwatchd.core.config import Config
 from tests.conftest import ROOT
 
-ALONE = {"keyring_ask.py", "secret.py", "chart.py"}
+ALONE = {"keyring_ask.py", "credentials.py", "mail_chart.py"}
 """Programs of their own, or what speaks with them: in one thread."""
 RACE = """
 import sys, threading
 import msgspec
-from gpuwatchd import typed
+from gpuwatchd.core import typed
 
 sys.setswitchinterval(1e-6)
 KINDS = '''

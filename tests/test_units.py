@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import units
+from gpuwatchd.core import units
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ _POLL_S: Final = 10.0
 _GRACE_S: Final = 180.0
 """Importing torch and ending may take so long on a cold machine."""
 _START_S: Final = 60.0
-_ASK: Final = "import sys; from gpuwatchd.ctl import main; sys.exit(main(sys.argv[1:]))"
+_ASK: Final = "import sys; from gpuwatchd.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Part(NamedTuple):

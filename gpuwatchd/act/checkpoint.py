@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from gpuwatchd import child, text
 from gpuwatchd.act.target import Target
-from gpuwatchd.config import SECRET_VARIABLES, expanded
-from gpuwatchd.errors import ActionError, NotAllowed
+from gpuwatchd.core import child_process, text
+from gpuwatchd.core.config import SECRET_VARIABLES, expanded
+from gpuwatchd.core.errors import ActionError, NotAllowed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from gpuwatchd.model import Finding, ProcessKey
+    from gpuwatchd.core.model import Finding, ProcessKey
 
 SCHEMA_VERSION: Final = 1
 COMMAND_S: Final = 30.0
@@ -174,7 +174,7 @@ class Checkpoint:
         """
         executable = _found(self._argv[0]) or self._argv[0]
         try:
-            code, said = child.run(
+            code, said = child_process.run(
                 [executable, *self._argv[1:]],
                 data,
                 environ={k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES},

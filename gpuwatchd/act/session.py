@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.config import SECRET_VARIABLES
+from gpuwatchd.core.config import SECRET_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd import text
-from gpuwatchd.errors import NotAllowed, TargetChanged, TargetGone
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import NotAllowed, TargetChanged, TargetGone
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gpuwatchd.model import ProcessKey
+    from gpuwatchd.core.model import ProcessKey
 
 SAME_S: Final = 0.5
 """Two start times that are nearer are one."""

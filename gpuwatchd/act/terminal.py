@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd import text
 from gpuwatchd.act import session
-from gpuwatchd.config import SECRET_VARIABLES, expanded
-from gpuwatchd.errors import NotAllowed
+from gpuwatchd.core import text
+from gpuwatchd.core.config import SECRET_VARIABLES, expanded
+from gpuwatchd.core.errors import NotAllowed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _TERMINALS: Final[tuple[tuple[str, ...], ...]] = (
 _HOLD: Final = '"$@"; printf "\\n[Enter closes this window] "; read -r _'
 """A text of ours; the command is in its arguments."""
 _NAME: Final = "gpuwatchctl"
-_START: Final = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+_START: Final = "import sys; from gpuwatchd.cli import main; sys.exit(main())"
 _SETTLE_S: Final = 1.0
 """A terminal that cannot reach the display ends within this."""
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gpuwatchd import text, units
-from gpuwatchd.model import Message
+from gpuwatchd.core import text, units
+from gpuwatchd.core.model import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.model import Delivery, Severity
+    from gpuwatchd.core.model import Delivery, Severity
 
 LATE_S = 3600.0
 """From this age on, undelivered messages of one channel leave as one."""

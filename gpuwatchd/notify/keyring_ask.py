@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from gpuwatchd.notify.secret import Answer
+from gpuwatchd.notify.credentials import Answer
 
 _MOST_BYTES = 4096
 

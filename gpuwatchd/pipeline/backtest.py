@@ -1,6 +1,6 @@
 """The user's own history, replayed: what would have been raised, what came of it, what if.
 
-The same replay as :mod:`gpuwatchd.pipeline.offline`, over the record of one device at a time. Other
+The same replay as :mod:`gpuwatchd.pipeline.replay`, over the record of one device at a time. Other
 settings are tried on those subjects only that grew at all: the rest is silent under each of them.
 """
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import verdict
-from gpuwatchd.model import EtaRange, Pattern, Subject, Value
-from gpuwatchd.pipeline import archive, hindsight, offline
+from gpuwatchd.alerts import FAST_S
+from gpuwatchd.analysis import verdict
+from gpuwatchd.core.model import EtaRange, Pattern, Subject, Value
+from gpuwatchd.pipeline import later_outcome, recorded_log, replay
 from gpuwatchd.pipeline.titles import device_title, process_title
-from gpuwatchd.pipeline.tracks import Watcher
-from gpuwatchd.policy import FAST_S
+from gpuwatchd.pipeline.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.config import Config, DetectionSection
-    from gpuwatchd.model import Device, Finding, Series
-    from gpuwatchd.pipeline.offline import Event, SubjectResult
-    from gpuwatchd.sources.formats.log import LogFile, LogSeries
+    from gpuwatchd.collect.logs.log import LogFile, LogSeries
+    from gpuwatchd.core.config import Config, DetectionSection
+    from gpuwatchd.core.model import Device, Finding, Series
+    from gpuwatchd.pipeline.replay import Event, SubjectResult
     from gpuwatchd.store.reader import Reader
 
     _Findings = dict[tuple[str, float, float | None, float], Finding | None]
@@ -61,7 +61,7 @@ class Case(Value, frozen=True, kw_only=True):
     confidence: float
     eta: EtaRange | None
     """As it was told."""
-    fate: hindsight.Fate
+    fate: later_outcome.Fate
     word: str | None = None
     """What the user said of it: "normal" or "leak"."""
     band_held: bool | None = None
@@ -177,20 +177,20 @@ def play(
     """
     tell = passed or _nobody
     read = _share_of(tell, 0.0, _READ_SHARE)
-    log = archive.load(history, device, *span, passed=read)
+    log = recorded_log.load(history, device, *span, passed=read)
     if not log.series:
         return DeviceReport(
             device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()
         )
     words = spoken(history)
     stirred = _stirred(log, tried, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
-    died = hindsight.deaths(log)
+    died = later_outcome.deaths(log)
     played = []
     recall: dict[DetectionSection, _Findings] = {}
     each = (1.0 - _READ_SHARE - _SCOUT_SHARE) / len(tried)
     for position, trial in enumerate(tried):
         begin = _READ_SHARE + _SCOUT_SHARE + each * position
-        results = offline.analyze(
+        results = replay.analyze(
             log,
             trial.config,
             only=None if trial.whole else stirred,
@@ -246,7 +246,7 @@ def _stirred(log: LogFile, tried: Sequence[Trial], tell: Callable[[float], None]
         detection=msgspec.structs.replace(first.detection, confidence_threshold=lowest),
         policy=msgspec.structs.replace(first.policy, confirm=1),
     )
-    found = offline.analyze(log, scout, passed=tell)
+    found = replay.analyze(log, scout, passed=tell)
     return {one.subject.id for one in found if one.watches or one.alerts}
 
 
@@ -318,7 +318,7 @@ def _case(
     first = told or min(events, key=lambda event: event.at_s)
     over = next((e.at_s for e in events if e.state == "resolved"), None)
     finding = first.alert.finding
-    lived = hindsight.fate(
+    lived = later_outcome.fate(
         own,
         device if own.process is not None else None,
         from_s=first.at_s,
@@ -340,7 +340,9 @@ def _case(
         word=word,
         band_held=None
         if told is None
-        else hindsight.band_held(finding.eta, lived, from_s=told.at_s, end_s=float(own.t_s[-1])),
+        else later_outcome.band_held(
+            finding.eta, lived, from_s=told.at_s, end_s=float(own.t_s[-1])
+        ),
     )
 
 

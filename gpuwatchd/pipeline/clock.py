@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert, Finding, Sample
-    from gpuwatchd.policy import Rules
+    from gpuwatchd.alerts import Rules
+    from gpuwatchd.core.model import Alert, Finding, Sample
 
 STEP_S = 2.0
 """A smaller difference is the jitter of two clocks that are read one after the other."""

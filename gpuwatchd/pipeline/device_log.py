@@ -6,13 +6,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.state_log import StateLog
+from gpuwatchd.core.state_log import StateLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuwatchd.model import Device
-    from gpuwatchd.pipeline.seen import Seen
+    from gpuwatchd.core.model import Device
+    from gpuwatchd.pipeline.device_state import Seen
 
 log = logging.getLogger("gpuwatchd")
 

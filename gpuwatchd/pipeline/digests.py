@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd import cost, text, units
-from gpuwatchd.model import Delivery
-from gpuwatchd.pipeline import messages, ruling
-from gpuwatchd.pipeline.messages import wording
-from gpuwatchd.store import decided, marks
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import text, units
+from gpuwatchd.core.model import Delivery
+from gpuwatchd.pipeline import messages, rule_settings
+from gpuwatchd.pipeline.messages import sentences
+from gpuwatchd.store import decisions as decided
+from gpuwatchd.store import meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.config import PolicySection
-    from gpuwatchd.model import Alert, Cost, Decision, Holding, Message
-    from gpuwatchd.pipeline.holdings import Holdings
-    from gpuwatchd.pipeline.post import Post
+    from gpuwatchd.core.config import PolicySection
+    from gpuwatchd.core.model import Alert, Cost, Decision, Holding, Message
+    from gpuwatchd.pipeline.idle_memory import Holdings
+    from gpuwatchd.pipeline.outbox import Post
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
@@ -135,7 +137,11 @@ def _cost(alerts: Sequence[Alert]) -> str:
         ("at risk by what leaks", leaks, "spent_usd"),
         ("more until memory is full", leaks, "at_risk_usd"),
         ("spent on memory without work", [one for one in still if one.kind == "held"], "spent_usd"),
-        ("lost where memory ran out", [one for one in alerts if wording.crashed(one)], "spent_usd"),
+        (
+            "lost where memory ran out",
+            [one for one in alerts if sentences.crashed(one)],
+            "spent_usd",
+        ),
     ):
         costs = _once(those)
         known = [usd for one in costs if (usd := getattr(one, name)) is not None]
@@ -199,7 +205,7 @@ def following(last_s: float, section: PolicySection) -> float:
     A time of day that clocks skip comes when they have skipped it; one that they show twice once.
     """
     hour, _, minute = section.digest_at.partition(":")
-    here = ruling.local(last_s)
+    here = rule_settings.local(last_s)
     for day in range(_DAYS):
         if section.digest == "weekly" and (here.weekday + day) % 7 != _MONDAY:
             continue
@@ -266,7 +272,7 @@ class Digests:
         """Return when the last one was sent; where there was none, the first day begins now."""
         last_s = self._last_s
         if last_s is None:
-            last_s = history.shelf.read(lambda it: marks.load(it, LAST))
+            last_s = history.shelf.read(lambda it: meta.load(it, LAST))
         if last_s is None:
             self._keep(history, now_s)
             return now_s
@@ -276,7 +282,7 @@ class Digests:
 
     @staticmethod
     def _keep(history: History, now_s: float) -> None:
-        history.shelf.write_now(lambda it: marks.save(it, LAST, now_s))
+        history.shelf.write_now(lambda it: meta.save(it, LAST, now_s))
 
     def _send(self, history: History, section: PolicySection, from_s: float, now_s: float) -> None:
         alerts = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import __version__
-from gpuwatchd.model import Alert, Decision, Fault, Finding, Sample
-from gpuwatchd.pipeline import blaming, handover, peaks
-from gpuwatchd.pipeline.alarms import SOURCE as ALARMS
-from gpuwatchd.pipeline.alarms import Alarms
+from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
+from gpuwatchd.pipeline import alert_transfer, peak_notes, with_attribution
+from gpuwatchd.pipeline.action_handler import Pressed
+from gpuwatchd.pipeline.active_silences import Silencing
+from gpuwatchd.pipeline.alert_cost import Costing
+from gpuwatchd.pipeline.alert_notifier import Herald
 from gpuwatchd.pipeline.clock import Clock
-from gpuwatchd.pipeline.costing import Costing
+from gpuwatchd.pipeline.condition_alerts import SOURCE as ALARMS
+from gpuwatchd.pipeline.condition_alerts import Alarms
 from gpuwatchd.pipeline.device_log import DeviceLog
 from gpuwatchd.pipeline.digests import Digests
-from gpuwatchd.pipeline.dressing import Dresser
-from gpuwatchd.pipeline.estate import EARLIER
+from gpuwatchd.pipeline.engine_readings import Serving
+from gpuwatchd.pipeline.event_log import Happenings
 from gpuwatchd.pipeline.guard import Guard
-from gpuwatchd.pipeline.happenings import Happenings
-from gpuwatchd.pipeline.herald import Herald
-from gpuwatchd.pipeline.holdings import Holdings
-from gpuwatchd.pipeline.intake import Intake
-from gpuwatchd.pipeline.keeping import Keeping, Last
-from gpuwatchd.pipeline.knowledge import Knowledge
-from gpuwatchd.pipeline.post import Courier, Post
-from gpuwatchd.pipeline.pressed import Pressed
-from gpuwatchd.pipeline.serving import Serving
-from gpuwatchd.pipeline.silencing import Silencing
-from gpuwatchd.pipeline.state import Scene, Sparks
-from gpuwatchd.pipeline.tracks import Watcher, rules_of
-from gpuwatchd.pipeline.workers import SourceWorker, labelled
+from gpuwatchd.pipeline.history_link import Keeping, Last
+from gpuwatchd.pipeline.idle_memory import Holdings
+from gpuwatchd.pipeline.live_state import Scene, Sparks
+from gpuwatchd.pipeline.message_builder import Dresser
+from gpuwatchd.pipeline.outbox import Courier, Post
+from gpuwatchd.pipeline.restored import EARLIER
+from gpuwatchd.pipeline.run_baselines import Knowledge
+from gpuwatchd.pipeline.source_workers import SourceWorker, labelled
+from gpuwatchd.pipeline.tracker import Intake
+from gpuwatchd.pipeline.watcher import Watcher, rules_of
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveState
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from gpuwatchd.config import Config
-    from gpuwatchd.host import Host
-    from gpuwatchd.pipeline.herald import Bearer
-    from gpuwatchd.ports import Source
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.ports import Source
+    from gpuwatchd.pipeline.alert_notifier import Bearer
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
@@ -289,7 +289,7 @@ class Pipeline:
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
         self._guard("device log", lambda: self._device_log.look(label, self.intake.devices))
-        named = partial(peaks.told, sample, self.intake.devices, self.intake.infos)
+        named = partial(peak_notes.told, sample, self.intake.devices, self.intake.infos)
         self._guard("events", lambda: self.happenings.take(named()))
         if self._keeping is not None:
             keeping = self._keeping
@@ -312,7 +312,7 @@ class Pipeline:
 
         def work() -> list[Alert]:
             changed = self.watcher.judge(due, now_s)
-            changed = handover.take_over(self.watcher, self.intake.devices, changed, now_s)
+            changed = alert_transfer.take_over(self.watcher, self.intake.devices, changed, now_s)
             told = [self._blame(alert) for alert in changed]
             self.happenings.accompany(due, self.watcher.tracks)
             return told
@@ -323,7 +323,7 @@ class Pipeline:
         seen = self.intake.devices.get(alert.subject.device_uid)
         if seen is None:
             return alert
-        told = blaming.blamed(alert, seen, self.intake.infos, self.watcher.tracks)
+        told = with_attribution.blamed(alert, seen, self.intake.infos, self.watcher.tracks)
         return self.happenings.advised(told, seen.device, self.watcher.tracks)
 
     def _tell(

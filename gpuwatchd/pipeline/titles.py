@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Device, Finding, ProcessInfo
+    from gpuwatchd.core.model import Device, Finding, ProcessInfo
 
 
 def device_title(device: Device) -> str:
@@ -15,7 +15,7 @@ def device_title(device: Device) -> str:
 
     Examples
     --------
-    >>> from gpuwatchd.model import Device
+    >>> from gpuwatchd.core.model import Device
     >>> device_title(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
     ...                     memory_total_bytes=None))
     'GPU 0 (A100-SXM4-80GB)'
@@ -41,7 +41,7 @@ def of_host(finding: Finding) -> Finding:
 
     Examples
     --------
-    >>> from gpuwatchd.model import Finding, Subject
+    >>> from gpuwatchd.core.model import Finding, Subject
     >>> of_host(Finding(id="s", subject=Subject(device_uid="u", host=True), judged_at_s=0.0,
     ...                 pattern="stable", tier="none", severity="info", confidence=0.0, eta=None,
     ...                 rate_bytes_per_s=0.0, reason="memory is flat")).reason

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
-from gpuwatchd import frameworks, units
-from gpuwatchd.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
+from gpuwatchd.analysis import frameworks
+from gpuwatchd.core import units
+from gpuwatchd.core.model import LEAK_PATTERNS, Alert, Device, Finding, ProcessInfo, Series, Subject
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
-from gpuwatchd.pipeline.endings import FULL_SHARE
-from gpuwatchd.pipeline.memo import Memo
+from gpuwatchd.pipeline.end_reasons import FULL_SHARE
+from gpuwatchd.pipeline.track_baseline import Memo
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray, Profile
-    from gpuwatchd.pipeline.memo import Hush
+    from gpuwatchd.core.model import FloatArray, Profile
+    from gpuwatchd.pipeline.track_baseline import Hush
 
 
 JobKey = tuple[tuple[str, int | str | None], bool]

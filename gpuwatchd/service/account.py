@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpuwatchd
-from gpuwatchd import config
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

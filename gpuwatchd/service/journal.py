@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.runner import show
 from gpuwatchd.service.systemctl import NAME, user_name
 from gpuwatchd.service.unit import UNIT

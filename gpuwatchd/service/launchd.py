@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuwatchd import config, text
-from gpuwatchd.errors import ServiceError
-from gpuwatchd.model import Availability, ServiceState
-from gpuwatchd.service import logfile, removal, rivals
+from gpuwatchd.core import config, text
+from gpuwatchd.core.errors import ServiceError
+from gpuwatchd.core.model import Availability, ServiceState
+from gpuwatchd.service import logfile, other_instances, removal
 from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv, show
 from gpuwatchd.service.runner import write_atomically as write
 
@@ -220,9 +220,9 @@ class Launchd:
             plan = [f"would run launchctl bootout {self._target}"] if loaded else []
             plan += [f"would remove {self._file}"] if self._file.exists() else []
             return plan + removal.planned(gone, kept, "")
-        holder = rivals.lock_holder(config.runtime_dir(self._environ))
+        holder = other_instances.lock_holder(config.runtime_dir(self._environ))
         if purge and holder is not None and not loaded:
-            hand = rivals.by_hand(holder, "gpuwatchctl service uninstall --purge --yes")
+            hand = other_instances.by_hand(holder, "gpuwatchctl service uninstall --purge --yes")
             raise ServiceError(self.name, "service uninstall --purge", hand.why, hint=hand.hint)
         said = [] if known else ["not installed"]
         if loaded:
@@ -325,16 +325,18 @@ class Launchd:
                 page="errors#second-service",
             )  # fmt: skip
 
-    def _rival(self, before: ServiceState) -> rivals.Rival | None:
+    def _rival(self, before: ServiceState) -> other_instances.Rival | None:
         for domain, hint in ((self._domain, ""), ("system", "sudo ")):
             if self._launchctl("print", f"{domain}/{HOMEBREW_LABEL}").code == 0:
-                return rivals.HOMEBREW._replace(hint=f"{hint}{rivals.HOMEBREW.hint}")
-        holder = rivals.lock_holder(config.runtime_dir(self._environ))
+                return other_instances.HOMEBREW._replace(
+                    hint=f"{hint}{other_instances.HOMEBREW.hint}"
+                )
+        holder = other_instances.lock_holder(config.runtime_dir(self._environ))
         if holder is not None and not before.running:
-            return rivals.by_hand(holder, "gpuwatchctl service install")
+            return other_instances.by_hand(holder, "gpuwatchctl service install")
         new = before.state == "not-installed"
-        keg = new and rivals.in_a_keg(daemon_argv(self._executable)[0])
-        return rivals.KEG if keg else None
+        keg = new and other_instances.in_a_keg(daemon_argv(self._executable)[0])
+        return other_instances.KEG if keg else None
 
     def _unload(self) -> None:
         """Unload, and wait until it is gone: loading again too early fails with error 5."""

@@ -9,8 +9,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.runner import NOT_FOUND
 
 if TYPE_CHECKING:

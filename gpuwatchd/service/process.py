@@ -8,13 +8,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd import text
+from gpuwatchd.core import text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from gpuwatchd.config import Config
+    from gpuwatchd.core.config import Config
 
 log = logging.getLogger("gpuwatchd")
 
@@ -128,7 +128,7 @@ def takes_restart(begun: Config, fresh: Config) -> list[str]:
 
     Examples
     --------
-    >>> from gpuwatchd.config import Config, DaemonSection, StoreSection
+    >>> from gpuwatchd.core.config import Config, DaemonSection, StoreSection
     >>> takes_restart(Config(), Config(store=StoreSection(max_db_mib=99), daemon=DaemonSection()))
     ['[store] has changed: restart gpuwatchd to use it']
     """

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd import config
-from gpuwatchd.errors import ServiceError
-from gpuwatchd.store.place import LOCK_NAME
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import ServiceError
+from gpuwatchd.store.directories import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gpuwatchd import text
+from gpuwatchd.core import text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

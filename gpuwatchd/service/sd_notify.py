@@ -6,7 +6,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from gpuwatchd.text import MAX_CHARS, cut_words
+from gpuwatchd.core.text import MAX_CHARS, cut_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What systemd says of the unit, as a :class:`~gpuwatchd.model.ServiceState`."""
+"""What systemd says of the unit, as a :class:`~gpuwatchd.core.model.ServiceState`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from gpuwatchd import text, units
-from gpuwatchd.model import ServiceState
+from gpuwatchd.core import text, units
+from gpuwatchd.core.model import ServiceState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

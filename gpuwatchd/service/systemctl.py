@@ -7,8 +7,8 @@ import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service import account
 from gpuwatchd.service.unit import UNIT
 

@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import __version__, config, text
-from gpuwatchd.errors import ServiceError
-from gpuwatchd.model import Availability, ServiceState
-from gpuwatchd.service import account, journal, placed, removal, rivals, state, variables
+from gpuwatchd import __version__
+from gpuwatchd.core import config, text
+from gpuwatchd.core.errors import ServiceError
+from gpuwatchd.core.model import Availability, ServiceState
+from gpuwatchd.service import (
+    account,
+    directories,
+    journal,
+    other_instances,
+    removal,
+    state,
+    unit_files,
+)
 from gpuwatchd.service import linger as linger_
 from gpuwatchd.service.runner import CommandRunner, Done, Runner, daemon_argv
 from gpuwatchd.service.systemctl import NAME, START_S, Systemctl, user_name
@@ -54,7 +63,7 @@ class Systemd:
         system: bool = False,
         root: Path = Path("/"),
     ) -> None:
-        self._environ = variables.with_runtime_dir(os.environ if environ is None else environ)
+        self._environ = directories.with_runtime_dir(os.environ if environ is None else environ)
         self._run = run or CommandRunner(self._environ)
         self._executable = executable
         self._system = system
@@ -81,7 +90,7 @@ class Systemd:
         """
         if packaged:
             return for_package(packaged, system=self._system)
-        chosen = SYSTEM_VARIABLES if self._system else variables.of_a_user(self._environ)
+        chosen = SYSTEM_VARIABLES if self._system else directories.of_a_user(self._environ)
         return render(daemon_argv(self._executable), chosen, system=self._system)
 
     def install(
@@ -108,11 +117,11 @@ class Systemd:
             if not dry_run:
                 self._need_root("install")
             account.refuse_unsafe(argv, account.unsafe(argv))
-        placed.need_ours(unit, self._ctl.shown)
+        unit_files.need_ours(unit, self._ctl.shown)
         before = self.status()
         self._refuse_second(before, anyway=anyway)
         files = self._files(unit, brought, credentials)
-        changed = [file for file, content in files.items() if placed.read(file) != content]
+        changed = [file for file, content in files.items() if unit_files.read(file) != content]
         said = self._told_of_units(unit, brought, changed)
         if dry_run:
             return said + self._planned(unit, files, changed, linger=linger)
@@ -137,12 +146,12 @@ class Systemd:
         """Return what our files are to hold; None: the file is to go."""
         files: dict[Path, str | None] = {unit: None if brought else self.render()}
         if credentials:
-            file = placed.drop_in(unit, placed.CREDENTIALS)
-            files[file] = placed.credentials(credentials)
+            file = unit_files.drop_in(unit, unit_files.CREDENTIALS)
+            files[file] = unit_files.credentials(credentials)
         if not self._system:
-            odd = variables.unusual(self._environ) if brought else {}
-            file = placed.drop_in(unit, placed.DIRECTORIES)
-            files[file] = placed.directories(odd) if odd else None
+            odd = directories.unusual(self._environ) if brought else {}
+            file = unit_files.drop_in(unit, unit_files.DIRECTORIES)
+            files[file] = unit_files.directories(odd) if odd else None
         return files
 
     def _told_of_units(self, unit: Path, brought: Path | None, changed: list[Path]) -> list[str]:
@@ -150,12 +159,14 @@ class Systemd:
         if brought is not None:
             said.append(f"{brought} is there already: nothing is written in its place")
         elif unit in changed and unit.exists():
-            count = placed.changed_lines(placed.read(unit) or "", self.render())
+            count = unit_files.changed_lines(unit_files.read(unit) or "", self.render())
             said.append(f"it was of another version: {count} lines differ")
         elif unit not in changed:
             said.append(f"{unit} is up to date")
         return said + [
-            f"{file} stays in force" for file in placed.drop_ins(unit) if not placed.ours(file)
+            f"{file} stays in force"
+            for file in unit_files.drop_ins(unit)
+            if not unit_files.ours(file)
         ]
 
     def _place(self, files: Mapping[Path, str | None], changed: list[Path]) -> list[str]:
@@ -163,7 +174,7 @@ class Systemd:
         for file in changed:
             content = files[file]
             if content is not None:
-                placed.write(file, content)
+                unit_files.write(file, content)
                 said.append(f"wrote {file}")
             else:
                 if file.name == UNIT:  # its link would go on pointing at the file that goes
@@ -182,7 +193,7 @@ class Systemd:
             content = files[file]
             plan.append(f"would {'write' if content is not None else 'remove'} {file}")
             if content is not None and file == unit and file.exists():
-                plan += placed.difference(placed.read(file) or "", content)
+                plan += unit_files.difference(unit_files.read(file) or "", content)
         commands = ["daemon-reload"] if changed else []
         commands += [f"enable {UNIT}", f"restart {UNIT}" if changed else f"start {UNIT}"]
         shown = self._ctl.shown.removeprefix("sudo ")
@@ -214,8 +225,8 @@ class Systemd:
         if not dry_run:
             self._need_root("uninstall")
         unit, brought = self._units(needed=not dry_run)
-        files = [unit] if unit.exists() and placed.ours(unit) else []
-        files += placed.own_drop_ins(unit)
+        files = [unit] if unit.exists() and unit_files.ours(unit) else []
+        files += unit_files.own_drop_ins(unit)
         before = self.status()
         # A package's unit that neither runs nor is enabled is as good as none.
         idle = brought is not None and before.state == "stopped" and before.enabled is False
@@ -264,7 +275,7 @@ class Systemd:
 
     def _lasting(self, unit: Path, brought: Path | None) -> list[str]:
         """Return what an uninstalled service leaves behind, and how that goes."""
-        said = [f"{file} is yours and stays" for file in placed.drop_ins(unit)]
+        said = [f"{file} is yours and stays" for file in unit_files.drop_ins(unit)]
         if self._system and brought is not None:
             said.append("account and configuration go with the package: sudo apt purge gpuwatchd")
         if not self._system and linger_.on(self._run):
@@ -312,9 +323,9 @@ class Systemd:
         if found.state == "failed" or (found.state == "starting" and found.result):
             lines = journal.last_lines(self._run, system=self._system)
             found = msgspec.structs.replace(found, log=lines)
-        holder = None if found.pid else rivals.lock_holder(self._runtime_dir)
+        holder = None if found.pid else other_instances.lock_holder(self._runtime_dir)
         if holder is not None and found.state not in {"starting", "stopping"}:
-            hand = rivals.by_hand(holder, self._ctl.own("install"))
+            hand = other_instances.by_hand(holder, self._ctl.own("install"))
             found = msgspec.structs.replace(found, hints=(f"{hand.why}: {hand.hint}",))
         return found
 
@@ -341,27 +352,31 @@ class Systemd:
                 page="errors#second-service",
             )  # fmt: skip
 
-    def _rival(self, before: ServiceState) -> rivals.Rival | None:
+    def _rival(self, before: ServiceState) -> other_instances.Rival | None:
         done = self._ctl.ask("is-active", HOMEBREW_UNIT)
         if done.code == 0 and done.output == "active":
-            return rivals.HOMEBREW
-        holder = rivals.lock_holder(self._runtime_dir)
+            return other_instances.HOMEBREW
+        holder = other_instances.lock_holder(self._runtime_dir)
         if holder is not None and before.state in {"stopped", "failed", "not-installed"}:
-            return rivals.by_hand(holder, self._ctl.own("install"))
+            return other_instances.by_hand(holder, self._ctl.own("install"))
         if before.running or before.enabled:
             return None  # what is in use already is no second instance; a package's unit is not yet
         if not self._system and self._machine_is_watched():
-            return rivals.of_the_machine(user_name(), account.GROUP)
-        return rivals.KEG if rivals.in_a_keg(daemon_argv(self._executable)[0]) else None
+            return other_instances.of_the_machine(user_name(), account.GROUP)
+        return (
+            other_instances.KEG
+            if other_instances.in_a_keg(daemon_argv(self._executable)[0])
+            else None
+        )
 
     def _machine_is_watched(self) -> bool:
         done: Done = self._run(["systemctl", "--system", "is-active", UNIT])
         return done.code == 0 and done.output == "active"
 
     def _refuse_purge(self) -> None:
-        holder = rivals.lock_holder(self._runtime_dir)
+        holder = other_instances.lock_holder(self._runtime_dir)
         if holder is not None:
-            hand = rivals.by_hand(holder, self._ctl.own("uninstall") + " --purge --yes")
+            hand = other_instances.by_hand(holder, self._ctl.own("uninstall") + " --purge --yes")
             raise ServiceError(self.name, "service uninstall --purge", hand.why, hint=hand.hint)
 
     def _other_version(self) -> bool:
@@ -390,6 +405,6 @@ class Systemd:
             home = self._environ.get("HOME") or str(Path.home())
             base = manager.get("XDG_CONFIG_HOME") or f"{home}/.config"
             unit = Path(base) / "systemd" / "user" / UNIT
-        usual = placed.usual_path(system=self._system, root=self._root)
+        usual = unit_files.usual_path(system=self._system, root=self._root)
         folders = self._ctl.unit_path() or usual
-        return unit, placed.packaged(folders, unit, daemon_argv(self._executable))
+        return unit, unit_files.packaged(folders, unit, daemon_argv(self._executable))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core.errors import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from gpuwatchd.model import ProcessKey, Value
-from gpuwatchd.store import entry, rows
+from gpuwatchd.core.model import ProcessKey, Value
+from gpuwatchd.store import access, records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -41,7 +41,7 @@ def insert(connection: sqlite3.Connection, action: Action) -> int:
         "INSERT INTO action(ts_ms, verb, process, dry_run, phase, result, who)"
         " VALUES(?,?,?,?,?,?,?) RETURNING id",
         (
-            rows.to_ms(action.at_s),
+            records.to_ms(action.at_s),
             action.verb,
             _process_row(connection, action.process),
             int(action.dry_run),
@@ -97,4 +97,4 @@ def add(directory: Path, action: Action) -> int:
     StoreError
         There is no history, or it cannot be written.
     """
-    return entry.transaction(directory, lambda it: insert(it, action))
+    return access.transaction(directory, lambda it: insert(it, action))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuwatchd.model import ProcessKey, Value
-from gpuwatchd.store import entry, rows
+from gpuwatchd.core.model import ProcessKey, Value
+from gpuwatchd.store import access, records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -76,7 +76,7 @@ def insert(connection: sqlite3.Connection, one: Checkpoint) -> int:
 
     Of one process only the newest are kept.
     """
-    saved_ms = rows.to_ms(one.saved_at_s)
+    saved_ms = records.to_ms(one.saved_at_s)
     pid, started_at_s = one.process.pid, one.process.started_at_s
     known = connection.execute(
         "SELECT id FROM checkpoint WHERE pid = ? AND started_at_s IS ? AND saved_ts_ms = ?",
@@ -108,7 +108,7 @@ def say(directory: Path, one: Checkpoint) -> Checkpoint:
     StoreError
         There is no history, or it cannot be written.
     """
-    row = entry.transaction(directory, lambda it: insert(it, one))
+    row = access.transaction(directory, lambda it: insert(it, one))
     return msgspec.structs.replace(one, row=row)
 
 

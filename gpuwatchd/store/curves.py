@@ -11,15 +11,17 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from gpuwatchd.model import ProcessKey
+from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import curve_queries as ask
-from gpuwatchd.store import hourly, marks, rows
+from gpuwatchd.store import meta as marks
+from gpuwatchd.store import process_hours
+from gpuwatchd.store import records as rows
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from gpuwatchd.model import ProcessInfo
+    from gpuwatchd.core.model import ProcessInfo
 
 HOUR_S: Final = 3600
 MINUTE_S: Final = 60
@@ -140,7 +142,7 @@ def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presen
         return []
     values = {
         "card": found[0],
-        "hours_s": hourly.until(connection),
+        "hours_s": process_hours.until(connection),
         "since_ms": round(span[0] * 1000),
         "until_ms": round(span[1] * 1000),
     }

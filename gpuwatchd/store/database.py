@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.store import integrity, modes, schema
+from gpuwatchd.store import file_modes, integrity, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +130,7 @@ def cannot_write(directory: Path, error: BaseException) -> str:
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.stat()
-    mode = modes.directory_mode(found.st_mode, None)
+    mode = file_modes.directory_mode(found.st_mode, None)
     if (found.st_mode ^ mode) & 0o077 and found.st_uid == os.getuid():
         with suppress(OSError):  # read-only file system: then nobody can write here either
             directory.chmod(mode)
@@ -147,7 +147,7 @@ def _open(directory: Path, max_pages: int) -> Opening:
     if why is not None:
         raise DamagedError(why)
     with suppress(OSError):  # as above; the side files take their mode from this one
-        modes.settle_file(path, modes.file_mode(path.parent))
+        file_modes.settle_file(path, file_modes.file_mode(path.parent))
     connection = _connect(path, "rw")
     try:
         return _judge(path, connection, max_pages)
@@ -283,7 +283,7 @@ def _begin(path: Path) -> None:
     """Make an empty file that those may read who may read its directory."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        modes.fit(handle, path.parent)
+        file_modes.fit(handle, path.parent)
     finally:
         os.close(handle)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from gpuwatchd import typed
-from gpuwatchd.errors import StoreError
-from gpuwatchd.model import (
+from gpuwatchd.core import typed
+from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import (
     Alert,
     ChannelHealth,
     Device,
@@ -31,7 +31,7 @@ from gpuwatchd.model import (
     Silence,
     Value,
 )
-from gpuwatchd.store import modes
+from gpuwatchd.store import file_modes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -271,7 +271,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
-            modes.fit(handle, directory)
+            file_modes.fit(handle, directory)
             content = encode(state, Pieces() if pieces is None else pieces)
             if len(content) > _MOST_PIECES:
                 content = [b"".join(content)]

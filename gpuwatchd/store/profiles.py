@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from gpuwatchd import typed
-from gpuwatchd.model import ProcessKey, Profile, Value
-from gpuwatchd.store import checkpoints, entry, integrity, norms, occupied, rows, silences
-from gpuwatchd.store.words import load_words
+from gpuwatchd.core import typed
+from gpuwatchd.core.model import ProcessKey, Profile, Value
+from gpuwatchd.store import access, checkpoints, integrity, records, silences
+from gpuwatchd.store import idle_levels as norms
+from gpuwatchd.store import occupancy as occupied
+from gpuwatchd.store.labels import load_words
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.cost import Held
-    from gpuwatchd.model import Silence
+    from gpuwatchd.analysis.cost import Held
+    from gpuwatchd.core.model import Silence
     from gpuwatchd.store.checkpoints import Checkpoint
-    from gpuwatchd.store.norms import Norm
-    from gpuwatchd.store.words import Word
+    from gpuwatchd.store.idle_levels import Norm
+    from gpuwatchd.store.labels import Word
 
 _T = TypeVar("_T")
 KEPT_LAUNCHES = 5
@@ -95,7 +97,7 @@ class Shelf:
     def learn(self, uid: str, norm: Norm, at_s: float) -> None:
         """Note what is normal for a device; it is written with the next flush."""
         self._norms[uid] = norm
-        self._learned_ms = rows.to_ms(at_s) or 0
+        self._learned_ms = records.to_ms(at_s) or 0
 
     def keep(self, run: Run) -> None:
         """Note a run; it is written with the next flush, over what was known of the same run."""
@@ -147,7 +149,7 @@ class Shelf:
 
     def write_now(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Do some writing at once, power-cut-safe; None where that fails."""
-        done: _T | None = self._ask(lambda it: entry.written(it, work))
+        done: _T | None = self._ask(lambda it: access.written(it, work))
         return done
 
     def minutes(
@@ -216,14 +218,14 @@ class Shelf:
         for run in self._waiting.values():
             try:
                 save_run(connection, run)
-            except rows.REFUSED:
+            except records.REFUSED:
                 refused += 1
         for key in {run.key for run in self._waiting.values()}:
             trim(connection, key)
         for one in self._saved:
             try:
                 checkpoints.insert(connection, one)
-            except rows.REFUSED:
+            except records.REFUSED:
                 refused += 1
         return refused + norms.save(connection, self._norms, self._learned_ms)
 
@@ -261,8 +263,8 @@ def save_run(connection: sqlite3.Connection, run: Run) -> None:
             None if process is None else process.started_at_s,
             run.word,
             run.label,
-            rows.to_ms(run.begun_at_s),
-            rows.to_ms(profile.ended_at_s),
+            records.to_ms(run.begun_at_s),
+            records.to_ms(profile.ended_at_s),
             round(profile.base_bytes),
             round(profile.proven_bytes),
             round(profile.top_bytes),

@@ -11,33 +11,33 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpuwatchd.model import ProcessKey, Value
+from gpuwatchd.core.model import ProcessKey, Value
 from gpuwatchd.store import (
+    access,
     checkpoints,
-    decided,
-    deeds,
-    entry,
+    frozen,
     integrity,
-    marks,
-    occupied,
+    meta,
     profiles,
     queries,
-    rows,
+    records,
     silences,
-    unwritable,
-    words,
 )
+from gpuwatchd.store import action_events as deeds
+from gpuwatchd.store import decisions as decided
+from gpuwatchd.store import labels as words
+from gpuwatchd.store import occupancy as occupied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
-    from gpuwatchd.cost import Held
-    from gpuwatchd.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
+    from gpuwatchd.analysis.cost import Held
+    from gpuwatchd.core.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
     from gpuwatchd.store.checkpoints import Checkpoint
+    from gpuwatchd.store.labels import Word
     from gpuwatchd.store.profiles import Run
-    from gpuwatchd.store.words import Word
 
 _T = TypeVar("_T")
 _MINUTE_S = 60
@@ -107,7 +107,7 @@ class Reader:
         self._path = path
         self.last_query = ""
         """The last question as SQL, with its values."""
-        self._file = unwritable.Opened(path, self._trace)
+        self._file = frozen.Opened(path, self._trace)
 
     @classmethod
     def open(cls, directory: Path) -> Reader:
@@ -124,11 +124,11 @@ class Reader:
         StoreBusy
             Another program holds it locked.
         """
-        path = entry.find(directory)
+        path = access.find(directory)
         try:
             return cls(path)
         except sqlite3.Error as error:
-            raise entry.translated(path, error) from error
+            raise access.translated(path, error) from error
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -147,7 +147,7 @@ class Reader:
         """
         with closing(self):
             if isinstance(error, integrity.SUSPECT):
-                entry.blame(self._path, error, self._connection)
+                access.blame(self._path, error, self._connection)
 
     def close(self) -> None:
         """Let go of the file. May be called twice."""
@@ -155,13 +155,13 @@ class Reader:
 
     def devices(self) -> list[Device]:
         """Return every device ever seen."""
-        return self._guarded(lambda: rows.load_devices(self._connection))
+        return self._guarded(lambda: records.load_devices(self._connection))
 
     def processes(self, since_s: float = 0.0) -> list[ProcessInfo]:
         """Return every process seen since then and still remembered, oldest first."""
         return self._each(
-            rows.process_info,
-            f"SELECT {rows.PROCESS_COLUMNS} FROM process p WHERE p.last_ts_ms >= ?"  # noqa: S608
+            records.process_info,
+            f"SELECT {records.PROCESS_COLUMNS} FROM process p WHERE p.last_ts_ms >= ?"  # noqa: S608
             " ORDER BY p.first_ts_ms, p.id",
             (_ms(since_s),),
         )
@@ -240,12 +240,12 @@ class Reader:
         if since_s is not None:
             where += " AND (resolved_ts_ms IS NULL OR resolved_ts_ms >= ?)"
             values = (_ms(since_s),)
-        return self._guarded(lambda: rows.load_alerts(self._connection, where, values)[0])
+        return self._guarded(lambda: records.load_alerts(self._connection, where, values)[0])
 
     def deliveries(self, alert_key: str) -> list[Delivery]:
         """Return the deliveries of an alert key, oldest first; also those it shared."""
-        where, values = rows.about_alert(alert_key)
-        return self._guarded(lambda: rows.load_deliveries(self._connection, where, values)[0])
+        where, values = records.about_alert(alert_key)
+        return self._guarded(lambda: records.load_deliveries(self._connection, where, values)[0])
 
     def decisions(self, alert_key: str | None = None, since_s: float = 0.0) -> list[Decision]:
         """Return what policy decided of an alert key (None: of all) since then, oldest first."""
@@ -319,10 +319,10 @@ class Reader:
         try:
             return self._file.answer(work)
         except integrity.SUSPECT as error:
-            entry.blame(self._path, error, self._connection)
+            access.blame(self._path, error, self._connection)
             if not isinstance(error, sqlite3.Error):
                 raise
-            raise entry.translated(self._path, error) from error
+            raise access.translated(self._path, error) from error
 
     def _ask(self, query: str, values: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
         return self._guarded(lambda: self._connection.execute(query, values).fetchall())
@@ -389,7 +389,7 @@ class Reader:
 
     def _rolled_s(self, table: str) -> int:
         """Return the instant up to which a roll-up is complete."""
-        return self._guarded(lambda: marks.whole(self._connection, f"{table}.until"))
+        return self._guarded(lambda: meta.whole(self._connection, f"{table}.until"))
 
 
 def _device_row(width_s: float, row: tuple[Any, ...]) -> DeviceRow:

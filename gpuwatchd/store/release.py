@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd import typed
-from gpuwatchd.errors import StoreError
-from gpuwatchd.model import Value
-from gpuwatchd.store import modes
+from gpuwatchd.core import typed
+from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import Value
+from gpuwatchd.store import file_modes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def ask(directory: Path, duration_s: float, now_s: float) -> Request:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(temporary, flags, 0o600)
         with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
-            modes.fit(handle, directory)
+            file_modes.fit(handle, directory)
             file.write(msgspec.json.encode(request))
         temporary.replace(path)
     except OSError as error:

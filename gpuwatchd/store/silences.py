@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuwatchd import typed
-from gpuwatchd.model import Matcher, Silence
-from gpuwatchd.store import entry, rows
+from gpuwatchd.core import typed
+from gpuwatchd.core.model import Matcher, Silence
+from gpuwatchd.store import access, records
 
 if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
 
 
 LONGEST_S: Final = 30 * 86_400.0
@@ -89,7 +89,7 @@ def load(
                 until_resolved=bool(row[4]),
                 who=row[5] or "",
                 why=row[6] or "",
-                cleared_at_s=rows.to_s(row[7]),
+                cleared_at_s=records.to_s(row[7]),
                 even_critical=bool(row[8]),
             )
         )
@@ -98,7 +98,7 @@ def load(
 
 def in_force(connection: sqlite3.Connection, now_s: float) -> list[Silence]:
     """Return those whose time is not over, and whose alert is not, where that ends them."""
-    standing = load(connection, f"{STANDING} AND until_ts_ms > ?", (rows.to_ms(now_s),))
+    standing = load(connection, f"{STANDING} AND until_ts_ms > ?", (records.to_ms(now_s),))
     return [
         one for one in standing if not one.until_resolved or is_open(connection, one.matcher.key)
     ]
@@ -113,15 +113,15 @@ def insert(connection: sqlite3.Connection, silence: Silence) -> Silence:
     connection.execute(
         f"UPDATE silence SET cleared_ts_ms = ? WHERE matcher = ? AND {STANDING}"  # noqa: S608
         " AND until_ts_ms > ?",
-        (rows.to_ms(silence.from_at_s), matcher, rows.to_ms(silence.from_at_s)),
+        (records.to_ms(silence.from_at_s), matcher, records.to_ms(silence.from_at_s)),
     )
     row: int = connection.execute(
         "INSERT INTO silence(matcher, from_ts_ms, until_ts_ms, until_resolved, who, why,"
         " even_critical) VALUES(?,?,?,?,?,?,?) RETURNING id",
         (
             matcher,
-            rows.to_ms(silence.from_at_s),
-            rows.to_ms(silence.until_at_s),
+            records.to_ms(silence.from_at_s),
+            records.to_ms(silence.until_at_s),
             int(silence.until_resolved),
             silence.who or None,
             silence.why or None,
@@ -135,7 +135,7 @@ def strike(connection: sqlite3.Connection, row: int, now_s: float) -> int:
     """End a silence inside the caller's transaction; return how many that were."""
     return connection.execute(
         f"UPDATE silence SET cleared_ts_ms = ? WHERE id = ? AND {STANDING}",  # noqa: S608
-        (rows.to_ms(now_s), row),
+        (records.to_ms(now_s), row),
     ).rowcount
 
 
@@ -143,7 +143,7 @@ def move(connection: sqlite3.Connection, silence: Silence) -> int:
     """Write when a silence ends now: the clock was set, and it must last no longer for that."""
     return connection.execute(
         "UPDATE silence SET from_ts_ms = ?, until_ts_ms = ? WHERE id = ?",
-        (rows.to_ms(silence.from_at_s), rows.to_ms(silence.until_at_s), silence.row),
+        (records.to_ms(silence.from_at_s), records.to_ms(silence.until_at_s), silence.row),
     ).rowcount
 
 
@@ -157,7 +157,7 @@ def add(directory: Path, silence: Silence) -> Silence:
     StoreError
         There is no history, or it cannot be written.
     """
-    return entry.transaction(directory, lambda connection: insert(connection, silence))
+    return access.transaction(directory, lambda connection: insert(connection, silence))
 
 
 def clear(directory: Path, rows_: tuple[int, ...], now_s: float) -> int:
@@ -168,7 +168,7 @@ def clear(directory: Path, rows_: tuple[int, ...], now_s: float) -> int:
     StoreError
         There is no history, or it cannot be written.
     """
-    return entry.transaction(
+    return access.transaction(
         directory, lambda connection: sum(strike(connection, row, now_s) for row in rows_)
     )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import checkpoints, decided, hourly, marks, profiles
+from gpuwatchd.store import checkpoints, decisions, meta, process_hours, profiles
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
 
-    from gpuwatchd.config import StoreSection
+    from gpuwatchd.core.config import StoreSection
 
 MINUTE_S = 60
 HOUR_S = 3600
@@ -75,7 +75,7 @@ GROUP BY gpu, ts_s / 3600
 
 def rolled_until(connection: sqlite3.Connection, table: str) -> int:
     """Return the instant, in seconds, up to which ``table`` is complete."""
-    return marks.whole(connection, f"{table}.until")
+    return meta.whole(connection, f"{table}.until")
 
 
 def _set_rolled_until(connection: sqlite3.Connection, table: str, until_s: int) -> None:
@@ -93,7 +93,7 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
         start_s = oldest_ms // 1000 // width_s * width_s
         if start_s < rolled_until(connection, table):
             _set_rolled_until(connection, table, start_s)
-    hourly.reopen(connection, oldest_ms)
+    process_hours.reopen(connection, oldest_ms)
 
 
 class Upkeep:
@@ -118,7 +118,7 @@ class Upkeep:
         open_s = now_s if waiting_ms is None else min(now_s, waiting_ms / 1000)
         self._repeat(connection, lambda: _roll_minutes(connection, open_s))
         _transaction(connection, lambda: _roll_hours(connection))
-        self._repeat(connection, lambda: hourly.roll(connection))
+        self._repeat(connection, lambda: process_hours.roll(connection))
         if settled:
             self._repeat(connection, lambda: self._expire_raw(connection, now_s))
             _transaction(connection, lambda: self._expire_minutes(connection, now_s))
@@ -180,7 +180,7 @@ class Upkeep:
         keep_s = max(self._settings.minute, self._settings.process_minute)
         for card in cards:
             _delete_buckets(connection, "process_1h", card, int(now_s - keep_s) // HOUR_S * HOUR_S)
-        oldest_s = min(now_s - self._settings.process_minute, hourly.until(connection))
+        oldest_s = min(now_s - self._settings.process_minute, process_hours.until(connection))
         before_s = int(oldest_s) // HOUR_S * HOUR_S
         old = connection.execute(
             "SELECT id FROM process WHERE first_ts_ms < ? ORDER BY first_ts_ms LIMIT ?",
@@ -209,7 +209,7 @@ class Upkeep:
         connection.execute("DELETE FROM event WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM action WHERE ts_ms < ?", (before_ms,))
         connection.execute("DELETE FROM silence WHERE until_ts_ms < ?", (before_ms,))
-        decided.expire(connection, before_ms)
+        decisions.expire(connection, before_ms)
         connection.execute(
             "DELETE FROM segment WHERE started_ts_ms < ? AND id < (SELECT max(id) FROM segment)",
             (before_ms,),
@@ -322,7 +322,9 @@ def _expire_processes(connection: sqlite3.Connection, now_s: float, settings: St
         },
     ).fetchall()
     cards = [row for (row,) in connection.execute("SELECT id FROM gpu")]
-    hourly.forget(connection, cards, [one for one in gone if one[2] - one[1] < HOUR_S * 1000])
+    process_hours.forget(
+        connection, cards, [one for one in gone if one[2] - one[1] < HOUR_S * 1000]
+    )
     connection.executemany("DELETE FROM process WHERE id = ?", [(row,) for row, _, _ in gone])
 
 

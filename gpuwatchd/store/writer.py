@@ -13,20 +13,28 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpuwatchd.store import database, farewell, integrity, place, recent, rows, schema
-from gpuwatchd.store.health import Health
-from gpuwatchd.store.intake import Intake
-from gpuwatchd.store.ledger import Event, Ledger, Segment
+from gpuwatchd.store import (
+    database,
+    directories,
+    final_write,
+    integrity,
+    recent_points,
+    records,
+    schema,
+)
+from gpuwatchd.store.alert_buffer import Event, Ledger, Segment
+from gpuwatchd.store.alert_writer import Telling
 from gpuwatchd.store.profiles import Shelf
-from gpuwatchd.store.telling import Telling
+from gpuwatchd.store.sample_buffer import Intake
 from gpuwatchd.store.upkeep import Upkeep, reopen_buckets
+from gpuwatchd.store.write_problems import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gpuwatchd.config import StoreSection
-    from gpuwatchd.model import Alert, Device, ProcessInfo, ProcessKey, Sample, Subject
+    from gpuwatchd.core.config import StoreSection
+    from gpuwatchd.core.model import Alert, Device, ProcessInfo, ProcessKey, Sample, Subject
 
 _REOPEN_S = 60.0
 _RETRY_S = 5.0
@@ -52,7 +60,7 @@ class History(Telling):
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
-        self._boot_id = place.this_boot() if boot_id is None else boot_id
+        self._boot_id = directories.this_boot() if boot_id is None else boot_id
         self._thread = threading.get_ident()
         self._connection: sqlite3.Connection | None = None
         self._mode: database.Mode = "memory"
@@ -186,7 +194,9 @@ class History(Telling):
             return
         span = {"since_s": since_s - stepped_s, "now_s": self._clock() - stepped_s}
         try:
-            for subject, points in recent.series(self._connection, boot_id=self._boot_id, **span):
+            for subject, points in recent_points.series(
+                self._connection, boot_id=self._boot_id, **span
+            ):
                 if stepped_s:
                     points = [(t_s + stepped_s, held) for t_s, held in points]  # noqa: PLW2901
                 yield subject, points
@@ -260,8 +270,8 @@ class History(Telling):
         """Write what waits and let go of the file. May be called twice; never raises."""
         self._own()
         if self._connection is not None:
-            farewell.write(lambda: self.flush(self._clock()), self._health)
-            farewell.tell(self._ledger, len(self._intake), self._health)
+            final_write.write(lambda: self.flush(self._clock()), self._health)
+            final_write.tell(self._ledger, len(self._intake), self._health)
             self._drop_connection()
 
     def _own(self) -> None:
@@ -395,7 +405,7 @@ class History(Telling):
                 connection.execute("COMMIT")
             finally:
                 database.roll_back(connection)
-        except rows.REFUSED:
+        except records.REFUSED:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)
         except integrity.SUSPECT as error:

@@ -15,10 +15,11 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.theme import Theme
 
-from gpuwatchd import design, registry
-from gpuwatchd.tui import bars, feed, frame, paint
+from gpuwatchd.core import design, registry
+from gpuwatchd.tui import feed, paint
 from gpuwatchd.tui.page import Page
 from gpuwatchd.tui.paint import Painter
+from gpuwatchd.tui.widgets import bars, frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.filter import LineFilter
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.design import Kind
-    from gpuwatchd.model import ProcessKey
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.design import Kind
+    from gpuwatchd.core.model import ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 VIEWS: Final[dict[str, str]] = {
-    "P": "gpuwatchd.tui.predict:PredictScreen",
-    "d": "gpuwatchd.tui.detail:DetailScreen",
-    "z": "gpuwatchd.tui.held:HeldScreen",
-    "a": "gpuwatchd.tui.alerts:AlertsScreen",
-    "s": "gpuwatchd.tui.alerts:SnoozeScreen",
-    "h": "gpuwatchd.tui.past:PastScreen",
-    "question_mark": "gpuwatchd.tui.help:HelpScreen",
+    "P": "gpuwatchd.tui.screens.predict:PredictScreen",
+    "d": "gpuwatchd.tui.screens.detail:DetailScreen",
+    "z": "gpuwatchd.tui.screens.idle:HeldScreen",
+    "a": "gpuwatchd.tui.screens.alerts:AlertsScreen",
+    "s": "gpuwatchd.tui.screens.alerts:SnoozeScreen",
+    "h": "gpuwatchd.tui.screens.history:PastScreen",
+    "question_mark": "gpuwatchd.tui.screens.help:HelpScreen",
 }
 """Key, as textual calls it -> the screen that it opens, made without arguments."""
 THEME: Final = "gpuwatchd"
@@ -177,7 +178,7 @@ class TopApp(App[int]):
 
     def on_mount(self) -> None:
         """Open the overview and begin to look."""
-        from gpuwatchd.tui.overview import OverviewScreen  # noqa: PLC0415 - it knows this module
+        from gpuwatchd.tui.screens.overview import OverviewScreen  # noqa: PLC0415 - it knows this module
 
         self.push_screen(OverviewScreen())
         self._feed.start(self.view)

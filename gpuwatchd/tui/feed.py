@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from gpuwatchd.ctl import look, whose
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.cli import current_state as look
+from gpuwatchd.cli import locations
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
 
 UNCHANGED_S = 2.0
 """How long the same state file is believed without asking whether its daemon still lives."""
@@ -120,7 +121,7 @@ class Feed:
 def _mark() -> _Mark:
     """Return what changes whenever the live state is written; None where there is none."""
     try:
-        found = os.stat(whose.runtime_dir() / live.FILE_NAME)  # noqa: PTH116 - once a second
+        found = os.stat(locations.runtime_dir() / live.FILE_NAME)  # noqa: PTH116 - once a second
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.screen import Screen
 
-from gpuwatchd.tui.lines import Lines
+from gpuwatchd.tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
 
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
     from gpuwatchd.tui.app import TopApp
     from gpuwatchd.tui.paint import Painter, Row
 
@@ -78,12 +78,12 @@ class Page(Screen[None]):
 
     def head(self, width: int) -> Row:
         """Return the first row."""
-        from gpuwatchd.tui import frame  # noqa: PLC0415
+        from gpuwatchd.tui.widgets import frame  # noqa: PLC0415
 
         return frame.head(self.top, self.name_shown, width)
 
     def foot(self, width: int) -> Row:
         """Return the last row: a notice, or the keys."""
-        from gpuwatchd.tui import frame  # noqa: PLC0415
+        from gpuwatchd.tui.widgets import frame  # noqa: PLC0415
 
         return frame.foot(self.top, self.keys, width)

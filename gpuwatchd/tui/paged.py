@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from gpuwatchd.tui.sheet import Pages
 from gpuwatchd.tui.views import ViewScreen
+from gpuwatchd.tui.widgets.sheet import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ SCROLLING: list[BindingType] = [
 
 
 class PagedScreen(ViewScreen):
-    """One :class:`~gpuwatchd.tui.sheet.Pages`, with the id "text"."""
+    """One :class:`~gpuwatchd.tui.widgets.sheet.Pages`, with the id "text"."""
 
     own_keys: ClassVar[tuple[tuple[str, str], ...]] = (("↑↓", "scroll"),)
     BINDINGS: ClassVar[list[BindingType]] = SCROLLING

@@ -1,8 +1,9 @@
 """Cells of text to strips of a terminal: the one place where a part of the screen gets its colour.
 
 A cell is a text and its parts: words with a space between them. One says what it is, and with that
-its colour (a :data:`~gpuwatchd.design.Kind`, a key of :data:`~gpuwatchd.design.PARTS`, or a style
-of ``gpuwatchctl``); the others how it is written: ``badge`` (black on the colour of the kind),
+its colour (a :data:`~gpuwatchd.core.design.Kind`, a key of :data:`~gpuwatchd.core.design.PARTS`, or
+a style of ``gpuwatchctl``); the others how it is written: ``badge`` (black on the colour of the
+kind),
 ``bold``, ``underline``, ``reverse``, ``head`` (of a panel), ``bar`` (the first and last row),
 ``chosen`` (the row under the cursor), ``cursor`` (a place in a chart), ``filled`` and ``empty``
 (parts of a bar with text on it).
@@ -19,13 +20,13 @@ from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
-from gpuwatchd import design
-from gpuwatchd.ctl import output
+from gpuwatchd.cli import output
+from gpuwatchd.core import design
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli.flags import Globals
 
 Cell = tuple[str, str]
 """Text, and its parts."""

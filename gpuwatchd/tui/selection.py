@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from gpuwatchd.tui import table
+from gpuwatchd.tui.widgets import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
     from gpuwatchd.store.live import LiveDevice
 
 _SOON_S = 1.0

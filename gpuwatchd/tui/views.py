@@ -17,10 +17,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
 
-from gpuwatchd.ctl import output
-from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.tui import frame
+from gpuwatchd.cli import output
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.tui.page import Page
+from gpuwatchd.tui.widgets import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.strip import Strip
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.tui.paint import Cell, Painter, Row
 
     Job = Callable[[], Any]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from gpuwatchd.ctl import envelope, whose
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.cli import envelope, locations
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store import live
-from gpuwatchd.web import answers, files, openapi, verbs, wishes
+from gpuwatchd.web import files, openapi, request_bodies, responses, verbs
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, BadQuery, Endpoint, words
 from gpuwatchd.web.pages import answers as views
 from gpuwatchd.web.work import Busy, Workers
@@ -62,12 +62,18 @@ class Api:
         routes = [Route(_route(one.path), self._reading(one), methods=["GET"])
                   for one in ENDPOINTS]  # fmt: skip
         routes += [
-            Route(f"{PREFIX}/snoozes", self._writing(wishes.snooze), methods=["POST"]),
+            Route(f"{PREFIX}/snoozes", self._writing(request_bodies.snooze), methods=["POST"]),
             Route(
-                f"{PREFIX}/snoozes/{{id:path}}", self._taking(wishes.unsnooze), methods=["DELETE"]
+                f"{PREFIX}/snoozes/{{id:path}}",
+                self._taking(request_bodies.unsnooze),
+                methods=["DELETE"],
             ),
-            Route(f"{PREFIX}/feedback", self._writing(wishes.feedback), methods=["POST"]),
-            Route(f"{PREFIX}/feedback/{{id:path}}", self._taking(wishes.unsay), methods=["DELETE"]),
+            Route(f"{PREFIX}/feedback", self._writing(request_bodies.feedback), methods=["POST"]),
+            Route(
+                f"{PREFIX}/feedback/{{id:path}}",
+                self._taking(request_bodies.unsay),
+                methods=["DELETE"],
+            ),
             Route(f"{PREFIX}/page/{{name}}", self._view, methods=["GET"]),
             Route(f"{PREFIX}/openapi.json", self._described, methods=["GET"]),
             Route("/healthz", _healthy, methods=["GET"]),
@@ -121,40 +127,40 @@ class Api:
                 lambda: verbs.ask(wanted, self._unexpected), writes=writes
             )
         except Busy:
-            return answers.refusal(503)
+            return responses.refusal(503)
         if found.status != verbs.OK:
             more = {"retry-after": "1"} if found.status == verbs.UNAVAILABLE else {}
-            return answers.said(found.status, found.answer, found.code, more)
-        return answers.said(done, found.answer, found.code, headers)
+            return responses.said(found.status, found.answer, found.code, more)
+        return responses.said(done, found.answer, found.code, headers)
 
     async def _view(self, request: Request) -> Response:
         name, query = request.path_params["name"], dict(request.query_params)
         if name not in views.ANSWERS:
-            return answers.refusal(404)
+            return responses.refusal(404)
         flags = Globals()
         flags.config, flags.gpu = self._config, list(self._gpu)
         try:
             found = await self._workers.do(lambda: views.answer(name, flags, query))
         except Busy:
-            return answers.refusal(503)
+            return responses.refusal(503)
         except GpuwatchdError as error:
             failed = envelope.failure(
                 "web", type(error).__name__, error.message, hint=error.hint,
                 exit_code=error.exit_code, page=error.page,
             )  # fmt: skip
-            return answers.said(verbs.status(error), failed, error.exit_code)
-        return answers.said(200, found, 0)
+            return responses.said(verbs.status(error), failed, error.exit_code)
+        return responses.said(200, found, 0)
 
     # ---- writing
 
     def _writing(self, put: Callable[[bytes], list[str]]) -> Handler:
         async def handle(request: Request) -> Response:
             if request.query_params:
-                return answers.refusal(400, "no parameters are known here")
+                return responses.refusal(400, "no parameters are known here")
             try:
                 wanted = put(await request.body())
             except BadQuery as error:
-                return _bad("snooze" if put is wishes.snooze else "feedback", error)
+                return _bad("snooze" if put is request_bodies.snooze else "feedback", error)
             return await self._ask(wanted, writes=True, done=201)
 
         return handle
@@ -197,7 +203,7 @@ class _Table:
                 if fit == Match.PARTIAL
                 for method in route.methods or ()
             }
-            refused = answers.refusal(405)
+            refused = responses.refusal(405)
             refused.headers["allow"] = ", ".join(sorted(known))
             await refused(scope, receive, send)
             return
@@ -205,11 +211,11 @@ class _Table:
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    await answers.refusal(404)(scope, receive, send)
+    await responses.refusal(404)(scope, receive, send)
 
 
 async def _healthy(_: Request) -> Response:
-    return answers.said(200, {"status": "ok"}, 0)
+    return responses.said(200, {"status": "ok"}, 0)
 
 
 def _page(request: Request, page: files.Page) -> Response:
@@ -224,17 +230,17 @@ def _bad(verb: str, error: BadQuery) -> Response:
         verb, type(error).__name__, error.message, hint=error.hint, exit_code=error.exit_code,
         page="errors#web-request",
     )  # fmt: skip
-    return answers.said(verbs.BAD_REQUEST, failed, error.exit_code)
+    return responses.said(verbs.BAD_REQUEST, failed, error.exit_code)
 
 
 def _tag(wanted: Sequence[str]) -> str:
     """Return what stays the same as long as ``status`` has nothing new to say; "" is never."""
-    place = whose.chosen()
+    place = locations.chosen()
     try:
         found = (place.runtime_dir / live.FILE_NAME).lstat()
     except OSError:
         return ""
     age = int(max(0.0, time.time() - found.st_mtime) // _LATE_S)
     facts: list[Any] = [place.scope, found.st_ino, found.st_mtime_ns, found.st_size, age,
-                        whose.runs(place.runtime_dir), *wanted]  # fmt: skip
+                        locations.runs(place.runtime_dir), *wanted]  # fmt: skip
     return f'W/"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'

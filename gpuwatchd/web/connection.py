@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpuwatchd.web import answers, listening, security
+from gpuwatchd.web import auth, listening, responses
 
 if TYPE_CHECKING:
     import asyncio
@@ -68,9 +68,9 @@ class Connection(H11Protocol):
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.abort()  # in the middle of an answer: nothing can be said any more
             return
-        refused = answers.refusal(400)
+        refused = responses.refusal(400)
         headers: list[tuple[Any, Any]] = [
-            *refused.raw_headers, *security.HEADERS,
+            *refused.raw_headers, *auth.HEADERS,
             (b"cache-control", b"no-store"), (b"connection", b"close"),
         ]  # fmt: skip
         for event in (
@@ -99,7 +99,7 @@ class Connection(H11Protocol):
 
     def is_known(self) -> bool:
         """Say whether a request of this connection, also one under way, has had the token."""
-        return self._known or security.is_known(self.scope)
+        return self._known or auth.is_known(self.scope)
 
     def _within(self, seconds: float) -> None:
         self._stop()

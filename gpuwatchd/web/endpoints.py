@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ import hashlib
 from importlib import resources
 from typing import Final, NamedTuple
 
-from gpuwatchd.pictures import assets
+from gpuwatchd.charts import assets
 
 INDEX: Final = "index.html"
 PREFIX: Final = "/static/"

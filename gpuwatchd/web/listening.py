@@ -12,10 +12,10 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd import text
-from gpuwatchd.config import expanded, listening, runtime_dir
-from gpuwatchd.config.listening import SOCKET, Address
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.core import text
+from gpuwatchd.core.config import expanded, listening, runtime_dir
+from gpuwatchd.core.config.listening import SOCKET, Address
+from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class CannotListen(GpuwatchdError):
 
 
 def parse(words: str, *, remote: bool) -> Address:
-    """Return the address that a text means; see :func:`gpuwatchd.config.listening.parse`.
+    """Return the address that a text means; see :func:`gpuwatchd.core.config.listening.parse`.
 
     Raises
     ------

@@ -7,14 +7,14 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatchd import __version__
-from gpuwatchd.ctl import shapes
-from gpuwatchd.ctl.shapes.base import Failure
-from gpuwatchd.web import wishes
+from gpuwatchd.cli import answers
+from gpuwatchd.cli.answers.base import Failure
+from gpuwatchd.web import request_bodies
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX, Endpoint, Parameter
 
 _WRITTEN: Final = (
     (
-        "/snoozes", "post", "snooze", wishes.SnoozeWish,
+        "/snoozes", "post", "snooze", request_bodies.SnoozeWish,
         "Tell nobody of an alert, or of what fits a rule, for a while.",
         {"alert": "latest", "for": "1h", "why": "known"},
     ),
@@ -23,7 +23,7 @@ _WRITTEN: Final = (
         "Take it back: by its number, or its alert.", None,
     ),
     (
-        "/feedback", "post", "feedback", wishes.FeedbackWish,
+        "/feedback", "post", "feedback", request_bodies.FeedbackWish,
         "Say of an alert whether it is normal or a leak.",
         {"alert": "latest", "word": "normal", "why": "fills its cache"},
     ),
@@ -57,8 +57,8 @@ Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
 
 def document() -> dict[str, Any]:
     """Return the whole description."""
-    kinds: set[type[Any]] = {Failure, wishes.SnoozeWish, wishes.FeedbackWish}
-    kinds |= {kind for one in ENDPOINTS for kind in shapes.ANSWERS[one.verb]}
+    kinds: set[type[Any]] = {Failure, request_bodies.SnoozeWish, request_bodies.FeedbackWish}
+    kinds |= {kind for one in ENDPOINTS for kind in answers.ANSWERS[one.verb]}
     ordered = sorted(kinds, key=lambda one: one.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def encoded() -> bytes:
 
 
 def _read(one: Endpoint) -> dict[str, Any]:
-    kinds = shapes.ANSWERS[one.verb]
+    kinds = answers.ANSWERS[one.verb]
     if one.verb == "alerts":
         kinds = (kinds[one.shape],)
     parameters = [_parameter(each) for each in one.parameters]
@@ -133,7 +133,7 @@ def _write(  # noqa: PLR0917 - one argument per column of the table
         "summary": about,
         "tags": [verb],
         "responses": {
-            "200" if method == "delete" else "201": _answer(shapes.ANSWERS[verb]),
+            "200" if method == "delete" else "201": _answer(answers.ANSWERS[verb]),
             **_refused("400", "404", "405", "409", "413", "415", *(["408"] if body else [])),
         },
     }

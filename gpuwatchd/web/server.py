@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from gpuwatchd.ctl import exits
-from gpuwatchd.web import connection, listening, security
+from gpuwatchd.cli import exits
+from gpuwatchd.web import auth, connection, listening
 from gpuwatchd.web.api import Api
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.web.tokens import Tokens
 
 _GRACE_S: Final = 1
@@ -60,7 +60,7 @@ class Page:
             gpu=self._flags.gpu,
             unexpected=self._unexpected,
         )
-        guard = security.Guard(
+        guard = auth.Guard(
             api.app(), self._names(made), self._tokens, log=self._log, unexpected=self._unexpected
         )
         left = [listening.file_of(one) for one in made]  # known no more once it is closed
@@ -73,12 +73,12 @@ class Page:
                 listening.leave(one)
         return exits.INTERRUPTED if server.ended_by == signal.SIGINT else exits.OK
 
-    def _names(self, made: Sequence[socket.socket]) -> security.Names:
+    def _names(self, made: Sequence[socket.socket]) -> auth.Names:
         where = made[0].getsockname()
         if not isinstance(where, tuple):
-            return security.names(self._hosts, None)
+            return auth.names(self._hosts, None)
         own = f"[{where[0]}]" if ":" in where[0] else where[0]
-        return security.names(self._hosts, where[1], own)
+        return auth.names(self._hosts, where[1], own)
 
     def _log(self, words: str) -> None:
         if self._flags.verbose:
@@ -112,7 +112,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _settings(app: security.Guard) -> uvicorn.Config:
+def _settings(app: auth.Guard) -> uvicorn.Config:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers = [logging.NullHandler()]
@@ -130,6 +130,6 @@ def _settings(app: security.Guard) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=connection.IDLE_S,
         timeout_graceful_shutdown=_GRACE_S,
-        h11_max_incomplete_event_size=security.MOST_HEAD,
+        h11_max_incomplete_event_size=auth.MOST_HEAD,
         backlog=64,
     )

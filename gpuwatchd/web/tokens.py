@@ -13,8 +13,8 @@ import secrets
 import stat
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd import text
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from pathlib import Path

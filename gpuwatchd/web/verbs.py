@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gpuwatchd.ctl import envelope, exits, output, program
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.errors import GpuwatchdError, NotAllowed, StoreBusy
+from gpuwatchd.cli import envelope, exits, output, program
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core.errors import GpuwatchdError, NotAllowed, StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -34,7 +34,7 @@ TESTS_ONLY = re.compile(r"_\w+_tests\..*\.so$|py\.typed$")
 """Extension modules that the tests of numpy load; and a mark for type checkers."""
 NOT_OURS = ("pip", "pip-*.dist-info", "bin", "share", "example.py")
 """What a library asks for or brings and does not use when we use it."""
-PROGRAMS = {"gpuwatchd": "gpuwatchd.daemon", "gpuwatchctl": "gpuwatchd.ctl"}
+PROGRAMS = {"gpuwatchd": "gpuwatchd.daemon.main", "gpuwatchctl": "gpuwatchd.cli"}
 
 
 class Suite(NamedTuple):
@@ -182,9 +182,9 @@ def ask(python: str, site: Path, code: str, *words: str) -> str:
 
 def settings_and_units(root: Path, python: str, site: Path) -> None:
     """Write the file of settings (all of them comments) and both units."""
-    code = "from gpuwatchd.ctl import settings; print(settings.default_file(), end='')"
+    code = "from gpuwatchd.cli import settings; print(settings.default_file(), end='')"
     put(root, "etc/gpuwatchd/config.toml", ask(python, site, code))
-    run = "from gpuwatchd.ctl import main; sys.exit(main())"
+    run = "from gpuwatchd.cli import main; sys.exit(main())"
     words = ("service", "print", "--packaged", f"/usr/bin/{PACKAGE}", "--manager", "systemd")
     put(root, "usr/lib/systemd/user/gpuwatchd.service", ask(python, site, run, *words))
     put(

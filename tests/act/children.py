@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd.model import ProcessKey
+from gpuwatchd.core.model import ProcessKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.act.checkpoint import Checkpoint
-from gpuwatchd.errors import ActionError, NotAllowed, TargetChanged, TargetGone
-from gpuwatchd.model import Subject
+from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, TargetGone
+from gpuwatchd.core.model import Subject
 from tests.act.children import booted_at_s, job, key_of
 from tests.making import finding
 

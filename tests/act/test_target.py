@@ -13,8 +13,8 @@ import pytest
 
 from gpuwatchd.act import target as module
 from gpuwatchd.act.target import Target
-from gpuwatchd.errors import NotAllowed, TargetChanged, TargetGone
-from gpuwatchd.model import ProcessKey
+from gpuwatchd.core.errors import NotAllowed, TargetChanged, TargetGone
+from gpuwatchd.core.model import ProcessKey
 from tests.act.children import booted_at_s, job, key_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.act import session, terminal
-from gpuwatchd.errors import NotAllowed
+from gpuwatchd.core.errors import NotAllowed
 
 if TYPE_CHECKING:
     from pathlib import Path

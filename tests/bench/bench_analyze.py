@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.config import Config
-from gpuwatchd.ctl import parallel
-from gpuwatchd.ctl.analyze import _one
-from gpuwatchd.pipeline import offline
-from gpuwatchd.sources.formats.log import LogOptions
-from gpuwatchd.sources.replay import read_log
+from gpuwatchd.cli import parallel
+from gpuwatchd.cli.verbs.analyze import _one
+from gpuwatchd.collect.logs.log import LogOptions
+from gpuwatchd.collect.replay import read_log
+from gpuwatchd.core.config import Config
+from gpuwatchd.pipeline import replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +102,8 @@ def main() -> None:
         csv_s = timed(split)
         read_s = timed(lambda: read_log(file))
         log = read_log(file)
-        judge_s = timed(lambda: offline.analyze(log, Config()))
-        found = offline.analyze(log, Config())
+        judge_s = timed(lambda: replay.analyze(log, Config()))
+        found = replay.analyze(log, Config())
         leaks = [r.device.index for r in found if r.alerts]
         cores = parallel.usable_cores()
         (alone_s, alone_cpu_s), (together_s, cpu_s) = spread(file, 1), spread(file, cores)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.ctl import main as gpuwatchctl
-from gpuwatchd.ctl import parallel
+from gpuwatchd.cli import main as gpuwatchctl
+from gpuwatchd.cli import parallel
 from tests.pipeline import recorded
 from tests.pipeline.recorded import GIB, Run
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
 
 DAYS, GPUS = 3, 2
 SAMPLED_S = 2 * 86400.0

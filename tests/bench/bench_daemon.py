@@ -24,12 +24,12 @@ SETUP = """
 import json, resource, sys, tempfile, time
 from pathlib import Path
 import msgspec
-from gpuwatchd import config
-from gpuwatchd.daemon import Chores
-from gpuwatchd.host import Host, allocator
-from gpuwatchd.notify import outbox
+from gpuwatchd.core import config
+from gpuwatchd.daemon.main import Chores
+from gpuwatchd.collect.host import Host, allocator
+from gpuwatchd.notify import dispatcher as outbox
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.sources.nvml import NvmlSource
+from gpuwatchd.collect.nvml.source import NvmlSource
 from gpuwatchd.store.writer import History
 
 allocator.one_arena()

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd import robust, screen, verdict
-from gpuwatchd.config import DetectionSection
+from gpuwatchd.analysis import numerics, screen, verdict
+from gpuwatchd.core.config import DetectionSection
 from tests.scenarios.replay import make
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import FloatArray, Series
+    from gpuwatchd.core.model import FloatArray, Series
 
 MIB, GIB = 2.0**20, 2.0**30
 SETTINGS = DetectionSection()
@@ -96,7 +96,7 @@ def main() -> None:
         for name, series in subjects(hours, interval_s).items():
             fit = cost_us(lambda s=series: np.polyfit(s.t_s, s.used_bytes, 1))  # type: ignore[misc]
             judged, median = each_us(lambda s=series: verdict.judge(s, SETTINGS))  # type: ignore[misc]
-            view = cost_us(lambda s=series: robust.prepare(s))  # type: ignore[misc]
+            view = cost_us(lambda s=series: numerics.prepare(s))  # type: ignore[misc]
             print(
                 f"  {name:22s} judge {judged:6.0f} us, median {median:6.0f}  view {view:4.0f} us  "
                 f"polyfit {fit:6.0f} us  judge/polyfit {judged / fit:5.1f}"

@@ -19,15 +19,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gpuwatchd import config
-from gpuwatchd.model import About, Alert, EtaRange, Finding, ProcessKey, Subject
+from gpuwatchd.core import config
+from gpuwatchd.core.model import About, Alert, EtaRange, Finding, ProcessKey, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import schema
 from gpuwatchd.store.writer import History
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Delivery
-    from gpuwatchd.pipeline.herald import Bearer
+    from gpuwatchd.core.model import Delivery
+    from gpuwatchd.pipeline.alert_notifier import Bearer
 
 ALERTS, RUNS = 64, 15
 T0 = 1_700_002_800.0

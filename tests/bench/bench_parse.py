@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.sources.replay import read_log
+from gpuwatchd.collect.replay import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd.config import StoreSection
-from gpuwatchd.model import (
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import (
     Alert,
     Delivery,
     Device,

@@ -54,13 +54,13 @@ def tick():
         nv.nvmlDeviceGetPowerUsage(h)
 """
 SOURCE = """
-from gpuwatchd.sources.nvml import NvmlSource
+from gpuwatchd.collect.nvml.source import NvmlSource
 source = NvmlSource()
 tick = source.read
 """
 WITH_HOST = """
-from gpuwatchd.host import Host
-from gpuwatchd.sources.nvml import NvmlSource
+from gpuwatchd.collect.host import Host
+from gpuwatchd.collect.nvml.source import NvmlSource
 source, host = NvmlSource(), Host()
 def tick():
     readings = source.read().readings

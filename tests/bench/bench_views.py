@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400.0
 _COLUMNS = "used_min_bytes, used_mean_bytes, used_max_bytes"
-_CALL = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+_CALL = "import sys; from gpuwatchd.cli import main; sys.exit(main())"
 VERBS = (
     ("plot",), ("plot", "0", "--since", "30d"), ("plot", "--pid", "10001"),
     ("plot", "--user", "*", "--since", "30d"), ("cost", "--since", "30d"),
@@ -42,11 +42,11 @@ VERBS = (
 
 def leave_state(runtime: Path) -> None:
     """Write the live state of a daemon that has ended: what the history says was there last."""
-    from gpuwatchd.ctl import past
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli import history_query
+    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.store import live
 
-    view = past.judged(Globals(), [])
+    view = history_query.judged(Globals(), [])
     assert view is not None
     runtime.mkdir(exist_ok=True)
     at_s = view.taken_at_s
@@ -88,16 +88,19 @@ def median_ms(work: Callable[[], object], runs: int) -> float:
 
 def measure(directory: Path, runs: int) -> dict[str, tuple[float, float | None]]:
     """Return row -> (milliseconds, milliseconds of the bare query or None)."""
-    from gpuwatchd.ctl import charts, costs, look, past
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli import charts, cost_entries, current_state, history_query
+    from gpuwatchd.cli.flags import Globals
 
     now_s = time.time()
     found: dict[str, tuple[float, float | None]] = {}
-    view = look.see(Globals(), want_trend=True)
+    view = current_state.see(Globals(), want_trend=True)
     item = view.devices[0]
     process = (item.processes or ())[0]
     path = directory / "history.db"
-    with past.reader() as history, closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as it:
+    with (
+        history_query.reader() as history,
+        closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as it,
+    ):
 
         def bare(query: str) -> float:
             return median_ms(lambda: it.execute(query).fetchall(), runs)
@@ -124,7 +127,7 @@ def measure(directory: Path, runs: int) -> dict[str, tuple[float, float | None]]
             bare(f"SELECT {_COLUMNS} FROM gpu_1h WHERE ts_s >= {int(asked.begin_s)}"),
         )
     found["cost of 30 days"] = (
-        median_ms(lambda: costs.gather(Globals(), now_s - 30 * DAY_S), runs),
+        median_ms(lambda: cost_entries.gather(Globals(), now_s - 30 * DAY_S), runs),
         None,
     )
     return found

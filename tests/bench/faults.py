@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOOKS = 3
 """How often a daemon looks before, and again after, a fault that comes while it runs."""
 LIMIT_S = 60.0
-_CTL = "import sys\nfrom gpuwatchd.ctl import main\nsys.exit(main())"
+_CTL = "import sys\nfrom gpuwatchd.cli import main\nsys.exit(main())"
 _HOG = f"import time\nheld = bytearray(b'x') * {HOST}\ntime.sleep(600)"
 
 

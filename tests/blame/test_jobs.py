@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatchd.blame import jobs
-from gpuwatchd.model import EtaRange, Finding, ProcessInfo, ProcessKey
+from gpuwatchd.analysis.attribution import jobs
+from gpuwatchd.core.model import EtaRange, Finding, ProcessInfo, ProcessKey
 from tests.making import calm, finding
 
 

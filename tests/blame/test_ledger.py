@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import blame
-from gpuwatchd.blame.ledger import LEAST_BYTES, NEW_BOOT_BYTES
-from gpuwatchd.model import DeviceReading, Ledger, ProcessKey, ProcessUse
+from gpuwatchd.analysis import attribution
+from gpuwatchd.analysis.attribution.ledger import LEAST_BYTES, NEW_BOOT_BYTES
+from gpuwatchd.core.model import DeviceReading, Ledger, ProcessKey, ProcessUse
 from tests.making import GIB, MIB, finding
 
 SIZES = st.integers(0, 96 * GIB)
@@ -36,7 +36,7 @@ def reading(
 
 @given(st.lists(SIZES, max_size=6), SIZES, st.none() | st.integers(0, GIB))
 def test_the_sum_holds_whatever_is_read(held: list[int], used: int, reserved: int | None) -> None:
-    drawn = blame.draw(reading(list(held), used=used, reserved=reserved))
+    drawn = attribution.draw(reading(list(held), used=used, reserved=reserved))
     assert drawn.owned_bytes == sum(held)
     assert drawn.total_bytes is not None
     assert drawn.free_bytes is not None
@@ -59,7 +59,7 @@ def test_the_sum_holds_whatever_is_read(held: list[int], used: int, reserved: in
     ],
 )
 def test_what_can_be_said(held: list[int | None] | None, state: str, rest: int | None) -> None:
-    drawn = blame.draw(reading(held), baseline_bytes=7)
+    drawn = attribution.draw(reading(held), baseline_bytes=7)
     assert (drawn.state, drawn.unattributed_bytes, drawn.baseline_bytes) == (state, rest, 7)
 
 
@@ -67,28 +67,28 @@ def test_a_process_in_two_lists_counts_once() -> None:
     twice = reading([3 * GIB])
     same = ProcessUse(key=ProcessKey(pid=0, started_at_s=None), used_bytes=4 * GIB, kind="G")
     assert twice.uses is not None
-    drawn = blame.draw(msgspec.structs.replace(twice, uses=(*twice.uses, same)))
+    drawn = attribution.draw(msgspec.structs.replace(twice, uses=(*twice.uses, same)))
     assert drawn.owned_bytes == 4 * GIB
 
 
 @pytest.mark.parametrize("kind", ["unified", "coherent"])
 def test_where_free_memory_is_not_the_devices_only_processes_count(kind: str) -> None:
-    drawn = blame.draw(reading([3 * GIB]), kind)  # type: ignore[arg-type]
+    drawn = attribution.draw(reading([3 * GIB]), kind)  # type: ignore[arg-type]
     assert drawn == Ledger(state="whole", total_bytes=80 * GIB, owned_bytes=3 * GIB)
-    assert blame.draw(reading([3 * GIB, None]), kind).state == "partial"  # type: ignore[arg-type]
+    assert attribution.draw(reading([3 * GIB, None]), kind).state == "partial"  # type: ignore[arg-type]
 
 
 def test_what_is_used_is_unknown() -> None:
-    drawn = blame.draw(reading([GIB], used=None))
+    drawn = attribution.draw(reading([GIB], used=None))
     assert (drawn.state, drawn.owned_bytes, drawn.unattributed_bytes) == ("none", GIB, None)
 
 
 def idle(rest: int, held: int = 0) -> Ledger:
-    return blame.draw(reading([held], used=rest + held))
+    return attribution.draw(reading([held], used=rest + held))
 
 
 def test_the_baseline_is_the_lowest_of_a_boot_and_not_of_a_single_look() -> None:
-    known = blame.Baseline()
+    known = attribution.Baseline()
     assert not known.learn(idle(300 * MIB), "a")
     assert not known.learn(idle(500 * MIB), "a")
     assert known.learn(idle(400 * MIB), "a")
@@ -102,8 +102,12 @@ def test_the_baseline_is_the_lowest_of_a_boot_and_not_of_a_single_look() -> None
 
 
 def test_a_busy_device_teaches_nothing() -> None:
-    known = blame.Baseline()
-    busy = [idle(MIB, held=20 * GIB), blame.draw(reading(None)), blame.draw(reading([None]))]
+    known = attribution.Baseline()
+    busy = [
+        idle(MIB, held=20 * GIB),
+        attribution.draw(reading(None)),
+        attribution.draw(reading([None])),
+    ]
     for ledger in (idle(400 * MIB), busy[0], idle(400 * MIB), busy[1], idle(400 * MIB), busy[2]):
         assert not known.learn(ledger, "a")
     assert known.least_bytes is None
@@ -116,7 +120,7 @@ def test_a_busy_device_teaches_nothing() -> None:
 def test_a_new_boot_may_begin_a_little_higher_but_not_with_what_the_dead_left(
     then: int, expected: int
 ) -> None:
-    known = blame.Baseline(least_bytes=400 * MIB, boot_id="a")
+    known = attribution.Baseline(least_bytes=400 * MIB, boot_id="a")
     for _ in range(6):
         known.learn(idle(then), "b")
     assert (known.least_bytes, known.boot_id) == (expected, "b")
@@ -124,10 +128,10 @@ def test_a_new_boot_may_begin_a_little_higher_but_not_with_what_the_dead_left(
 
 def test_growth_that_only_comes_back_to_the_baseline_is_none() -> None:
     grown = finding(reason="grows")
-    quiet = blame.over(grown, GIB + LEAST_BYTES, GIB)
+    quiet = attribution.over(grown, GIB + LEAST_BYTES, GIB)
     assert (quiet.tier, quiet.severity) == ("none", "info")
     assert "nobody owns while the device is idle" in quiet.reason
-    loud = blame.over(grown, 3 * GIB, GIB)
+    loud = attribution.over(grown, 3 * GIB, GIB)
     assert loud.tier == "alert"
     assert loud.reason.startswith("grows; 2.0 GiB more than the 1.0 GiB")
-    assert blame.over(grown, 3 * GIB, None) == grown
+    assert attribution.over(grown, 3 * GIB, None) == grown

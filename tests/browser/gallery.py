@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpuwatchd.pictures.chart import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model.names import Severity
+    from gpuwatchd.core.model.base import Severity
 
 GIB = 1024.0**3
 NOW_S = 1_795_341_600.0

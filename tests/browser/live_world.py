@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import past
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.model import Holding
+from gpuwatchd.cli import history_query
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import Holding
 from gpuwatchd.store.writer import History
 from gpuwatchd.web import tokens
 from tests import histories, making
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveState
 
 COMMAND = (str(world.PROGRAM), "web")
@@ -119,7 +119,7 @@ def month() -> None:
     """Write thirty days of eight GPUs, and what a daemon that goes on sees now."""
     config.state_dir().mkdir(parents=True, exist_ok=True)
     histories.thirty_days(config.state_dir())
-    view = past.judged(Globals(), [])
+    view = history_query.judged(Globals(), [])
     assert view is not None
     world.write(
         pid=os.getpid(), devices=view.devices, alerts=(), taken_at_s=time.time(), interval_s=5.0

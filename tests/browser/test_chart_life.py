@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
-from gpuwatchd import units
-from gpuwatchd.pictures import assets, encoded, page, spoken, vector
-from gpuwatchd.pictures.chart import Curve, Forecast, Gap, Mark, MarkKind, Picture
-from gpuwatchd.pictures.elements import element
+from gpuwatchd.charts import as_json, assets, page, svg, text_description
+from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, MarkKind, Picture
+from gpuwatchd.charts.elements import element
+from gpuwatchd.core import units
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
 from tests.browser.test_charts import at, drag, html, point, zoomed
@@ -37,7 +37,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
             """([said, wanted]) => {
               window.chart = gpuwatchdChart(document.getElementById("place"), said, wanted);
             }""",
-            [encoded.to_json(picture), wanted or {}],
+            [as_json.to_json(picture), wanted or {}],
         )
         settle(tab)
         return tab
@@ -46,7 +46,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
 
 
 def update(tab: Page, picture: Picture) -> None:
-    tab.evaluate("said => chart.update(said)", encoded.to_json(picture))
+    tab.evaluate("said => chart.update(said)", as_json.to_json(picture))
     settle(tab)
 
 
@@ -270,8 +270,8 @@ def test_nothing_that_may_be_drawn_breaks_it(live: Callable[..., Page]) -> None:
     tab = live(gallery.empty())
     pictures = [wild(rng) for _ in range(60)]
     for picture in pictures:
-        assert spoken.sentence(picture)
-        assert "nan" not in vector.draw(picture).lower()
+        assert text_description.sentence(picture)
+        assert "nan" not in svg.draw(picture).lower()
     tab.evaluate(
         """async (pictures) => {
           const host = document.querySelector(".chart-plot");
@@ -283,7 +283,7 @@ def test_nothing_that_may_be_drawn_breaks_it(live: Callable[..., Page]) -> None:
             await new Promise(requestAnimationFrame);
           }
         }""",
-        [encoded.to_json(picture) for picture in pictures],
+        [as_json.to_json(picture) for picture in pictures],
     )
     assert_no_console_errors(tab)
     update(tab, gallery.leak())

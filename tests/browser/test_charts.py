@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.design import LOOKS, PARTS
-from gpuwatchd.pictures import page, scales, spoken
-from gpuwatchd.pictures.elements import element
+from gpuwatchd.charts import page, scales, text_description
+from gpuwatchd.charts.elements import element
+from gpuwatchd.core.design import LOOKS, PARTS
 from tests.browser import gallery
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, overflow, settle
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-    from gpuwatchd.pictures.chart import Picture
+    from gpuwatchd.charts.drawing import Picture
 
 
 PHONE = {"width": 390, "height": 844}
@@ -266,6 +266,6 @@ def test_what_is_said_and_shown_is_what_other_pictures_say(page_of: Callable[...
     for n, picture in enumerate(gallery.everything()):
         span, parts, scale = found[n]
         assert span == pytest.approx(scales.span(picture)), picture.key
-        assert parts == spoken.parts(picture), picture.key
+        assert parts == text_description.parts(picture), picture.key
         assert scale == pytest.approx([0.0, scales.top_bytes(picture)]), picture.key
-        assert said[n] == spoken.sentence(picture), picture.key
+        assert said[n] == text_description.sentence(picture), picture.key

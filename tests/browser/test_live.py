@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import design
+from gpuwatchd.core import design
 from tests import making
 from tests.browser import harness, live_world
 from tests.cli import world

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd import config
+from gpuwatchd.core import config
 from gpuwatchd.store.reader import Reader
 from tests import making
 from tests.browser import harness, live_world
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from gpuwatchd.model import Silence
+    from gpuwatchd.core.model import Silence
     from tests.browser.live_world import Served
 
 TITLE = "GPU 0 (A100): python[4711] of alice"

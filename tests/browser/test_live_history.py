@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gpuwatchd import design
+from gpuwatchd.core import design
 from tests import histories
 from tests.browser import harness, live_world
 

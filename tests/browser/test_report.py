@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.design import PARTS
+from gpuwatchd.cli import main
+from gpuwatchd.core.design import PARTS
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, overflow, settle
 from tests.cli import reported, world
 

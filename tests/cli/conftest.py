@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.ctl import output
+from gpuwatchd.cli import output
 from tests.cli import shaped
 
 if TYPE_CHECKING:

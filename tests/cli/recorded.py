@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gpuwatchd import config
-from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.model import (
-    DeviceReading,
-    ProcessInfo,
-    ProcessKey,
-    ProcessUse,
-    Sample,
-)
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
+from gpuwatchd.core.config import Seconds, StoreSection
+from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
@@ -28,7 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
     from gpuwatchd.store.live import LiveProcess
 
 GIB, MIB = making.GIB, making.MIB

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.model import (
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import (
     About,
     Decision,
     Delivery,
@@ -29,7 +29,7 @@ from gpuwatchd.model import (
     Silence,
     Subject,
 )
-from gpuwatchd.pipeline.endings import CRASHED
+from gpuwatchd.pipeline.end_reasons import CRASHED
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.writer import History
 from tests import making
@@ -37,7 +37,7 @@ from tests.cli import world
 from tests.making import GIB
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert, Sample
+    from gpuwatchd.core.model import Alert, Sample
 
 HOUR_S: Final = 3600.0
 HOURS: Final = 40

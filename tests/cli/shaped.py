@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.ctl import shapes
+from gpuwatchd.cli import answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +28,10 @@ def strictly(content: bytes, kinds: Sequence[type[msgspec.Struct]]) -> list[str]
 def kinds_of(said: dict[str, Any]) -> Sequence[type[msgspec.Struct]]:
     """Return the shapes that an emitted object may have."""
     if "verb" not in said:
-        return shapes.OTHERS["history-ndjson"]
+        return answers.OTHERS["history-ndjson"]
     if "data" not in said:
-        return shapes.OTHERS["error"]
-    return shapes.ANSWERS[said["verb"]]
+        return answers.OTHERS["error"]
+    return answers.ANSWERS[said["verb"]]
 
 
 def must_fit(said: dict[str, Any]) -> None:

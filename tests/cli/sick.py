@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd import config
-from gpuwatchd.ctl import checking
-from gpuwatchd.ctl.checking.answer import Around
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.model import Availability
+from gpuwatchd.cli import doctor
+from gpuwatchd.cli.doctor.answer import Around
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core import config
+from gpuwatchd.core.model import Availability
 from gpuwatchd.service.runner import Done
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpuwatchd.ctl.checking.answer import Check
+    from gpuwatchd.cli.doctor.answer import Check
 
 UNIT_SHOWN = {
     "LoadState": "loaded", "ActiveState": "active", "Result": "success", "NRestarts": "0",
@@ -70,7 +70,7 @@ class Machine:
 
     def ask(self, *names: str) -> list[Check]:
         """Return what the checks answer."""
-        return list(checking.ask(self.around(), names))
+        return list(doctor.ask(self.around(), names))
 
     def faults(self, *names: str) -> dict[str, Check]:
         """Return what is wrong, by its id."""

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import DetectionSection, Seconds, StoreSection
-from gpuwatchd.ctl import completing, main
-from gpuwatchd.model import (
+from gpuwatchd.analysis.verdict import judge
+from gpuwatchd.cli import completion_answers, main
+from gpuwatchd.core import config
+from gpuwatchd.core.config import DetectionSection, Seconds, StoreSection
+from gpuwatchd.core.model import (
     About,
     ChannelHealth,
     Cost,
@@ -25,15 +26,14 @@ from gpuwatchd.model import (
     Silence,
     Subject,
 )
-from gpuwatchd.pipeline.endings import FELL
+from gpuwatchd.pipeline.end_reasons import FELL
 from gpuwatchd.store.writer import History
-from gpuwatchd.verdict import judge
 from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.model import Alert, DecisionKind, NoticeKind
+    from gpuwatchd.core.model import Alert, DecisionKind, NoticeKind
 
 
 def message(notice: NoticeKind, *also: str) -> Message:
@@ -252,8 +252,8 @@ def test_tab_offers_ids_first_and_keys_to_those_who_type(
 ) -> None:
     alert = world.firing(title=world.HOSTILE)
     world.write(alerts=(alert,))
-    assert [one.value for one in completing.alert_keys("")] == [alert.code]
-    assert [one.value for one in completing.alert_keys("leak:")] == [alert.key]
+    assert [one.value for one in completion_answers.alert_keys("")] == [alert.code]
+    assert [one.value for one in completion_answers.alert_keys("leak:")] == [alert.key]
     assert capsys.readouterr().out == ""
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.pipeline import offline
+from gpuwatchd.cli import main
+from gpuwatchd.pipeline import replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from gpuwatchd.sources.formats.log import LogFile
+    from gpuwatchd.collect.logs.log import LogFile
 
 LOGS = ROOT / "tests" / "data" / "logs"
 HEADER = "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
@@ -183,7 +183,7 @@ def test_many_large_logs_are_judged_side_by_side(
 ) -> None:
     files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
     alone = answer(capsys, *files)[1]["data"]
-    monkeypatch.setattr("gpuwatchd.ctl.analyze._PARALLEL_FROM_BYTES", 1)
+    monkeypatch.setattr("gpuwatchd.cli.verbs.analyze._PARALLEL_FROM_BYTES", 1)
     assert answer(capsys, *files)[1]["data"] == alone
 
 
@@ -197,16 +197,16 @@ def test_a_log_that_breaks_us_costs_no_other_log_its_verdict(
     if at_once and multiprocessing.get_start_method() != "fork":
         pytest.skip("a replaced function reaches another process by fork only")
     files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
-    plain = offline.analyze
+    plain = replay.analyze
 
     def breaks(log: LogFile, *args: Any, **more: Any) -> Any:
         if log.path == files[1]:
             raise ZeroDivisionError("by our own fault")
         return plain(log, *args, **more)
 
-    monkeypatch.setattr(offline, "analyze", breaks)
+    monkeypatch.setattr(replay, "analyze", breaks)
     if at_once:
-        monkeypatch.setattr("gpuwatchd.ctl.analyze._PARALLEL_FROM_BYTES", 1)
+        monkeypatch.setattr("gpuwatchd.cli.verbs.analyze._PARALLEL_FROM_BYTES", 1)
     code, said = answer(capsys, *files)
     assert code in {0, 3}
     assert [file["path"] for file in said["data"]] == files

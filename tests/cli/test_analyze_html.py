@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl.reporting import limits, logged
-from gpuwatchd.model import Device, Subject
-from gpuwatchd.pipeline.offline import SubjectResult
-from gpuwatchd.sources.formats.log import LogFile, LogSeries
+from gpuwatchd.cli import main
+from gpuwatchd.cli.report import limits, logged
+from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.core.model import Device, Subject
+from gpuwatchd.pipeline.replay import SubjectResult
 from tests.making import GIB
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.pictures.chart import Picture
+    from gpuwatchd.charts.drawing import Picture
 
 HEAD = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n"
 DEVICE = Device(uid="U", vendor="nvidia", index=0, name="A100", memory_total_bytes=80 * GIB)

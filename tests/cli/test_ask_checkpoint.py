@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.store import actions, entry
+from gpuwatchd.cli import main
+from gpuwatchd.store import access, actions
 from tests.act.children import job
 from tests.store.world import opened
 
@@ -38,7 +38,7 @@ def run(
 
 
 def _rows(folder: Path) -> list[actions.Action]:
-    with closing(entry.connect(entry.find(folder), "mode=ro")) as connection:
+    with closing(access.connect(access.find(folder), "mode=ro")) as connection:
         return actions.load(connection)
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import backtest, main, parallel
-from gpuwatchd.model import Subject
+from gpuwatchd.cli import main, parallel
+from gpuwatchd.cli.verbs import backtest
+from gpuwatchd.core import config
+from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.backtest import Case
-from gpuwatchd.pipeline.hindsight import Fate
+from gpuwatchd.pipeline.later_outcome import Fate
 from tests.children import Child
 from tests.cli import world
 from tests.pipeline import recorded

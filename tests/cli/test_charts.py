@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import badges, charts, look, past
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.ctl.shapes.drawn import PictureShape
-from gpuwatchd.pictures import encoded
-from gpuwatchd.pictures import past as parts
-from gpuwatchd.pictures.chart import Curve
+from gpuwatchd.charts import as_json
+from gpuwatchd.charts.drawing import Curve
+from gpuwatchd.cli import badges, charts, current_state, history_query
+from gpuwatchd.cli.answers.charts import PictureShape
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.store import curves
+from gpuwatchd.view import recorded_chart as parts
 from tests import histories
 from tests.making import alert, calm, finding
 
@@ -50,15 +50,15 @@ def test_a_month_of_eight_gpus(state: Path) -> None:
         columns = (one.curve.used_bytes, one.curve.low_bytes, one.curve.high_bytes)
         for used, low, high in zip(*columns, strict=True):
             assert used is None or (low or 0) <= used <= (high or 0)
-        msgspec.convert(encoded.to_json(one), PictureShape)
+        msgspec.convert(as_json.to_json(one), PictureShape)
 
 
 def test_processes_of_a_month_now_and_then(state: Path) -> None:
     histories.thirty_days(state)
     now_s = time.time()
-    view = look.see(Globals(), want_trend=True)
+    view = current_state.see(Globals(), want_trend=True)
     asked = charts.Asked(now_s - 30 * DAY, now_s)
-    with past.reader() as history:
+    with history_query.reader() as history:
         item = view.devices[0]
         for process in item.processes or ():
             picture = charts.of_process(history, view, item, process, asked)
@@ -79,7 +79,7 @@ def test_little_and_rude(state: Path, make: object) -> None:
     make(state)  # type: ignore[operator]
     now_s = time.time()
     (found,), _ = charts.all_devices(Globals(), charts.Asked(now_s - DAY, now_s))
-    shown = msgspec.json.encode(encoded.to_json(found)).decode()
+    shown = msgspec.json.encode(as_json.to_json(found)).decode()
     assert "\\u001b" not in shown
     assert "\u202e" not in shown
     assert found.floor is None
@@ -190,9 +190,9 @@ def test_what_the_live_state_remembers_joins_what_is_written_with_now() -> None:
 
 def test_a_store_that_cannot_be_written_leaves_a_gap_that_says_so(state: Path) -> None:
     histories.one_sample(state)
-    view = look.see(Globals(), want_trend=True)
+    view = current_state.see(Globals(), want_trend=True)
     item = view.devices[0]
-    with past.reader() as history:
+    with history_query.reader() as history:
         view.taken_at_s = time.time() + 1800.0
         asked = charts.Asked(view.taken_at_s - DAY, view.taken_at_s)
         found = charts.of_device(

@@ -14,9 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import config
-from gpuwatchd.ctl import plugin, program
-from gpuwatchd.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Silence, Subject
+from gpuwatchd.cli import plugin, program
+from gpuwatchd.core import config
+from gpuwatchd.core.model import (
+    ChannelHealth,
+    EtaRange,
+    Holding,
+    Matcher,
+    ProcessInfo,
+    Silence,
+    Subject,
+)
 from gpuwatchd.store import live
 from tests import making
 from tests.cli import world
@@ -183,7 +191,7 @@ def test_a_state_of_somebody_else_is_unknown(
         raise PermissionError(13, "Permission denied", str(path))
 
     world.write()
-    monkeypatch.setattr("gpuwatchd.ctl.check.os.open", refuse)
+    monkeypatch.setattr("gpuwatchd.cli.verbs.check.os.open", refuse)
     assert program.call(["check", "--mode", "daemon"]) == UNKNOWN
     answer = read(capsys.readouterr().out)
     assert "you may not read it" in answer.line
@@ -216,7 +224,7 @@ def test_a_mistake_before_the_verb_is_unknown_too() -> None:
 def test_what_nobody_expected_is_unknown(tmp_path: Path) -> None:
     world.write()
     (tmp_path / "sitecustomize.py").write_text(
-        "import gpuwatchd.ctl.check_modes as m\n"
+        "import gpuwatchd.cli.check_modes as m\n"
         "def boom(case): raise RuntimeError('no | such\\nthing')\n"
         "m.MODES['all'] = boom\n"
     )
@@ -266,7 +274,7 @@ def test_json_says_the_same() -> None:
 def test_it_starts_without_heavy_modules() -> None:
     world.write()
     code = (
-        "import sys; from gpuwatchd import ctl; ctl.main(['check']);"
+        "import sys; from gpuwatchd import cli as ctl; ctl.main(['check']);"
         "print([m for m in ('numpy','rich','sqlite3','apprise','psutil') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatchd.ctl import program
-from gpuwatchd.model import ChannelHealth, Matcher, Silence
+from gpuwatchd.cli import program
+from gpuwatchd.core.model import ChannelHealth, Matcher, Silence
 from tests.cli import world
 
 

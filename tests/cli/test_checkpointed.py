@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import checkpointed, main
-from gpuwatchd.host import Host
-from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.cli import main
+from gpuwatchd.cli.verbs import checkpointed
+from gpuwatchd.collect.host import Host
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.store import checkpoints
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History

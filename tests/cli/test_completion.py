@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import COMMANDS, completing
-from gpuwatchd.ctl.completion_scripts import FILES, SCRIPTS
+from gpuwatchd.cli import COMMANDS, completion_answers
+from gpuwatchd.cli.completion_scripts import FILES, SCRIPTS
 from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need
@@ -170,22 +170,26 @@ def test_a_name_that_is_a_command_stays_a_name(shell: str, tmp_path: Path) -> No
 def test_a_wrong_line_is_completed_in_silence(kind: str, line: str) -> None:
     word = "" if kind in {"words", "fish"} else str(line.count(" "))
     done = world.run(
-        env={completing.VARIABLE: f"{kind}_complete", "COMP_WORDS": line, "COMP_CWORD": word}
+        env={
+            completion_answers.VARIABLE: f"{kind}_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": word,
+        }
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_users_are_those_on_the_gpus() -> None:
     world.write()
-    assert [item.value for item in completing.users("")] == ["me", "alice"]
-    assert [item.value for item in completing.users("al")] == ["alice"]
+    assert [item.value for item in completion_answers.users("")] == ["me", "alice"]
+    assert [item.value for item in completion_answers.users("al")] == ["alice"]
 
 
 def test_completing_is_quick_and_opens_no_driver(tmp_path: Path) -> None:
     world.write()
     (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver was opened')\n")
     env = {
-        "PYTHONPATH": str(tmp_path), completing.VARIABLE: completing.NAMES_ONLY,
+        "PYTHONPATH": str(tmp_path), completion_answers.VARIABLE: completion_answers.NAMES_ONLY,
         "COMP_WORDS": "gpuwatchctl status --gpu ", "COMP_CWORD": "",
     }  # fmt: skip
     spent: list[float] = []

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import Config
-from gpuwatchd.ctl import main, settings
+from gpuwatchd.cli import main, settings
+from gpuwatchd.core import config
+from gpuwatchd.core.config import Config
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.model import (
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import (
     About,
     Delivery,
     EtaRange,
@@ -21,7 +21,7 @@ from gpuwatchd.model import (
     ProcessKey,
     Subject,
 )
-from gpuwatchd.pipeline.endings import CRASHED, ENDED
+from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.writer import History
 from tests import making
@@ -31,7 +31,7 @@ from tests.making import GIB
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
 
 HOUR_S = 3600.0
 

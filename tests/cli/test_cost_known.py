@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.config import CostSection
-from gpuwatchd.cost import Entry, Price, Prices
-from gpuwatchd.ctl import costs
+from gpuwatchd.analysis.cost import Entry, Price, Prices
+from gpuwatchd.cli import cost_entries
+from gpuwatchd.core.config import CostSection
 from tests import making
 from tests.cli.test_cost import asked, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.ctl.costs import Bill
+    from gpuwatchd.cli.cost_entries import Bill
 
 NOW_S = 1_800_000_000.0
 
@@ -34,13 +34,13 @@ def billed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def set_(*entries: Entry, price: Price | None = None) -> None:
         def gather(_: object, since_s: float) -> Bill:
-            bill = costs.Bill(Prices(CostSection(), ()), since_s, NOW_S)
+            bill = cost_entries.Bill(Prices(CostSection(), ()), since_s, NOW_S)
             bill.entries.extend(entries)
             bill.devices = {making.CARD.uid: making.CARD}
             bill.used = {making.CARD.uid: price}
             return bill
 
-        monkeypatch.setattr(costs, "gather", gather)
+        monkeypatch.setattr(cost_entries, "gather", gather)
 
     return set_
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.model import Holding
+from gpuwatchd.cli import main
+from gpuwatchd.core.model import Holding
 from tests.cli import world
 from tests.cli.test_cost import HOUR_S, Past, asked, live, past, shown
 from tests.making import GIB

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.model import Cost, Holding, ProcessInfo, Subject
-from gpuwatchd.pipeline.endings import CRASHED
+from gpuwatchd.core.model import Cost, Holding, ProcessInfo, Subject
+from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests import making
 from tests.cli import world
 from tests.cli.test_cost import HOUR_S, Past, asked, live, past
 from tests.making import GIB
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
 
 __all__ = ["past"]
 

@@ -82,7 +82,7 @@ def test_a_leak_has_its_price_everywhere(tmp_path: Path) -> None:
 
 def test_adding_up_starts_without_the_pipeline() -> None:
     code = (
-        "import sys, gpuwatchd.ctl.costs, gpuwatchd.ctl.cost\n"
+        "import sys, gpuwatchd.cli.cost_entries, gpuwatchd.cli.verbs.cost\n"
         "print([m for m in ('numpy', 'rich', 'psutil', 'gpuwatchd.pipeline.tick')"
         " if m in sys.modules])"
     )

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.ctl import demo, demo_score, main
-from gpuwatchd.ctl.demo_show import event_of
-from gpuwatchd.model import (
+from gpuwatchd.cli import demo_score, main
+from gpuwatchd.cli.demo_show import event_of
+from gpuwatchd.cli.verbs import demo
+from gpuwatchd.collect.scenarios.worlds import SCENARIOS
+from gpuwatchd.collect.simulate import Planted
+from gpuwatchd.core.model import (
     Alert,
     AlertState,
     Delivery,
@@ -27,8 +30,6 @@ from gpuwatchd.model import (
     ProcessKey,
     Subject,
 )
-from gpuwatchd.sources.scripted.worlds import SCENARIOS
-from gpuwatchd.sources.simulate import Planted
 from tests.children import Child
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 FAST = ("--speed", "1e9")
-RUN = "import sys; from gpuwatchd.ctl import main; sys.exit(main(sys.argv[1:]))"
+RUN = "import sys; from gpuwatchd.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture

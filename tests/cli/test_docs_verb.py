@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl import COMMANDS, docs, main, options, page_text, pages, program
-from gpuwatchd.ctl.output import width_of
+from gpuwatchd.cli import COMMANDS, main, options, page_text, pages, program
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.cli.verbs import docs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +140,7 @@ def test_tab_offers_pages_and_sections() -> None:
 def test_a_program_without_its_pages_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.ctl.pages.resources.files", lambda _: tmp_path)
+    monkeypatch.setattr("gpuwatchd.cli.pages.resources.files", lambda _: tmp_path)
     assert main(["docs"]) == 1
     said = capsys.readouterr().err
     assert "the pages were not installed with the program" in said

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl.checking import answer, places
-from gpuwatchd.model import Availability
+from gpuwatchd.cli import main
+from gpuwatchd.cli.doctor import answer, places
+from gpuwatchd.core import config
+from gpuwatchd.core.model import Availability
 from tests.cli import world
 from tests.cli.test_look import Card
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import DeviceState
+    from gpuwatchd.core.model import DeviceState
 
 
 class FakeManager:
@@ -50,7 +50,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the source nvml have a GPU."""
     monkeypatch.setitem(sys.modules, Card.__module__, sys.modules[Card.__module__])
-    monkeypatch.setattr("gpuwatchd.sources.SOURCES", {"nvml": f"{Card.__module__}:Card"})
+    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{Card.__module__}:Card"})
 
 
 def _answers(capsys: pytest.CaptureFixture[str], code: int) -> dict[str, list[dict[str, Any]]]:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import checking, look, main
-from gpuwatchd.ctl.checking import answer, clock, driver, places, running, session
-from gpuwatchd.ctl.checking import program as program_check
-from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.model import Availability
+from gpuwatchd.cli import current_state, doctor, main
+from gpuwatchd.cli.doctor import answer, clock, driver, places, running, session
+from gpuwatchd.cli.doctor import program as program_check
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import Availability
 from tests.cli import sick, world
 from tests.cli.sick import Machine, Well
 from tests.conftest import ROOT
@@ -42,7 +42,10 @@ def machine(tmp_path: Path) -> Machine:
 def _named() -> set[str]:
     """Return every fault that the code can name."""
     found: set[str] = set()
-    files = [*(ROOT / "gpuwatchd/ctl/checking").glob("*.py"), ROOT / "gpuwatchd/notify/reach.py"]
+    files = [
+        *(ROOT / "gpuwatchd/cli/doctor").glob("*.py"),
+        ROOT / "gpuwatchd/notify/channels/email/probe.py",
+    ]
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"warning", "failed"}:
@@ -64,7 +67,7 @@ def test_every_fault_has_its_place_in_the_manual_and_no_other_has() -> None:
 
 def test_every_check_is_in_the_help() -> None:
     words = world.run("doctor", "--help").stdout
-    assert all(re.search(rf"\b{name}\b", words) for name in checking.CHECKS)
+    assert all(re.search(rf"\b{name}\b", words) for name in doctor.CHECKS)
 
 
 def test_a_machine_that_is_well_is_warned_of_nothing(
@@ -80,7 +83,7 @@ def test_a_machine_that_is_well_is_warned_of_nothing(
     monkeypatch.setattr("gpuwatchd.service.MANAGERS", {"systemd": "tests.cli.sick:Well"})
     world.write()
     config.state_dir().mkdir(mode=0o700)
-    quiet = [name for name in checking.CHECKS if name not in {"gpus", "host"}]
+    quiet = [name for name in doctor.CHECKS if name not in {"gpus", "host"}]
     assert machine.faults(*quiet) == {}
 
 
@@ -144,7 +147,7 @@ def test_a_driver_that_does_not_answer_is_explained_after_it(
         def probe(self) -> Availability:
             return Availability(ok=False, reason="Driver/library version mismatch", hint="reboot")
 
-    monkeypatch.setattr("gpuwatchd.sources.chosen.make", lambda *_: Mute())
+    monkeypatch.setattr("gpuwatchd.collect.selection.make", lambda *_: Mute())
     machine.settings = '[sources]\nenabled = ["nvml"]\n'
     sick.nvidia(machine, module="535.104.05", library="535.54.03")
     assert {"source-unusable", "driver-mismatch", "gpu-none"} <= set(machine.faults("gpus"))
@@ -271,14 +274,14 @@ def test_configurations_that_others_may_read_or_change(machine: Machine, tmp_pat
     around = machine.around()
     (file,) = around.loaded.files
     file.chmod(0o644)
-    assert [check.level for check in checking.ask(around, ["config"])] == ["ok"]
+    assert [check.level for check in doctor.ask(around, ["config"])] == ["ok"]
     hook = '[notify.command]\nargv = ["curl", "https://me:pw@host/x"]\n'
     file.write_text(MAIL_ONLY.partition("[notify")[0] + hook)
-    found = [check for check in checking.ask(around, ["config"]) if check.level != "ok"]
+    found = [check for check in doctor.ask(around, ["config"]) if check.level != "ok"]
     assert [check.id for check in found] == ["config-readable"]
     assert "pw" not in found[0].text + found[0].hint
     file.chmod(0o666)
-    assert "config-writable" in {check.id for check in checking.ask(around, ["config"])}
+    assert "config-writable" in {check.id for check in doctor.ask(around, ["config"])}
 
 
 def test_a_terminal_without_utf8(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +298,7 @@ def test_a_check_that_hangs_or_breaks_spoils_no_other(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answer, "DEADLINE_S", 0.2)
-    monkeypatch.setattr(checking, "_SLACK_S", 0.2)
+    monkeypatch.setattr(doctor, "_SLACK_S", 0.2)
 
     def hang(_: object) -> Iterator[object]:
         time.sleep(5)
@@ -318,12 +321,12 @@ def test_only_what_is_named_is_asked(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["doctor", "clok"]) == 1
     assert "did you mean clock?" in capsys.readouterr().err
     with pytest.raises(GpuwatchdError):
-        list(checking.every(machine_flags(), ["nothing"]))
+        list(doctor.every(machine_flags(), ["nothing"]))
 
 
 def machine_flags() -> Any:
     """Return global flags of a call without any."""
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli.flags import Globals
 
     return Globals()
 
@@ -339,13 +342,13 @@ def test_the_live_state_is_decoded_before_there_are_threads(
     """Two threads that let msgspec learn the same type crash the program, once in a while."""
     world.write()
     readers: list[str] = []
-    read = look.read_state
+    read = current_state.read_state
 
     def noted() -> Any:
         readers.append(threading.current_thread().name)
         return read()
 
-    monkeypatch.setattr(look, "read_state", noted)
+    monkeypatch.setattr(current_state, "read_state", noted)
     machine.ask()
     assert readers == [threading.main_thread().name]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl.checking import places
-from gpuwatchd.notify import bus
+from gpuwatchd.cli.doctor import places
+from gpuwatchd.core import config
+from gpuwatchd.notify.channels.desktop import session_bus
 from tests.cli import world
 from tests.cli.sick import Machine
 from tests.conftest import need
@@ -127,7 +127,7 @@ def test_the_configuration_of_another_is_changed_with_sudo(
 ) -> None:
     around = machine.around()
     around.loaded.files[0].chmod(0o666)
-    from gpuwatchd.ctl.checking import setup
+    from gpuwatchd.cli.doctor import setup
 
     (own,) = setup.check(around)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
@@ -148,15 +148,16 @@ def test_who_has_no_home_has_places_that_nobody_has(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_missing_home_is_a_missing_bus() -> None:
-    assert bus.explain(KeyError("HOME")).message == bus.NO_BUS
+    assert session_bus.explain(KeyError("HOME")).message == session_bus.NO_BUS
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")
 def test_a_closed_way_to_the_history_is_no_internal_error(tmp_path: Path) -> None:
     """As somebody else, in a process of its own: root may look everywhere."""
     words = (
-        "import os, sys; from gpuwatchd.ctl import main; main(['--version']);"
-        "from gpuwatchd.ctl import whose, past, look; from gpuwatchd.ctl.checking import places;"
+        "import os, sys; from gpuwatchd.cli import main; main(['--version']);"
+        "from gpuwatchd.cli import locations as whose, history_query as past;"
+        "from gpuwatchd.cli import current_state as look; from gpuwatchd.cli.doctor import places;"
         f"from pathlib import Path; closed = Path({str(tmp_path)!r}) / 'closed' / 'x';"
         "os.seteuid(54321);"
         "print(whose.recorded(closed), places._size(closed))"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.config import places as where
-from gpuwatchd.ctl import checking, main
-from gpuwatchd.ctl.checking import names, places
-from gpuwatchd.ctl.doctor import command
+from gpuwatchd.cli import doctor, main
+from gpuwatchd.cli.doctor import names, places
+from gpuwatchd.cli.verbs.doctor import command
+from gpuwatchd.core.config import directories as where
 from tests.cli.sick import Machine
 from tests.cli.test_doctor_faults import PAGE
 from tests.conftest import ROOT
@@ -19,14 +19,14 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-CHECKS = tuple(checking.CHECKS)
+CHECKS = tuple(doctor.CHECKS)
 IDS = re.findall(r"^## (\S+)$", PAGE.read_text(), re.MULTILINE)
 
 
 def _printed() -> set[str]:
     """Return every name that the code gives an answer in so many words."""
     found = set()
-    for file in (ROOT / "gpuwatchd/ctl/checking").glob("*.py"):
+    for file in (ROOT / "gpuwatchd/cli/doctor").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
@@ -35,7 +35,7 @@ def _printed() -> set[str]:
             if isinstance(name, ast.Constant):
                 found.add(str(name.value))
         found |= set(re.findall(r'^_NAME = "(.*)"$', file.read_text(), re.MULTILINE))
-    around = (ROOT / "gpuwatchd/ctl/surroundings.py").read_text()
+    around = (ROOT / "gpuwatchd/cli/environment.py").read_text()
     return found | set(re.findall(r'yield \(?\s*"([a-z ]+)", "(?:ok|warning)"', around))
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import checking, whose
-from gpuwatchd.ctl.checking import answer, managed, running
-from gpuwatchd.model import Availability
+from gpuwatchd.cli import doctor, locations
+from gpuwatchd.cli.doctor import answer, managed, running
+from gpuwatchd.core import config
+from gpuwatchd.core.model import Availability
 from gpuwatchd.service.runner import TIMED_OUT, Done
 from tests.cli import sick, world
 from tests.cli.sick import Machine, Well
@@ -115,7 +115,7 @@ def test_two_daemons_are_seen_by_their_locks(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks is of Linux")
 def test_a_real_lock_is_seen_and_its_end_too(tmp_path: Path) -> None:
-    from gpuwatchd.store import place
+    from gpuwatchd.store import directories as place
 
     handle = place.hold_lock(tmp_path)
     lock = tmp_path / place.LOCK_NAME
@@ -168,14 +168,14 @@ def test_a_manager_that_hangs_is_named_in_time(
     machine.systemd()
     (found,) = machine.faults("service").values()
     assert (found.id, "no answer within" in found.text) == ("service-none", True)
-    assert sum(waited) + managed._ASK_S < answer.DEADLINE_S + checking._SLACK_S
+    assert sum(waited) + managed._ASK_S < answer.DEADLINE_S + doctor._SLACK_S
 
 
 def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = ("system-denied", "a service watches; only its group may read: sudo usermod -aG g me")
-    monkeypatch.setattr("gpuwatchd.ctl.look.read_state", lambda: (None, [refused]))
+    monkeypatch.setattr("gpuwatchd.cli.current_state.read_state", lambda: (None, [refused]))
     monkeypatch.setattr(
         Well, "probe", lambda _: Availability(ok=False, reason="no user manager", hint="log in")
     )
@@ -199,11 +199,11 @@ def test_a_service_of_the_machine_that_was_stopped_is_started_by_its_own_name(
     [("user", "gpuwatchctl service restart"), ("system", "sudo systemctl restart gpuwatchd")],
 )
 def test_the_daemon_that_is_looked_at_is_the_one_to_be_restarted(
-    scope: whose.Scope, again: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    scope: locations.Scope, again: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.write(version="0.0.1")
-    place = whose.Place(scope, config.state_dir(), config.runtime_dir())
-    monkeypatch.setattr(whose, "chosen", lambda: place)
+    place = locations.Place(scope, config.state_dir(), config.runtime_dir())
+    monkeypatch.setattr(locations, "chosen", lambda: place)
     assert machine.faults("daemon")["daemon-version"].hint == again
 
 
@@ -212,5 +212,5 @@ def test_a_state_of_a_later_version_wants_a_later_program(
 ) -> None:
     """Restarting the daemon would leave it as new as it is."""
     told = [("state-newer", "written by a later version")]
-    monkeypatch.setattr("gpuwatchd.ctl.look.read_state", lambda: (None, told))
+    monkeypatch.setattr("gpuwatchd.cli.current_state.read_state", lambda: (None, told))
     assert "restart" not in machine.faults("daemon")["daemon-newer"].hint

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl.checking import answer
+from gpuwatchd.cli import main
+from gpuwatchd.cli.doctor import answer
+from gpuwatchd.core import config
 from tests.children import Child
 from tests.cli.sick import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.ctl.checking.answer import Check
+    from gpuwatchd.cli.doctor.answer import Check
 
 LISTENER = (
     "import socket, sys; one = socket.create_server(('127.0.0.1', 0));"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import envelope, main
-from gpuwatchd.model import EtaRange, Pattern, Tier
+from gpuwatchd.cli import envelope, main
+from gpuwatchd.core.model import EtaRange, Pattern, Tier
 from tests import making
 from tests.cli import world
 
@@ -155,7 +155,7 @@ def test_an_internal_error_is_one_line_and_json(
     def broken(*_: object) -> None:
         raise RuntimeError("wires\x1b[2J crossed")
 
-    monkeypatch.setattr("gpuwatchd.ctl.look.see", broken)
+    monkeypatch.setattr("gpuwatchd.cli.current_state.see", broken)
     assert main(["status", "--json"]) == 1
     shown = capsys.readouterr()
     error = json.loads(shown.out)["error"]

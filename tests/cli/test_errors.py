@@ -6,9 +6,15 @@ import json
 
 import pytest
 
-from gpuwatchd import daemon
-from gpuwatchd.ctl import main
-from gpuwatchd.errors import ConfigError, GpuwatchdError, LogFormatError, NotifyError, StoreBusy
+from gpuwatchd.cli import main
+from gpuwatchd.core.errors import (
+    ConfigError,
+    GpuwatchdError,
+    LogFormatError,
+    NotifyError,
+    StoreBusy,
+)
+from gpuwatchd.daemon import main as daemon
 from tests.cli import world
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.sources.formats import FORMATS
+from gpuwatchd.cli import main
+from gpuwatchd.collect.logs.formats import FORMATS
 from tests.cli import logs_of
 from tests.cli.logs_of import LEAKER, WRITTEN
 

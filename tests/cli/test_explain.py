@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import main, reasons
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.model import (
+from gpuwatchd.cli import curve_reasons, main
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core.model import (
     About,
     Event,
     Holding,
@@ -340,7 +340,7 @@ def test_a_test_without_enough_samples_is_no_chance_of_one(p: float, said: str) 
         detector="trend", pattern="gradual", rate_bytes_per_s=1e6, confidence=0.9, since_s=0.0,
         n=14, facts=facts,
     )  # fmt: skip
-    assert f", {said};" in reasons.signal_words(trend, now_s=60.0)
+    assert f", {said};" in curve_reasons.signal_words(trend, now_s=60.0)
 
 
 def test_an_alert_that_no_curve_is_judged_for(capsys: pytest.CaptureFixture[str]) -> None:

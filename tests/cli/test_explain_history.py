@@ -8,19 +8,12 @@ import time
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.host.room import Room
-from gpuwatchd.model import (
-    Blame,
-    Delivery,
-    Message,
-    ProcessKey,
-    Profile,
-    Subject,
-)
-from gpuwatchd.programs import key_on
+from gpuwatchd.analysis.program_key import key_on
+from gpuwatchd.cli import main
+from gpuwatchd.collect.host.memory import Room
+from gpuwatchd.core import config
+from gpuwatchd.core.config import Seconds, StoreSection
+from gpuwatchd.core.model import Blame, Delivery, Message, ProcessKey, Profile, Subject
 from gpuwatchd.store.live import LiveProcess
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.writer import History
@@ -208,7 +201,7 @@ def test_a_leak_on_the_host_is_found_in_the_history_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     room = Room(64 * GIB, 40 * GIB)
-    monkeypatch.setattr("gpuwatchd.host.room.room", lambda: room)
+    monkeypatch.setattr("gpuwatchd.collect.host.memory.room", lambda: room)
     record("stable", host=lambda t: 2 * GIB + t * MIB)
     answer = asked(capsys)
     assert answer["source"] == "database"

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import device_facts, main, process_facts, words
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.model import (
+from gpuwatchd.analysis.idle import signs
+from gpuwatchd.cli import device_facts, main, process_facts, verdict_text
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import config
+from gpuwatchd.core.model import (
     DeviceReading,
     DeviceState,
     Event,
@@ -27,7 +28,6 @@ from gpuwatchd.model import (
 )
 from gpuwatchd.store import release
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.zombies import signs
 from tests import making
 from tests.cli import world
 
@@ -179,7 +179,7 @@ def test_a_card_with_instances_is_not_judged(capsys: pytest.CaptureFixture[str])
 def test_who_holds_it_is_named_as_far_as_is_true(changes: dict[str, Any], said: str) -> None:
     key = ProcessKey(pid=7, started_at_s=1.0)
     info = ProcessInfo(key=key, name="python", user="bob", argv=("python", "train.py"))
-    assert words.who(msgspec.structs.replace(info, **changes)) == said
+    assert verdict_text.who(msgspec.structs.replace(info, **changes)) == said
 
 
 def test_growth_on_the_host_is_shown_with_the_process(capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,9 +331,9 @@ def test_a_gpu_that_is_lost_has_no_calm_verdict(capsys: pytest.CaptureFixture[st
 
 def test_too_few_samples_are_called_so() -> None:
     few = making.calm(pattern="unknown", samples=3, reason="too little data for a verdict")
-    assert words.verdict(few)[0] == "collecting, 3 samples so far"
+    assert verdict_text.verdict(few)[0] == "collecting, 3 samples so far"
     enough = msgspec.structs.replace(few, samples=30)
-    assert words.verdict(enough)[0] == "unknown"
+    assert verdict_text.verdict(enough)[0] == "unknown"
 
 
 @pytest.mark.parametrize(

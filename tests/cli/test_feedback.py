@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd import config, verdict
-from gpuwatchd.config import DetectionSection, StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.model import (
+from gpuwatchd.analysis import verdict
+from gpuwatchd.analysis.program_key import key_on
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
+from gpuwatchd.core.config import DetectionSection, StoreSection
+from gpuwatchd.core.model import (
     DeviceReading,
     Finding,
     ProcessInfo,
@@ -24,10 +26,9 @@ from gpuwatchd.model import (
     Sample,
     Series,
 )
-from gpuwatchd.pipeline.knowledge import said_to_be
-from gpuwatchd.pipeline.memo import Hush
-from gpuwatchd.pipeline.tracks import Room, Track
-from gpuwatchd.programs import key_on
+from gpuwatchd.pipeline.run_baselines import said_to_be
+from gpuwatchd.pipeline.track_baseline import Hush
+from gpuwatchd.pipeline.watcher import Room, Track
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
@@ -173,7 +174,7 @@ def test_without_a_history_nothing_can_be_said(capsys: pytest.CaptureFixture[str
 def test_a_history_that_is_locked_is_said_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.store.entry.BUSY_S", 0.01)
+    monkeypatch.setattr("gpuwatchd.store.access.BUSY_S", 0.01)
     path = config.state_dir() / "history.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.model import Availability, ServiceState
+from gpuwatchd.cli import main
+from gpuwatchd.core.model import Availability, ServiceState
 from tests.cli.test_look import Card
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
     CALLS.clear()
     table = dict.fromkeys(("systemd", "launchd"), f"{__name__}:FakeManager")
     monkeypatch.setitem(sys.modules, __name__, sys.modules[FakeManager.__module__])
-    monkeypatch.setattr("gpuwatchd.ctl.service.MANAGERS", table)
+    monkeypatch.setattr("gpuwatchd.cli.verbs.service.MANAGERS", table)
     monkeypatch.setattr("gpuwatchd.service.MANAGERS", table)
     monkeypatch.setattr(FakeManager, "state", FakeManager.state)
     monkeypatch.setattr(FakeManager, "present", True)
@@ -90,7 +90,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> type[FakeManager]:
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the source nvml have a GPU."""
     monkeypatch.setitem(sys.modules, Card.__module__, sys.modules[Card.__module__])
-    monkeypatch.setattr("gpuwatchd.sources.SOURCES", {"nvml": f"{Card.__module__}:Card"})
+    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{Card.__module__}:Card"})
 
 
 @pytest.mark.parametrize(

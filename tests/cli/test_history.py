@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import device_facts, history_tables, main, output
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
+from gpuwatchd.cli import device_facts, history_tables, main, output
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import config
+from gpuwatchd.core.config import Seconds, StoreSection
+from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store import actions, checkpoints
 from gpuwatchd.store.writer import History
 from tests import making

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import exits, main
-from gpuwatchd.errors import StoreError
+from gpuwatchd.cli import exits, main
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import StoreError
 from gpuwatchd.store import live
 from tests.cli import world
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuwatchd import registry
-from gpuwatchd.ctl import options, program
+from gpuwatchd.cli import options, program
+from gpuwatchd.core import registry
 
 if TYPE_CHECKING:
     import pytest

@@ -10,12 +10,12 @@ import time
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import look, main, program
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.errors import SourceUnavailable
-from gpuwatchd.host import Host
-from gpuwatchd.model import (
+from gpuwatchd.cli import current_state, main, program
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.collect.host import Host
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import SourceUnavailable
+from gpuwatchd.core.model import (
     Availability,
     Device,
     DeviceReading,
@@ -25,7 +25,7 @@ from gpuwatchd.model import (
     Sample,
 )
 from gpuwatchd.store import release
-from gpuwatchd.store.place import private_directory
+from gpuwatchd.store.directories import private_directory
 from tests import making
 from tests.children import Child
 from tests.cli import world
@@ -33,7 +33,7 @@ from tests.cli import world
 HOUR_S = 3600.0
 
 
-def _codes(view: look.View) -> list[str]:
+def _codes(view: current_state.View) -> list[str]:
     return [code for code, _ in view.warnings]
 
 
@@ -68,7 +68,7 @@ class Card:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the source nvml have a GPU."""
-    monkeypatch.setattr("gpuwatchd.sources.SOURCES", {"nvml": f"{__name__}:Card"})
+    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{__name__}:Card"})
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
 
 
@@ -80,7 +80,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_running_daemon_is_believed_without_a_warning() -> None:
     world.write()
-    view = look.see(Globals())
+    view = current_state.see(Globals())
     assert (view.source, view.warnings) == ("state-file", [])
     assert view.daemon.running
     assert view.daemon.pid == os.getpid()
@@ -88,12 +88,12 @@ def test_a_running_daemon_is_believed_without_a_warning() -> None:
 
 def test_a_running_daemon_whose_sample_is_old_is_late() -> None:
     world.write(pid=1, taken_at_s=time.time() - 60)
-    assert _codes(look.see(Globals())) == ["daemon-late"]
+    assert _codes(current_state.see(Globals())) == ["daemon-late"]
 
 
 def test_a_stopped_daemon_is_not_running_though_the_pid_lives() -> None:
     world.write(stopped=True)
-    view = look.see(Globals())
+    view = current_state.see(Globals())
     assert not view.daemon.running
     assert "was stopped" in view.warnings[0][1]
 
@@ -102,7 +102,7 @@ def test_a_stopped_daemon_is_not_running_though_the_pid_lives() -> None:
 def test_a_reused_pid_is_not_the_daemon() -> None:
     with Child(["sleep", "60"]) as younger:
         world.write(pid=younger.pid, taken_at_s=time.time() - 120)
-        assert _codes(look.see(Globals())) == ["daemon-dead"]
+        assert _codes(current_state.see(Globals())) == ["daemon-dead"]
         younger.kill()
 
 
@@ -111,26 +111,26 @@ def test_a_killed_daemon_that_nobody_reaped_is_dead() -> None:
     ended = subprocess.Popen(["true"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     state = world.state(pid=ended.pid, taken_at_s=time.time() + 5)
-    assert not look.alive(state)
+    assert not current_state.alive(state)
     ended.wait()
 
 
 def test_an_old_state_gives_way_to_a_direct_look(card: None) -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 2 * HOUR_S)
-    view = look.see(Globals())
+    view = current_state.see(Globals())
     assert view.source == "direct"
     assert not view.trend
     assert _codes(view) == ["no-trend", "daemon-absent"]
-    assert look.see(Globals(), want_trend=True).source == "state-file"
+    assert current_state.see(Globals(), want_trend=True).source == "state-file"
 
 
 def test_an_old_state_is_better_than_nothing(no_gpu: None) -> None:
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 2 * HOUR_S)
-    assert look.see(Globals()).source == "state-file"
+    assert current_state.see(Globals()).source == "state-file"
 
 
 def test_a_direct_look_knows_processes_but_no_verdict(card: None) -> None:
-    (item,) = look.see(Globals()).devices
+    (item,) = current_state.see(Globals()).devices
     assert item.processes is not None
     assert item.processes[0].info.key.pid == os.getpid()
     assert item.processes[0].info.name not in {"", "?"}
@@ -162,7 +162,7 @@ class Other(Card):
 def test_nothing_is_opened_that_was_let_go(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.sources.SOURCES", {"nvml": f"{__name__}:Untouchable"})
+    monkeypatch.setattr("gpuwatchd.collect.SOURCES", {"nvml": f"{__name__}:Untouchable"})
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
     _let_go()
     for verb in ("status", "predict", "zombies"):
@@ -172,16 +172,16 @@ def test_nothing_is_opened_that_was_let_go(
         assert "gpuwatchctl release --end" in said
     release.end(config.runtime_dir())
     with pytest.raises(AssertionError, match="NVML was opened"):
-        look.see(Globals())
+        current_state.see(Globals())
 
 
 def test_the_other_gpus_are_shown_while_some_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {"nvml": f"{__name__}:Untouchable", "drm": f"{__name__}:Other"}
-    monkeypatch.setattr("gpuwatchd.sources.SOURCES", sources)
+    monkeypatch.setattr("gpuwatchd.collect.SOURCES", sources)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Card.__module__])
     monkeypatch.setenv("GPUWATCHD_SOURCES_ENABLED", "nvml,drm")
     _let_go()
-    view = look.see(Globals())
+    view = current_state.see(Globals())
     assert len(view.devices) == 1
     (reason,) = [words for code, words in view.warnings if code == "source"]
     assert reason.startswith("the GPUs are let go on request until")
@@ -191,11 +191,11 @@ def test_the_other_gpus_are_shown_while_some_are_let_go(monkeypatch: pytest.Monk
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
 def test_a_direct_look_tells_processes_as_the_daemon_does(card: None) -> None:
     def key() -> ProcessKey:
-        (item,) = look.see(Globals()).devices
+        (item,) = current_state.see(Globals()).devices
         assert item.processes is not None
         return item.processes[0].info.key
 
-    file = private_directory(config.state_dir()) / look.BOOT
+    file = private_directory(config.state_dir()) / current_state.BOOT
     first = key()
     assert not file.exists()  # who only looks decides nothing
     if first.started_at_s is None:
@@ -226,19 +226,19 @@ def test_a_broken_state_file_is_said_and_passed_over(
 ) -> None:
     world.write_raw(content)
     with pytest.raises(SourceUnavailable):
-        look.see(Globals())
+        current_state.see(Globals())
     assert main(["status"]) == 1
     assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_broken_state_file_does_not_hide_the_gpus(card: None) -> None:
     world.write_raw(b"{")
-    assert "state-broken" in _codes(look.see(Globals()))
+    assert "state-broken" in _codes(current_state.see(Globals()))
 
 
 def test_a_state_of_a_later_version_is_not_guessed_at(card: None) -> None:
     world.write(format=99)
-    view = look.see(Globals())
+    view = current_state.see(Globals())
     assert view.source == "direct"
     assert "state-newer" in _codes(view)
 
@@ -259,14 +259,14 @@ def test_gpus_are_chosen_by_index_uuid_and_glob(wish: str, indices: list[int]) -
     world.write()
     flags = Globals()
     flags.gpu = [wish]
-    assert [item.device.index for item in look.see(flags).devices] == indices
+    assert [item.device.index for item in current_state.see(flags).devices] == indices
 
 
 def test_alerts_of_other_gpus_are_left_out() -> None:
     world.write()
     flags = Globals()
     flags.gpu = ["1"]
-    assert look.see(flags).alerts == ()
+    assert current_state.see(flags).alerts == ()
 
 
 def test_everything_unknown_is_a_question_mark(capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,7 +301,7 @@ def test_a_verb_that_cannot_be_loaded_hurts_itself_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The module, not its name in a text: importing it while patched would keep the patch for good.
-    table = {"broken": "gpuwatchd.nothing:command", "watch": "gpuwatchd.ctl.watch:command"}
+    table = {"broken": "gpuwatchd.nothing:command", "watch": "gpuwatchd.cli.verbs.watch:command"}
     monkeypatch.setattr(program, "COMMANDS", table)
     monkeypatch.setattr(program, "_loaded", {})
     assert main(["--help"]) == 0
@@ -324,7 +324,7 @@ def test_watch_goes_on_when_the_gpus_go_and_come(
         else:
             world.write()
 
-    monkeypatch.setattr("gpuwatchd.ctl.repeat.time.sleep", sleep)
+    monkeypatch.setattr("gpuwatchd.cli.repeated.time.sleep", sleep)
     assert main(["watch", "-n", "3"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("NVIDIA A100") == 4

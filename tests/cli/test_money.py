@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.config import Config, CostSection, prices
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl.money import Book
-from gpuwatchd.model import Holding
+from gpuwatchd.cli import main
+from gpuwatchd.cli.money import Book
+from gpuwatchd.core.config import Config, CostSection, prices
+from gpuwatchd.core.model import Holding
 from gpuwatchd.store.live import LiveDevice
 from tests.cli import world
 from tests.making import CARD, GIB
@@ -20,7 +20,7 @@ from tests.making import CARD, GIB
 if TYPE_CHECKING:
     import pytest
 
-    from gpuwatchd.config.prices import PriceRow
+    from gpuwatchd.core.config.prices import PriceRow
 
 NOW_S = dt.datetime(2026, 11, 21, tzinfo=dt.UTC).timestamp()
 A100 = msgspec.structs.replace(CARD, name="NVIDIA A100-SXM4-40GB")

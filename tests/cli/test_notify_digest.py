@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import main
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
 from gpuwatchd.store.writer import History
 from tests.cli import world
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.ctl.notify import _message
-from gpuwatchd.notify import curve, render
-from gpuwatchd.notify.page import html
+from gpuwatchd.charts import text_chart
+from gpuwatchd.cli.verbs.notify import _message
+from gpuwatchd.notify import plain_text
+from gpuwatchd.notify.channels.email.html import html
 
 
 def test_its_curve_is_an_example_and_says_so() -> None:
     message = _message()
     assert message.chart is not None
-    assert curve.words(message.chart).startswith("Memory grew from 12.0 GiB")
-    assert "Curve: an example" in render.plain(message)
+    assert text_chart.words(message.chart).startswith("Memory grew from 12.0 GiB")
+    assert "Curve: an example" in plain_text.plain(message)
     assert "an example" in html(message, picture="chart")
 
 

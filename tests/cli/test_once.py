@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import main, servers, words
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.model import DeviceReading, Holding, ServedModel, ServerReading
+from gpuwatchd.cli import main, servers, verdict_text
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core.model import DeviceReading, Holding, ServedModel, ServerReading
 from gpuwatchd.store.live import KnownRuns, LiveDevice
 from tests import making
 from tests.cli import world
@@ -88,7 +88,7 @@ def test_a_model_that_stays_has_no_day_on_which_it_leaves(days: float, said: str
 def test_no_line_repeats_the_one_above_it(capsys: pytest.CaptureFixture[str]) -> None:
     world.write()
     shown = _shown(capsys, "status")
-    alarm, _ = words.verdict(world.leak())
+    alarm, _ = verdict_text.verdict(world.leak())
     assert shown.count(alarm) == 1
     assert alarm in _shown(capsys, "status", "--pid", "4711")
     runs = KnownRuns(runs=2, siblings=3)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import main
-from gpuwatchd.daemon import main as daemon_main
-from gpuwatchd.errors import SourceUnavailable
-from gpuwatchd.model import Availability, Device, Sample
-from gpuwatchd.sources.drm import DrmSource
-from gpuwatchd.sources.metal import MetalSource
+from gpuwatchd.cli import main
+from gpuwatchd.collect.drm.source import DrmSource
+from gpuwatchd.collect.metal.source import MetalSource
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import SourceUnavailable
+from gpuwatchd.core.model import Availability, Device, Sample
+from gpuwatchd.daemon.main import main as daemon_main
 from gpuwatchd.store import live
 from tests.sources.drm_case import Tree, amd_fdinfo
 from tests.sources.metal_case import FakeMac
@@ -48,10 +48,10 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     (tmp_path / "trees").mkdir()
     monkeypatch.setenv("GPUWATCHD_TREE", str(tmp_path / "trees"))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Amd.__module__])
-    monkeypatch.setitem(sys.modules["gpuwatchd.sources"].SOURCES, "drm", f"{__name__}:Amd")
-    monkeypatch.setitem(sys.modules["gpuwatchd.sources"].SOURCES, "metal", f"{__name__}:Mac")
-    monkeypatch.setitem(sys.modules["gpuwatchd.sources"].SOURCES, "nvml", f"{__name__}:Absent")
-    monkeypatch.setattr("gpuwatchd.sources.chosen._has_nvidia", lambda _: False)
+    monkeypatch.setitem(sys.modules["gpuwatchd.collect"].SOURCES, "drm", f"{__name__}:Amd")
+    monkeypatch.setitem(sys.modules["gpuwatchd.collect"].SOURCES, "metal", f"{__name__}:Mac")
+    monkeypatch.setitem(sys.modules["gpuwatchd.collect"].SOURCES, "nvml", f"{__name__}:Absent")
+    monkeypatch.setattr("gpuwatchd.collect.selection._has_nvidia", lambda _: False)
     return monkeypatch
 
 
@@ -119,7 +119,7 @@ def test_the_daemon_is_quiet_about_what_it_merely_tried(
 def test_the_daemon_names_all_in_one_short_sentence_when_none_works(
     gpus: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpus.setattr("gpuwatchd.sources.SOURCES", {
+    gpus.setattr("gpuwatchd.collect.SOURCES", {
         "nvml": f"{__name__}:Absent", "drm": f"{__name__}:Nothing",
     })  # fmt: skip
     assert daemon_main(["--once"]) == 1

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.ctl.output import Out, columns, use_colour, width_of
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.output import Out, columns, use_colour, width_of
 
 ANY_TEXT = st.text(max_size=60)
 

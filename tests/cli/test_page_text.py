@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.ctl import page_text, pages
+from gpuwatchd.cli import page_text, pages
 
 
 def test_items_keep_their_shape() -> None:

@@ -13,10 +13,10 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.notify import picture as children
+from gpuwatchd.charts import child_process as children
+from gpuwatchd.cli import main
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import config
 from tests.cli import recorded, world
 from tests.conftest import need
 
@@ -141,7 +141,7 @@ def test_it_begins_where_the_record_begins_unless_told(capsys: pytest.CaptureFix
     def span_s(*arguments: str) -> float:
         assert main(["plot", "0", "--json", *arguments]) == 0
         one = json.loads(capsys.readouterr().out)["data"][0]
-        from gpuwatchd import units
+        from gpuwatchd.core import units
 
         begin, end = (units.parse_instant(one[key], now_s=0) for key in ("begin_at", "end_at"))
         return end - begin

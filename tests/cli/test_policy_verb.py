@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import main
-from gpuwatchd.model import About, Matcher, Silence
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
+from gpuwatchd.core.model import About, Matcher, Silence
 from gpuwatchd.store import silences
 from tests.cli import world
 from tests.store.world import opened
@@ -247,7 +247,7 @@ def test_show_says_what_validate_says(rules: str, capsys: pytest.CaptureFixture[
 
 
 def test_an_example_changes_nothing_of_the_alerts_words() -> None:
-    from gpuwatchd.ctl import policy
+    from gpuwatchd.cli.verbs import policy
 
     alert = policy._example(1_000.0)
     assert policy._changed(alert, {}) == alert

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from gpuwatchd import __version__
-from gpuwatchd.ctl import COMMANDS
-from gpuwatchd.ctl.output import width_of
+from gpuwatchd.cli import COMMANDS
+from gpuwatchd.cli.output import width_of
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.children import Child
@@ -312,7 +312,7 @@ def test_start_needs_no_heavy_module() -> None:
     heavy = ("numpy", "rich", "platformdirs", "sqlite_utils", "sqlite3", "importlib.metadata",
              "click", "tomllib", "psutil", "textual", "desktop_notifier")  # fmt: skip
     script = (
-        "import sys; from gpuwatchd.ctl import main; main(sys.argv[1:]);"
+        "import sys; from gpuwatchd.cli import main; main(sys.argv[1:]);"
         f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
     )
     for arguments in (["status"], ["--version"], ["status", "--json", "--gpu", "0"]):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.ctl import panel, program, quick
-from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.cli import panel, program, status_options
+from gpuwatchd.cli.flags import Globals
 
 WORDS = [
     "status", "--json", "--ascii", "-q", "--quiet", "-v", "--debug", "--gpu", "0", "GPU-*",
@@ -36,7 +36,7 @@ def _parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=7))
 def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> None:
-    wish = quick.read(arguments)
+    wish = status_options.read(arguments)
     if wish is None:
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -53,7 +53,7 @@ def test_what_is_read_here_is_what_the_parser_reads(arguments: list[str]) -> Non
      "--color never status --gpu 1 --gpu 2"],
 )  # fmt: skip
 def test_plain_lines_take_the_short_way(line: str) -> None:
-    assert quick.read(line.split()) is not None
+    assert status_options.read(line.split()) is not None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_plain_lines_take_the_short_way(line: str) -> None:
      "--wide status", "alerts show status", "status --pid 0", f"status --pid {'9' * 5000}"],
 )  # fmt: skip
 def test_everything_else_goes_the_long_way(line: str) -> None:
-    assert quick.read(line.split()) is None
+    assert status_options.read(line.split()) is None
 
 
 def test_every_slot_of_the_flags_is_compared() -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.ctl import look, ranking
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.model import EtaRange
+from gpuwatchd.cli import current_state, ranking
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core.model import EtaRange
 from gpuwatchd.web.pages import answers
 from tests.cli import world
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
 
 
 def alert(name: str, left_s: float, opened_s: float, **changes: object) -> Alert:
@@ -43,7 +43,7 @@ ORDER = ["one-soon", "two-stopped", "three-soon", "four-late", "five-watch"]
 def test_the_worst_comes_first_then_the_soonest_to_be_full_everywhere() -> None:
     world.write(alerts=crowd())
     flags = Globals()
-    assert [one.title for one in ranking.shown(look.see(flags).alerts)] == ORDER
+    assert [one.title for one in ranking.shown(current_state.see(flags).alerts)] == ORDER
     for name, key in (("overview", "alerts"), ("alerts", "open")):
         assert [one["title"] for one in answers.answer(name, flags, {})[key]] == ORDER
     for verb in ("status", "alerts"):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.model import (
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
+from gpuwatchd.core.config import Seconds, StoreSection
+from gpuwatchd.core.model import (
     Delivery,
     DeviceReading,
     Message,
@@ -31,7 +31,7 @@ from tests import making
 from tests.cli import world
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Alert, AlertState, Device, MemoryKind
+    from gpuwatchd.core.model import Alert, AlertState, Device, MemoryKind
 
 MIB = making.MIB
 STEP_S = 15.0

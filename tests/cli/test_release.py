@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl import release as verb
+from gpuwatchd.cli import main
+from gpuwatchd.cli.verbs import release as verb
 from gpuwatchd.store import release
 from tests.cli import world
 

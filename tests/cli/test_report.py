@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.ctl import main
+from gpuwatchd.cli import main
 from tests import making
 from tests.cli import reported, world
 from tests.cli.reported import HOUR_S
@@ -129,7 +129,7 @@ def test_gpus_have_their_peak_and_its_time(
     assert second["peak_bytes"] / making.GIB == pytest.approx(32.0, abs=0.3)
     assert (first["util_pct"], second["util_pct"]) == (50.0, 100.0)
     assert first["watched_s"] == pytest.approx(36 * HOUR_S, abs=120)
-    from gpuwatchd import units
+    from gpuwatchd.core import units
 
     at_s = units.parse_instant(first["peak_at"], now_s=0.0)
     assert truth.at(36.9) <= at_s <= truth.at(38)
@@ -151,7 +151,7 @@ def test_what_is_missing_is_said(truth: reported.Truth, capsys: pytest.CaptureFi
     found = asked(capsys)["quality"]
     (gap,) = found["gaps"]
     assert gap["why"] == "the daemon was not running"
-    from gpuwatchd import units
+    from gpuwatchd.core import units
 
     begin, end = (units.parse_instant(gap[key], now_s=0.0) for key in ("begin_at", "end_at"))
     assert (begin, end) == (truth.at(20), truth.at(24))

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import cost
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl.reporting import advice, incident
-from gpuwatchd.ctl.reporting.stake import Stake, ranked
-from gpuwatchd.model import EtaRange, Subject
-from gpuwatchd.pipeline.endings import CRASHED
+from gpuwatchd.analysis import cost
+from gpuwatchd.cli import main
+from gpuwatchd.cli.report import advice, incident
+from gpuwatchd.cli.report.stake import Stake, ranked
+from gpuwatchd.core.model import EtaRange, Subject
+from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests import making
 from tests.cli import reported, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
 
 
 @pytest.fixture

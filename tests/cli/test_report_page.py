@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.ctl.reporting import limits, saving
-from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.model import About, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.cli import main
+from gpuwatchd.cli.report import limits, saving
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import About, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import reported, world

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.ctl import output
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.ctl.reporting import compose, html, incident, plain
-from gpuwatchd.ctl.reporting.document import (
+from gpuwatchd.charts.drawing import Curve, Picture
+from gpuwatchd.cli import output
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.report import compose, html, incident, plain
+from gpuwatchd.cli.report.document import (
     Card,
     Document,
     Facts,
@@ -23,13 +24,12 @@ from gpuwatchd.ctl.reporting.document import (
     Steps,
     Table,
 )
-from gpuwatchd.model import EtaRange
-from gpuwatchd.pictures.chart import Curve, Picture
-from gpuwatchd.pipeline.endings import CRASHED, ENDED
+from gpuwatchd.core.model import EtaRange
+from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
 from tests import making
 
 if TYPE_CHECKING:
-    from gpuwatchd.ctl.reporting.document import Block
+    from gpuwatchd.cli.report.document import Block
 
 GIB = making.GIB
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import config
-from gpuwatchd.config import hours
-from gpuwatchd.ctl import main, ruleset, settings
+from gpuwatchd.cli import main, ruleset, settings
+from gpuwatchd.core import config
+from gpuwatchd.core.config import hours
 
 if TYPE_CHECKING:
     from pathlib import Path

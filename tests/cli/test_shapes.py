@@ -14,12 +14,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from gpuwatchd import config
 from gpuwatchd.act.checkpoint import Checkpoint
-from gpuwatchd.ctl import COMMANDS, main, service, shapes
-from gpuwatchd.ctl.shapes import about, base, drawn, kept, own, seen, served, summed, told
-from gpuwatchd.model import DeviceReading, Event, Message, ServiceState, Subject
-from gpuwatchd.notify import command as hook
+from gpuwatchd.cli import COMMANDS, answers, main
+from gpuwatchd.cli.answers import about, alerts, base, charts, past, present, report, web
+from gpuwatchd.cli.answers import program as own
+from gpuwatchd.cli.verbs import service
+from gpuwatchd.core import config
+from gpuwatchd.core.model import DeviceReading, Event, Message, ServiceState, Subject
+from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.act.children import booted_at_s, job, key_of
@@ -36,55 +38,55 @@ CSV = "timestamp, index, uuid, name, memory.used [MiB], memory.total [MiB]\n" + 
 )
 """Line -> what it answers. In this order: some leave what the next ones list."""
 LINES: list[tuple[str, type[msgspec.Struct]]] = [
-    ("status", seen.Status),
-    ("status --user alice", seen.Status),
-    ("watch -n 1", seen.Watch),
-    ("predict", seen.Predict),
-    ("explain 4711", seen.Explain),
-    ("explain GPU-2", seen.Explain),
-    ("zombies", seen.Zombies),
-    ("plot", drawn.Plot),
-    ("history", kept.History),
-    ("history --events", kept.History),
-    ("history --since 2h --pid 4711", kept.HistoryOfProcesses),
-    ("history --sql", kept.HistoryQueries),
-    ("history --format ndjson --bucket 30m", kept.DeviceRow),
-    ("history --format ndjson --since 2h --bucket 30m --pid 4711", kept.ProcessRow),
-    ("history --format ndjson --events", kept.EventRow),
-    ("report", summed.Report),
-    ("report --since 2h --pid 4711 --all", summed.Report),
-    ("alerts", told.Alerts),
-    ("alerts show 4711", told.AlertShown),
-    ("snooze 4711 1h --why tests", told.Snooze),
-    ("snooze --user bob --gpu 0 8h", told.Snooze),
-    ("status", seen.Status),
-    ("alerts", told.Alerts),
-    ("snooze list", told.Snooze),
-    ("snooze clear --all", told.Snooze),
-    ("feedback 4711 leak", told.Feedback),
-    ("alerts show 4711", told.AlertShown),
-    ("feedback list", told.Feedback),
-    ("feedback undo 4711", told.Feedback),
-    ("cost", kept.Cost),
-    ("cost --by user", kept.Cost),
+    ("status", present.Status),
+    ("status --user alice", present.Status),
+    ("watch -n 1", present.Watch),
+    ("predict", present.Predict),
+    ("explain 4711", present.Explain),
+    ("explain GPU-2", present.Explain),
+    ("zombies", present.Zombies),
+    ("plot", charts.Plot),
+    ("history", past.History),
+    ("history --events", past.History),
+    ("history --since 2h --pid 4711", past.HistoryOfProcesses),
+    ("history --sql", past.HistoryQueries),
+    ("history --format ndjson --bucket 30m", past.DeviceRow),
+    ("history --format ndjson --since 2h --bucket 30m --pid 4711", past.ProcessRow),
+    ("history --format ndjson --events", past.EventRow),
+    ("report", report.Report),
+    ("report --since 2h --pid 4711 --all", report.Report),
+    ("alerts", alerts.Alerts),
+    ("alerts show 4711", alerts.AlertShown),
+    ("snooze 4711 1h --why tests", alerts.Snooze),
+    ("snooze --user bob --gpu 0 8h", alerts.Snooze),
+    ("status", present.Status),
+    ("alerts", alerts.Alerts),
+    ("snooze list", alerts.Snooze),
+    ("snooze clear --all", alerts.Snooze),
+    ("feedback 4711 leak", alerts.Feedback),
+    ("alerts show 4711", alerts.AlertShown),
+    ("feedback list", alerts.Feedback),
+    ("feedback undo 4711", alerts.Feedback),
+    ("cost", past.Cost),
+    ("cost --by user", past.Cost),
     ("checkpointed {self}", own.Checkpointed),
     ("ask-checkpoint {job}", own.AskCheckpoint),
     ("ask-checkpoint {job} --yes", own.AskCheckpoint),
-    ("analyze {csv}", kept.Analyze),
-    ("analyze {empty}", kept.Analyze),
-    ("backtest --since 2h", kept.Backtest),
+    ("analyze {csv}", past.Analyze),
+    ("analyze {empty}", past.Analyze),
+    ("backtest --since 2h", past.Backtest),
     ("doctor config prices", own.Doctor),
     ("config path", own.ConfigPath),
     ("config print", own.ConfigPrint),
     ("--config {new} config init", own.ConfigInit),
     ("config validate {new}", own.ConfigValidate),
-    ("policy show", told.PolicyShown),
-    ("policy test", told.PolicyTested),
-    ("policy test --example", told.PolicyTested),
-    ("notify list", told.Notify),
-    ("notify test command --dry-run", told.Notify),
-    ("notify test command", told.Notify),
-    ("notify digest --dry-run", told.NotifyDigest),
+    ("policy show", alerts.PolicyShown),
+    ("policy test", alerts.PolicyTested),
+    ("policy test --example", alerts.PolicyTested),
+    ("notify list", alerts.Notify),
+    ("notify test command --dry-run", alerts.Notify),
+    ("notify test command", alerts.Notify),
+    ("notify digest --dry-run", alerts.NotifyDigest),
     ("check", own.Check),
     ("check --mode used -w 50 -c 99", own.Check),
     ("service print --system", own.ServicePrint),
@@ -95,7 +97,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("docs --list", about.Pages),
     ("docs --search leak", about.PagesFound),
     ("schema", about.Schemas),
-    ("web --token", served.Web),
+    ("web --token", web.Web),
     ("status --gpu 77", base.Failure),
     ("status --frobnicate", base.Failure),
     ("check --frobnicate", base.Failure),
@@ -106,8 +108,8 @@ ELSEWHERE = {
     about.DemoBegins,
     about.DemoGoesOn,
     about.DemoEnds,
-    shapes.CommandInput,
-    shapes.AskInput,
+    answers.CommandInput,
+    answers.AskInput,
 }
 
 
@@ -139,7 +141,7 @@ def _rich() -> None:
 
 
 def _schema(name: str) -> dict[str, Any]:
-    file = resources.files("gpuwatchd") / "schemas" / f"{name}.json"
+    file = resources.files("gpuwatchd.cli") / "schemas" / f"{name}.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
@@ -147,7 +149,7 @@ def _schema(name: str) -> dict[str, Any]:
 def _name_of(said: dict[str, Any]) -> str:
     if "verb" not in said:
         return "history-ndjson"
-    return said["verb"] if said["verb"] in shapes.ANSWERS else "error"
+    return said["verb"] if said["verb"] in answers.ANSWERS else "error"
 
 
 def _wrong(said: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
@@ -185,7 +187,7 @@ def test_every_verb_answers_as_its_schema_says(
             for one in out:
                 wrong += [f"{line}: {why}" for why in _wrong(json.loads(one), kind)]
     assert not wrong, "\n".join(wrong)
-    every = {kind for kinds in (shapes.ANSWERS | shapes.OTHERS).values() for kind in kinds}
+    every = {kind for kinds in (answers.ANSWERS | answers.OTHERS).values() for kind in kinds}
     assert every == answered | ELSEWHERE
 
 
@@ -222,7 +224,7 @@ def test_a_program_of_the_command_channel_reads_what_is_written_down(finding: An
     content = hook.payload(message)
     said = json.loads(content)
     jsonschema.Draft202012Validator(_schema("command")).validate(said)
-    again = json.loads(msgspec.json.encode(msgspec.json.decode(content, type=shapes.CommandInput)))
+    again = json.loads(msgspec.json.encode(msgspec.json.decode(content, type=answers.CommandInput)))
     assert again["message"].pop("finding") is None
     assert again == said
 
@@ -244,7 +246,7 @@ def test_a_program_that_asks_a_job_reads_what_is_written_down(
             ask.ask(key, dry_run=False)
     said = json.loads(got.read_text())
     jsonschema.Draft202012Validator(_schema("ask")).validate(said)
-    read = msgspec.json.decode(got.read_bytes(), type=shapes.AskInput)
+    read = msgspec.json.decode(got.read_bytes(), type=answers.AskInput)
     assert json.loads(msgspec.json.encode(read)) == said
     assert ("finding" in said) is with_finding
 
@@ -253,24 +255,24 @@ def test_a_key_too_many_and_a_key_too_few_are_noticed(capsys: pytest.CaptureFixt
     world.write()
     main(["status", "--json"])
     said = json.loads(capsys.readouterr().out)
-    assert _wrong(said, seen.Status) == []
+    assert _wrong(said, present.Status) == []
     del said["data"][0]["used_bytes"]
-    assert len(_wrong(said, seen.Status)) == 2
+    assert len(_wrong(said, present.Status)) == 2
     said["data"][0]["used_bytes"] = 1
     said["data"][0]["mood"] = "good"
     # A reader must take it; a test must not.
-    (why,) = _wrong(said, seen.Status)
+    (why,) = _wrong(said, present.Status)
     assert "mood" in why
     said["data"][0].pop("mood")
     said["data"][0]["used_bytes"] = -1
-    assert len(_wrong(said, seen.Status)) == 2
+    assert len(_wrong(said, present.Status)) == 2
 
 
-@pytest.mark.parametrize("name", [*shapes.ANSWERS, *shapes.OTHERS])
+@pytest.mark.parametrize("name", [*answers.ANSWERS, *answers.OTHERS])
 def test_a_schema_is_one(name: str) -> None:
     schema = _schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$id"] == f"gpuwatchd:{name}:{shapes.VERSION}"
+    assert schema["$id"] == f"gpuwatchd:{name}:{answers.VERSION}"
     assert main(["schema", name]) == 0
 
 
@@ -279,11 +281,11 @@ SCREENS = {"top"}
 
 
 def test_every_verb_has_a_schema() -> None:
-    assert set(shapes.ANSWERS) | SCREENS == set(COMMANDS)
-    assert not set(shapes.ANSWERS) & SCREENS
-    shipped = resources.files("gpuwatchd") / "schemas"
+    assert set(answers.ANSWERS) | SCREENS == set(COMMANDS)
+    assert not set(answers.ANSWERS) & SCREENS
+    shipped = resources.files("gpuwatchd.cli") / "schemas"
     assert {one.name for one in shipped.iterdir()} == {
-        f"{name}.json" for name in (*shapes.ANSWERS, *shapes.OTHERS)
+        f"{name}.json" for name in (*answers.ANSWERS, *answers.OTHERS)
     }
 
 
@@ -292,7 +294,7 @@ def test_the_schemas_are_listed_and_an_unknown_one_names_them(
 ) -> None:
     assert main(["schema"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == sorted([*shapes.ANSWERS, *shapes.OTHERS])
+    assert listed == sorted([*answers.ANSWERS, *answers.OTHERS])
     assert main(["schema", "moods"]) == 2
     assert "known: alerts, analyze" in capsys.readouterr().err
 
@@ -300,7 +302,7 @@ def test_the_schemas_are_listed_and_an_unknown_one_names_them(
 def test_schemas_that_were_not_installed_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.ctl.schema.FOLDER", "nowhere")
+    monkeypatch.setattr("gpuwatchd.cli.verbs.schema.FOLDER", "nowhere")
     assert main(["schema"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "gpuwatchctl: the schemas were not installed with the program",
@@ -319,7 +321,7 @@ UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "c
 
 
 def _structs() -> dict[str, type[base.Shape]]:
-    modules = (about, base, kept, own, seen, told)
+    modules = (about, base, past, own, present, alerts)
     return {
         name: found
         for module in modules
@@ -348,8 +350,8 @@ def test_the_names_of_keys_keep_the_conventions() -> None:
 def test_status_does_not_load_what_describes_it() -> None:
     world.write()
     code = (
-        "import sys; from gpuwatchd.ctl import main; main(['status', '--json']);"
-        "print([name for name in sys.modules if 'shapes' in name or 'error_pages' in name])"
+        "import sys; from gpuwatchd.cli import main; main(['status', '--json']);"
+        "print([name for name in sys.modules if 'answers' in name or 'error_pages' in name])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,

@@ -284,7 +284,7 @@ def test_root_writes_as_the_user_of_the_service(running: Others) -> None:
 
 
 def test_root_without_the_rights_of_root_is_told_so(running: Others) -> None:
-    program = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+    program = "import sys; from gpuwatchd.cli import main; sys.exit(main())"
     argv = running.words(0, [sys.executable, "-c", program, "release", "--no-wait"],
                          GPUWATCHD_STATE_DIR=str(running.state),
                          GPUWATCHD_RUNTIME_DIR=str(running.run_dir))  # fmt: skip

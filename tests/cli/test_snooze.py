@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuwatchd import config, units
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.model import About, Matcher, ProcessInfo, ProcessKey, Silence
+from gpuwatchd.cli import main
+from gpuwatchd.core import config, units
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import About, Matcher, ProcessInfo, ProcessKey, Silence
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
@@ -237,7 +237,7 @@ def test_without_a_history(capsys: pytest.CaptureFixture[str]) -> None:
 def test_tab_offers_alerts_then_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     from click.shell_completion import ShellComplete
 
-    from gpuwatchd.ctl import program
+    from gpuwatchd.cli import program
 
     world.write(alerts=(world.firing(),))
     verb = program.load("snooze")

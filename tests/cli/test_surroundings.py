@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.config import Config
-from gpuwatchd.config.sections import EndpointsSection
-from gpuwatchd.ctl import surroundings
-from gpuwatchd.model import Event, ServerReading
+from gpuwatchd.cli import environment
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.config.schema import EndpointsSection
+from gpuwatchd.core.model import Event, ServerReading
 from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.ctl.surroundings import Answer
+    from gpuwatchd.cli.environment import Answer
     from gpuwatchd.store.live import LiveState
 
 MOUNT = "22 1 0:21 / /proc rw,nosuid shared:5 - proc proc rw{}\n"
@@ -36,7 +36,7 @@ def _proc(root: Path, options: str = "", *, namespace: str = "pid:[4026531836]")
 
 
 def test_without_device_files_nothing_is_said(tmp_path: Path) -> None:
-    assert list(surroundings.device_files(tmp_path)) == []
+    assert list(environment.device_files(tmp_path)) == []
 
 
 def test_files_that_may_not_be_opened_name_the_command(
@@ -45,11 +45,11 @@ def test_files_that_may_not_be_opened_name_the_command(
     (tmp_path / "dev").mkdir()
     for name in ("nvidiactl", "nvidia0", "nvidia1"):
         (tmp_path / "dev" / name).touch()
-    ((name, level, said, _),) = surroundings.device_files(tmp_path)
+    ((name, level, said, _),) = environment.device_files(tmp_path)
     assert (name, level) == ("device files", "ok")
     assert "nvidia0" in said
     monkeypatch.setattr(os, "access", lambda path, _: not str(path).endswith("nvidia1"))
-    ((_, level, said, hint),) = surroundings.device_files(tmp_path)
+    ((_, level, said, hint),) = environment.device_files(tmp_path)
     assert level == "warning"
     assert "nvidia1" in said
     assert "nvidia0" not in said
@@ -68,17 +68,17 @@ def test_hidepid_is_seen(
 ) -> None:
     _proc(tmp_path, options)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert surroundings.hidden(tmp_path) is expected
-    ((_, level, said, hint),) = surroundings.processes(tmp_path)
+    assert environment.hidden(tmp_path) is expected
+    ((_, level, said, hint),) = environment.processes(tmp_path)
     assert level == ("warning" if expected else "ok")
     assert bool(hint) is expected
     assert ("guesses" in said) == (user != 0 and not expected)
 
 
 def test_without_proc_nothing_is_said_of_processes(tmp_path: Path) -> None:
-    assert surroundings.hidden(tmp_path) is None
-    assert list(surroundings.processes(tmp_path)) == []
-    assert list(surroundings.container(tmp_path)) == []
+    assert environment.hidden(tmp_path) is None
+    assert list(environment.processes(tmp_path)) == []
+    assert list(environment.container(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_without_proc_nothing_is_said_of_processes(tmp_path: Path) -> None:
 )
 def test_a_container_is_told(namespace: str, inside: bool, tmp_path: Path) -> None:
     _proc(tmp_path, namespace=namespace)
-    answers = list(surroundings.container(tmp_path))
+    answers = list(environment.container(tmp_path))
     assert bool(answers) is inside
     assert all("stay unnamed" in said for _, _, said, _ in answers)
 
@@ -97,11 +97,11 @@ def _state(**changes: Any) -> LiveState:
 
 def test_what_cannot_be_read_has_its_state_and_what_mends_it() -> None:
     first, lost = world.odd().devices
-    ((name, level, said, hint),) = surroundings.device(lost, now_s=time.time())
+    ((name, level, said, hint),) = environment.device(lost, now_s=time.time())
     assert (name, level) == ("GPU 1", "warning")
     assert said.startswith("lost since")
     assert "dmesg" in hint
-    ((_, level, said, hint),) = surroundings.device(first, now_s=time.time())
+    ((_, level, said, hint),) = environment.device(first, now_s=time.time())
     assert (level, said) == ("warning", "processes unknown: train; last known 40s ago")
     assert hint
 
@@ -114,25 +114,25 @@ def test_a_gpu_that_sleeps_is_no_trouble() -> None:
         reading=msgspec.structs.replace(lost.reading, state="asleep"),
         events=(Event(at_s=1.0, kind="throttle", text="x"),),
     )
-    ((_, level, said, _),) = surroundings.device(asleep, now_s=time.time())
+    ((_, level, said, _),) = environment.device(asleep, now_s=time.time())
     assert level == "ok"
     assert said.startswith("asleep")
 
 
 def test_servers_answer_or_say_why_not() -> None:
-    answers = list(surroundings.servers(Config(), _state()))
+    answers = list(environment.servers(Config(), _state()))
     assert [(name, level) for name, level, _, _ in answers] == [
         ("server Ollama", "ok"), ("server vLLM", "ok"), ("server SGLang", "warning"),
     ]  # fmt: skip
     assert "does not answer: train" in answers[2][2]
-    assert _levels(surroundings.servers(Config(), _state(servers=()))) == [("servers", "ok")]
+    assert _levels(environment.servers(Config(), _state(servers=()))) == [("servers", "ok")]
     off = msgspec.structs.replace(Config(), endpoints=EndpointsSection(enabled=False))
-    ((_, _, said, _),) = surroundings.servers(off, _state())
+    ((_, _, said, _),) = environment.servers(off, _state())
     assert "not asked" in said
 
 
 def test_a_dead_daemon_says_nothing_of_now() -> None:
     state = _state(servers=(ServerReading(kind="vLLM", url="u", at_s=0.0),))
-    live = {name for name, *_ in surroundings.every(Config(), state, alive=True)}
-    dead = {name for name, *_ in surroundings.every(Config(), state, alive=False)}
+    live = {name for name, *_ in environment.every(Config(), state, alive=True)}
+    dead = {name for name, *_ in environment.every(Config(), state, alive=False)}
     assert live - dead == {"GPU 0", "GPU 1", "server vLLM"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import main
+from gpuwatchd.cli import main
 from gpuwatchd.store import live
 from tests.tui import world
 

@@ -8,8 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.ctl import main
-from gpuwatchd.model import ChannelHealth, Matcher, Silence
+from gpuwatchd.cli import main
+from gpuwatchd.core.model import ChannelHealth, Matcher, Silence
 from gpuwatchd.store.live import Lost
 from tests.cli import world
 
@@ -136,8 +136,10 @@ def test_json_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_quick_way_loads_nothing_more_when_all_is_well() -> None:
     world.write()
     script = (
-        "import sys; from gpuwatchd.ctl import quick; quick.run(quick.read(['status'])); "
-        "print([m for m in sys.modules if 'unheard' in m or 'policy' in m or m == 'click'])"
+        "import sys; from gpuwatchd.cli import status_options as quick;"
+        "quick.run(quick.read(['status'])); "
+        "print([m for m in sys.modules"
+        " if 'undelivered' in m or 'gpuwatchd.alerts' in m or m == 'click'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.ctl import asker, main
-from gpuwatchd.ctl.mine import People
-from gpuwatchd.model import (
+from gpuwatchd.cli import main, requesting_user
+from gpuwatchd.cli.user_filter import People
+from gpuwatchd.core import config
+from gpuwatchd.core.config import Seconds, StoreSection
+from gpuwatchd.core.model import (
     About,
     Blame,
     DeviceReading,
@@ -27,7 +27,7 @@ from gpuwatchd.model import (
     Silence,
     Subject,
 )
-from gpuwatchd.model.told import Matcher
+from gpuwatchd.core.model.alerts import Matcher
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.writer import History
 from tests import making
@@ -163,10 +163,10 @@ def test_several_users_a_glob_and_a_number(capsys: pytest.CaptureFixture[str]) -
 def test_me_is_who_asks() -> None:
     mine = People(["me"])
     assert mine.has(None, os.getuid())
-    assert mine.has(asker.user())
+    assert mine.has(requesting_user.user())
     assert not mine.has("somebody-else", os.getuid() + 1)
     by_number = People([str(os.getuid())])  # where only the name is known, as in the history
-    assert by_number.has(asker.user())
+    assert by_number.has(requesting_user.user())
     assert not People(["9" * 30]).has("somebody-else", 0)
     assert not mine.has(None)
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import places
-from gpuwatchd.ctl import main, output, whose
-from gpuwatchd.ctl.checking import places as checked
-from gpuwatchd.ctl.checking.answer import Around
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.errors import NotAllowed, StoreError
+from gpuwatchd.cli import locations, main, output
+from gpuwatchd.cli.doctor import places as checked
+from gpuwatchd.cli.doctor.answer import Around
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core import config
+from gpuwatchd.core.config import directories
+from gpuwatchd.core.errors import NotAllowed, StoreError
 from gpuwatchd.store import live
-from gpuwatchd.store.place import private_directory
+from gpuwatchd.store.directories import private_directory
 from tests.cli import world
 from tests.conftest import need
 from tests.others import SERVICE, STRANGER
@@ -35,8 +35,8 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine whose service has directories of the test's; the user's own are in a home."""
     base = tmp_path / "system"
     base.mkdir()
-    monkeypatch.setattr(places, "SYSTEM_STATE_DIR", base / "state")
-    monkeypatch.setattr(places, "SYSTEM_RUNTIME_DIR", base / "run")
+    monkeypatch.setattr(directories, "SYSTEM_STATE_DIR", base / "state")
+    monkeypatch.setattr(directories, "SYSTEM_RUNTIME_DIR", base / "run")
     monkeypatch.delenv("GPUWATCHD_STATE_DIR")
     monkeypatch.delenv("GPUWATCHD_RUNTIME_DIR")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -97,7 +97,7 @@ def test_without_a_service_of_the_machine_it_is_ones_own(
 ) -> None:
     world.write(stopped=True)
     assert scope(capsys) == "user"
-    assert whose.refused() is None
+    assert locations.refused() is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid":"x"}', b"\xff" * 20])
@@ -113,7 +113,7 @@ def test_a_pipe_in_the_place_of_a_state_holds_nobody_up(system: Path) -> None:
     serve(system)
     config.runtime_dir().mkdir(parents=True)
     os.mkfifo(config.runtime_dir() / live.FILE_NAME)
-    assert whose.chosen().scope == "system"
+    assert locations.chosen().scope == "system"
 
 
 def test_who_may_not_read_it_is_told_the_command(
@@ -121,15 +121,15 @@ def test_who_may_not_read_it_is_told_the_command(
 ) -> None:
     serve(system)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(whose, "name_of", lambda _: "carol")
-    found = whose.refused()
+    monkeypatch.setattr(locations, "name_of", lambda _: "carol")
+    found = locations.refused()
     assert found is not None
     assert found[1].endswith("sudo usermod -aG gpuwatchd carol, then log in again")
     with pytest.raises(StoreError, match="only members of its group") as caught:
-        whose.let_in()
+        locations.let_in()
     assert caught.value.hint == "sudo usermod -aG gpuwatchd carol, then log in again"
     world.write()  # with a daemon of his own he needs no other
-    assert whose.refused() is None
+    assert locations.refused() is None
 
 
 def test_a_closed_service_of_the_machine_is_nobodys_business(
@@ -137,8 +137,8 @@ def test_a_closed_service_of_the_machine_is_nobodys_business(
 ) -> None:
     private_directory(system / "run", "user")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert whose.refused() is None
-    whose.let_in()
+    assert locations.refused() is None
+    locations.let_in()
 
 
 def test_there_is_nothing_to_join_where_its_user_runs_nothing(
@@ -146,9 +146,9 @@ def test_there_is_nothing_to_join_where_its_user_runs_nothing(
 ) -> None:
     serve(system)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert whose.denied()  # these tests are a process of its user
-    monkeypatch.setattr(whose, "_has_processes", lambda _: False)
-    assert not whose.denied()
+    assert locations.denied()  # these tests are a process of its user
+    monkeypatch.setattr(locations, "_has_processes", lambda _: False)
+    assert not locations.denied()
 
 
 def test_a_reader_who_writes_is_refused_before_anything_is_done(
@@ -158,14 +158,14 @@ def test_a_reader_who_writes_is_refused_before_anything_is_done(
     private_directory(system / "state", "group")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4711)
     done = []
-    with pytest.raises(NotAllowed, match="only its user and root"), whose.writing():
+    with pytest.raises(NotAllowed, match="only its user and root"), locations.writing():
         done.append(1)
     assert not done
 
 
 def test_ones_own_history_is_written_as_oneself(tmp_path: Path) -> None:
     (tmp_path / "home" / "state" / "gpuwatchd").mkdir(parents=True)
-    with whose.writing() as place:
+    with locations.writing() as place:
         assert (place.scope, place.state_dir) == ("user", config.state_dir())
         assert os.geteuid() == os.getuid()
 
@@ -182,7 +182,7 @@ def test_root_has_the_rights_of_the_owner_while_it_writes_and_no_others(tmp_path
     before = rights()
     os.setgroups([*before[2], 4])
     try:
-        with whose.writing():
+        with locations.writing():
             assert rights() == (SERVICE, SERVICE + 1, [])
         assert rights() == (0, before[1], [*before[2], 4])
     finally:
@@ -200,7 +200,7 @@ def test_the_refusal_names_the_place_that_was_asked_for(
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     monkeypatch.setattr(sys, "argv", ["/opt/x/bin/gpuwatchctl", "snooze", "latest", "1h"])
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(NotAllowed, match="only that user and root") as caught, whose.writing():
+    with pytest.raises(NotAllowed, match="only that user and root") as caught, locations.writing():
         pass
     words = f"env 'GPUWATCHD_STATE_DIR={state}' /opt/x/bin/gpuwatchctl snooze latest 1h"
     assert caught.value.hint == f"an administrator may: sudo -u {SERVICE} {words}"
@@ -208,7 +208,7 @@ def test_the_refusal_names_the_place_that_was_asked_for(
     with (
         output.handed_over(["snooze", "latest", "1h"]),  # as a server asks
         pytest.raises(NotAllowed) as asked,
-        whose.writing(),
+        locations.writing(),
     ):
         pass
     assert asked.value.hint == caught.value.hint

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-from gpuwatchd.config import Config
-from gpuwatchd.ctl import direct_holdings, main
-from gpuwatchd.ctl.look import View
-from gpuwatchd.host import holders
-from gpuwatchd.host.holders import Holder, Holders
-from gpuwatchd.model import DeviceReading, Holding, ProcessInfo, ProcessKey
+from gpuwatchd.cli import direct_holdings, main
+from gpuwatchd.cli.current_state import View
+from gpuwatchd.collect.host import holders
+from gpuwatchd.collect.host.holders import Holder, Holders
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import DeviceReading, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.store.live import LiveDevice
 from tests import making
 from tests.cli import world

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd import __version__, config
-from gpuwatchd.model import (
+from gpuwatchd import __version__
+from gpuwatchd.core import config
+from gpuwatchd.core.model import (
     Alert,
     Device,
     DeviceReading,

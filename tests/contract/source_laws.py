@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from gpuwatchd.errors import SourceError
-from gpuwatchd.model import Availability, DeviceReading, DeviceState, Sample
-from gpuwatchd.text import clean
+from gpuwatchd.core.errors import SourceError
+from gpuwatchd.core.model import Availability, DeviceReading, DeviceState, Sample
+from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.model import Device
-    from gpuwatchd.ports import Source
+    from gpuwatchd.core.model import Device
+    from gpuwatchd.core.ports import Source
 
 _KINDS = {"C", "G", "M"}
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd import config
 from gpuwatchd.act import ACTIONS
-from gpuwatchd.errors import ActionError
-from gpuwatchd.model import ProcessKey, Subject
-from gpuwatchd.registry import load
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import ActionError
+from gpuwatchd.core.model import ProcessKey, Subject
+from gpuwatchd.core.registry import load
 from tests.act.children import booted_at_s, job, key_of
 from tests.making import finding
 

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpuwatchd.detect
-from gpuwatchd import registry, verdict
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.detect import DETECTORS
-from gpuwatchd.model import Series, Subject
+import gpuwatchd.analysis.detectors
+from gpuwatchd.analysis import verdict
+from gpuwatchd.analysis.detectors import DETECTORS
+from gpuwatchd.core import registry
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import Series, Subject
 
 if TYPE_CHECKING:
-    from gpuwatchd.ports import Detector
+    from gpuwatchd.core.ports import Detector
 
 Array = npt.NDArray[np.float64]
 MIB, GIB = 2.0**20, 2.0**30
@@ -55,14 +56,14 @@ every = pytest.mark.parametrize("name", sorted(DETECTORS))
 def test_table_and_file_and_class_agree(name: str) -> None:
     detector = load(name)
     assert detector.name == name
-    assert DETECTORS[name] == f"gpuwatchd.detect.{name}:{type(detector).__name__}"
+    assert DETECTORS[name] == f"gpuwatchd.analysis.detectors.{name}:{type(detector).__name__}"
     text = type(detector).__doc__ or ""
     for part in ("When it fires", "When it must not", "Cost", "References", ">>>"):
         assert part in text
 
 
 def test_every_file_is_in_the_table() -> None:
-    folder = Path(gpuwatchd.detect.__file__).parent
+    folder = Path(gpuwatchd.analysis.detectors.__file__).parent
     assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(DETECTORS)
 
 

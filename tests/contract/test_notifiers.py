@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Message
-from gpuwatchd.notify import NOTIFIERS, outbox
-from gpuwatchd.registry import load
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Message
+from gpuwatchd.core.registry import load
+from gpuwatchd.notify import NOTIFIERS, dispatcher
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.ports import Notifier
+    from gpuwatchd.core.ports import Notifier
 
 SECTION = config.NotifySection()
 MESSAGE = Message(id="m", notice="test", severity="info", subject="s", body="b")
@@ -37,7 +37,7 @@ def name(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture
 def unusable(name: str) -> Notifier:
     """Return the channel as it is without any settings."""
-    return outbox.build(SECTION, [name])[name]
+    return dispatcher.build(SECTION, [name])[name]
 
 
 def test_its_section_is_its_call(name: str) -> None:
@@ -50,12 +50,12 @@ def test_its_section_is_its_call(name: str) -> None:
 
 def test_it_knows_its_name(name: str, unusable: Notifier) -> None:
     assert unusable.name == name
-    assert not isinstance(unusable, outbox.BrokenChannel)
+    assert not isinstance(unusable, dispatcher.BrokenChannel)
 
 
 def test_building_it_starts_nothing(name: str) -> None:
     before = threading.active_count()
-    outbox.build(SECTION, [name])
+    dispatcher.build(SECTION, [name])
     assert threading.active_count() == before
 
 
@@ -95,5 +95,5 @@ def test_secrets_and_arguments_are_not_shown(name: str, tmp_path: Path) -> None:
     section = getattr(SECTION, name)
     known = {key: value for key, value in values.items() if key in section.__struct_fields__}
     changed = msgspec.structs.replace(SECTION, **{name: msgspec.structs.replace(section, **known)})
-    channel = outbox.build(changed, [name])[name]
+    channel = dispatcher.build(changed, [name])[name]
     assert planted not in repr(channel) + str(channel.probe())

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.errors import SourceError
-from gpuwatchd.registry import load
-from gpuwatchd.sources import SOURCES, chosen
-from gpuwatchd.sources.replay import ReplaySource
-from gpuwatchd.sources.simulate import SimulateSource
+from gpuwatchd.collect import SOURCES, selection
+from gpuwatchd.collect.replay import ReplaySource
+from gpuwatchd.collect.simulate import SimulateSource
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import SourceError
+from gpuwatchd.core.registry import load
 from tests.conftest import need
 from tests.contract.source_laws import broken, states
 from tests.fakenvml import FakeNvml
@@ -25,7 +25,7 @@ from tests.sources.metal_case import FakeMac
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.ports import Source
+    from gpuwatchd.core.ports import Source
 
 SECTION = config.SourcesSection(
     replay=config.ReplaySection(file="/nowhere.csv"),
@@ -34,7 +34,7 @@ SECTION = config.SourcesSection(
 LOGS = Path(__file__).resolve().parent.parent / "data/logs"
 NVML = """
 import json, sys
-from gpuwatchd.sources.nvml import NvmlSource
+from gpuwatchd.collect.nvml.source import NvmlSource
 from tests.contract.source_laws import broken, states
 now = [1000.0]
 source = NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], sys_root="/nowhere")
@@ -103,7 +103,7 @@ def test_its_section_is_its_call(name: str) -> None:
 
 def test_it_knows_its_name_and_starts_nothing(name: str) -> None:
     before = threading.active_count()
-    source = chosen.make(name, SECTION)
+    source = selection.make(name, SECTION)
     assert source.name == name
     assert threading.active_count() == before
     source.close()
@@ -111,7 +111,7 @@ def test_it_knows_its_name_and_starts_nothing(name: str) -> None:
 
 
 def test_probing_never_raises_and_says_what_is_missing(name: str) -> None:
-    source = chosen.make(name, SECTION)
+    source = selection.make(name, SECTION)
     found = source.probe()
     assert found.reason
     assert "\n" not in found.reason + found.hint

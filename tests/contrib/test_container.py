@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
+from gpuwatchd.core import config
 from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need

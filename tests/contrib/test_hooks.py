@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Message
-from gpuwatchd.notify.command import CommandNotifier
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Message
+from gpuwatchd.notify.channels.command import CommandNotifier
 from tests import making
 from tests.conftest import ROOT, need
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.model import Severity
+    from gpuwatchd.core.model import Severity
 
 HOOKS = ROOT / "contrib" / "hooks"
 EVIL = "$(touch planted); `touch planted` \"; touch planted #' -x @/etc/passwd <b>"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from gpuwatchd import config
-from gpuwatchd.notify.email import CREDENTIAL
+from gpuwatchd.core import config
+from gpuwatchd.notify.channels.email.channel import CREDENTIAL
 from tests.conftest import ROOT
 from tests.contrib import test_container
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl import main
+from gpuwatchd.cli import main
 from tests.children import Child
 from tests.conftest import ROOT
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import cost
-from gpuwatchd.cost import Entry, Part, Price, Stint
+from gpuwatchd.analysis import cost
+from gpuwatchd.analysis.cost import Entry, Part, Price, Stint
 
 hours = st.one_of(st.none(), st.floats(0.0, 1e4))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd import cost
+from gpuwatchd.analysis import cost
 
 GIB = 2**30
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import cost
-from gpuwatchd.config import CostSection
-from gpuwatchd.cost import Held, Part, Price
+from gpuwatchd.analysis import cost
+from gpuwatchd.analysis.cost import Held, Part, Price
+from gpuwatchd.core.config import CostSection
 
 MINUTE = 60.0
 Rows = list[Held]

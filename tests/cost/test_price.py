@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import cost
-from gpuwatchd.config import CostSection, prices
-from gpuwatchd.config.prices import PriceRow
-from gpuwatchd.model import Device
+from gpuwatchd.analysis import cost
+from gpuwatchd.core.config import CostSection, prices
+from gpuwatchd.core.config.prices import PriceRow
+from gpuwatchd.core.model import Device
 
 GIB = 2**30
 NOW_S = dt.datetime(2024, 8, 1, tzinfo=dt.UTC).timestamp()

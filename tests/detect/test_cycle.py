@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwatchd.detect.cycle import Cycle, concordance
-from gpuwatchd.model import Series, Subject
+from gpuwatchd.analysis.detectors.cycle import Cycle, concordance
+from gpuwatchd.core.model import Series, Subject
 
 T = np.arange(0.0, 3600.0, 5.0)
 TOOTH = 2e9 * ((T % 300) / 300)

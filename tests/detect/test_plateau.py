@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwatchd.detect.plateau import Plateau
-from gpuwatchd.model import Series, Subject
+from gpuwatchd.analysis.detectors.plateau import Plateau
+from gpuwatchd.core.model import Series, Subject
 
 T = np.arange(0.0, 3600.0, 5.0)
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpuwatchd import robust
-from gpuwatchd.detect import step
-from gpuwatchd.detect.step import Step
-from gpuwatchd.model import Series, Subject
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.detectors import step
+from gpuwatchd.analysis.detectors.step import Step
+from gpuwatchd.core.model import Series, Subject
 
 Floats = npt.NDArray[np.floating[Any]]
 T = np.arange(0.0, 5400.0, 5.0)
@@ -90,7 +90,7 @@ def test_allocator_blocks_that_follow_each_other_closely_are_a_ramp() -> None:
 def test_touching_rises_are_one_riser() -> None:
     x = 4e9 + np.interp(T % 600, [0.0, 575.0, 595.0, 600.0], [0.0, 0.0, 5e8, 5e8])
     x = x + np.floor(T / 600) * 5e8
-    at, size, lasted = step.risers(robust.prepare(one(x)), 1e8)
+    at, size, lasted = step.risers(numerics.prepare(one(x)), 1e8)
     assert at.size == 9
     # The last riser is not yet complete.
     assert size[:-1] == pytest.approx(np.full(8, 5e8), rel=0.01)

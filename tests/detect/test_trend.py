@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwatchd import robust
-from gpuwatchd.detect.trend import Trend
-from gpuwatchd.model import Series, Subject
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.detectors.trend import Trend
+from gpuwatchd.core.model import Series, Subject
 
 T = np.arange(0.0, 3600.0, 5.0)
 
@@ -27,7 +27,7 @@ def test_facts_carry_what_people_ask_for() -> None:
 
 def test_since_moves_the_window() -> None:
     x = 4e9 + 1e6 * np.maximum(T - 1800.0, 0.0)
-    view = robust.prepare(one(x))
+    view = numerics.prepare(one(x))
     signal = Trend().look_at(view, -1795.0)
     assert signal is not None
     assert signal.rate_bytes_per_s == pytest.approx(1e6, rel=0.01)

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from gpuwatchd import design, robust, screen, verdict
-from gpuwatchd.pictures import terminal
-from gpuwatchd.pictures.chart import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.analysis import numerics, screen, verdict
+from gpuwatchd.charts import terminal
+from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.core import design
 from tests.docs.scenes import SCENES
 from tests.scenarios.replay import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpuwatchd.model import Finding, Series
+    from gpuwatchd.core.model import Finding, Series
     from tests.docs.scenes import Scene
 
 NAME = "explanation/reading-the-charts.md"
@@ -94,7 +95,7 @@ def picture(scene: Scene) -> Picture:
     finding = None if certain is not None else verdict.judge(series, DEFAULTS)
     now_s = float(series.t_s[-1])
     eta = finding.eta if finding is not None and finding.pattern in _LEAKS else None
-    floor = robust.prepare(series)
+    floor = numerics.prepare(series)
     return Picture(
         key=scene.pattern,
         title=scene.title,
@@ -151,7 +152,7 @@ def _forecast(series: Series, finding: Finding) -> Forecast:
     assert finding.eta is not None
     return Forecast(
         judged_at_s=float(series.t_s[-1]),
-        level_bytes=float(robust.prepare(series).floor[-1]),
+        level_bytes=float(numerics.prepare(series).floor[-1]),
         rate_bytes_per_s=finding.rate_bytes_per_s or 0.0,
         onset_at_s=finding.onset_at_s,
         limit_bytes=series.limit_bytes,

@@ -7,10 +7,10 @@ import re
 from functools import cache
 from pathlib import Path
 
-from gpuwatchd import errors
-from gpuwatchd.ctl.error_pages import ERROR_PAGES, ErrorPage
+from gpuwatchd.cli.error_pages import ERROR_PAGES, ErrorPage
+from gpuwatchd.core import errors
 
-PACKAGE = Path(errors.__file__).parent
+PACKAGE = Path(errors.__file__).parent.parent
 _NAMED = re.compile(r"errors#([a-z-]+)")
 
 INTRODUCTION = """\

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import click
 import msgspec
 
-from gpuwatchd import config, units
 from gpuwatchd.act import ACTIONS
-from gpuwatchd.ctl import COMMANDS, program
-from gpuwatchd.ctl.completion_scripts import FILES, SCRIPTS
-from gpuwatchd.daemon import command as daemon_command
-from gpuwatchd.detect import DETECTORS
+from gpuwatchd.analysis.detectors import DETECTORS
+from gpuwatchd.cli import COMMANDS, program
+from gpuwatchd.cli.completion_scripts import FILES, SCRIPTS
+from gpuwatchd.collect import SOURCES
+from gpuwatchd.collect.logs.formats import FORMATS
+from gpuwatchd.core import config, units
+from gpuwatchd.daemon.main import command as daemon_command
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.sources import SOURCES
-from gpuwatchd.sources.formats import FORMATS
 from tests.docs import (
     api_page,
     charts_page,
@@ -78,7 +78,8 @@ def cli() -> str:
 
 def field_notes() -> dict[str, dict[str, str]]:
     """Return class name -> field -> the string that follows it in the source."""
-    tree = ast.parse((ROOT / "gpuwatchd" / "config" / "sections.py").read_text(encoding="utf-8"))
+    file = ROOT / "gpuwatchd" / "core" / "config" / "schema.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     notes: dict[str, dict[str, str]] = {}
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
@@ -188,7 +189,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/database.md": lambda: _marked(database.page()),
     "reference/json.md": lambda: _marked(schemas_page.page()),
     **{
-        f"../gpuwatchd/schemas/{name}.json": functools.partial(schemas_page.written, name)
+        f"../gpuwatchd/cli/schemas/{name}.json": functools.partial(schemas_page.written, name)
         for name in schemas_page.NAMES
     },
     "reference/api.md": lambda: _marked(api_page.page()),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 from xml.sax.saxutils import escape
 
-from gpuwatchd import design
-from gpuwatchd.ctl import look
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.ctl.output import width_of
+from gpuwatchd.cli import current_state
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import design
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.views import ViewScreen
 
@@ -54,7 +54,7 @@ def picture(one: Live) -> str:
 async def _strips(one: Live) -> list[Strip]:
     flags = Globals()
     flags.color = "always"
-    app = TopApp(flags, every_s=3600.0, first=look.see(flags))
+    app = TopApp(flags, every_s=3600.0, first=current_state.see(flags))
     async with app.run_test(size=one.size) as pilot:
         await pilot.pause()
         for key in one.keys:

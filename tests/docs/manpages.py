@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpuwatchd import config
-from gpuwatchd.ctl import COMMANDS, options, program
-from gpuwatchd.daemon import command as daemon_command
+from gpuwatchd.cli import COMMANDS, options, program
+from gpuwatchd.core import config
+from gpuwatchd.daemon.main import command as daemon_command
 from tests.docs import facts
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from unittest import mock
 from urllib.parse import parse_qsl, urlsplit
 
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.pictures import assets
+from gpuwatchd.charts import assets
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.web.pages import answers
 from tests.docs import screens
 
@@ -58,7 +58,7 @@ def main() -> int:
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     with (
         screens.world(SCENARIO, MINUTES),
-        mock.patch("gpuwatchd.ctl.envelope.host", return_value="lab3"),
+        mock.patch("gpuwatchd.cli.envelope.host", return_value="lab3"),
     ):
         now = digest()
         old = [name for name in SHOTS if shown(screens.FOLDER / name) != now]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gpuwatchd import robust, screen, units, verdict
+from gpuwatchd.analysis import numerics, screen, verdict
+from gpuwatchd.core import units
 from tests.docs.scenes import GIB, MINUTE_S, SCENES, Scene
 from tests.docs.svg import Chart
 from tests.scenarios import documented
@@ -24,7 +25,7 @@ from tests.scenarios.replay import DEFAULTS, replay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Finding, FloatArray, Series
+    from gpuwatchd.core.model import Finding, FloatArray, Series
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "pictures"
 POINTS = 500
@@ -77,7 +78,7 @@ def scene_picture(scene: Scene) -> str:
     chart.line([(0.0, limit), (last / MINUTE_S, limit)], "limit")
     chart.text(chart.left + 6, chart.py(limit) - 6, f"limit: {limit:g} GiB", kind="red")
     chart.line(_thin(t, series.used_bytes), "memory")
-    view = robust.prepare(series)
+    view = numerics.prepare(series)
     if scene.pattern != "unknown":
         chart.line(_thin(view.t_s + now, view.floor), "floor")
     chart.line([(now / MINUTE_S, 0.0), (now / MINUTE_S, limit)], "now dots")
@@ -108,7 +109,7 @@ def _story(chart: Chart, scene: Scene, series: Series, finding: Finding | None, 
         return
     rate, limit = finding.rate_bytes_per_s, scene.total_gib * GIB
     onset = max(0.0, (finding.onset_at_s or 0.0) - float(series.t_s[0]))
-    base = float(robust.prepare(series).floor[-1])
+    base = float(numerics.prepare(series).floor[-1])
     chart.line(
         [(onset / MINUTE_S, (base - rate * (now - onset)) / GIB), (now / MINUTE_S, base / GIB)],
         "fit",

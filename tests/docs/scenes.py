@@ -12,7 +12,7 @@ from tests.scenarios.replay import make
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
     from tests.scenarios.world import Array
 
 MIB, GIB, MB = 2.0**20, 2.0**30, 1e6

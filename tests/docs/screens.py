@@ -24,13 +24,13 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from gpuwatchd import config
-from gpuwatchd.ctl import main as gpuwatchctl
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.model import Message
+from gpuwatchd.cli import main as gpuwatchctl
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.collect.simulate import SimulateSource
+from gpuwatchd.core import config
+from gpuwatchd.core.model import Message
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.sources.simulate import SimulateSource
-from gpuwatchd.store.place import hold_lock
+from gpuwatchd.store.directories import hold_lock
 from gpuwatchd.store.writer import History
 from tests.docs import live_screens
 from tests.docs.live_screens import Live
@@ -38,7 +38,7 @@ from tests.docs.live_screens import Live
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.model import Delivery
+    from gpuwatchd.core.model import Delivery
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "pictures"
 EPOCH_S = 1_795_269_600.0

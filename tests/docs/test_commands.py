@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from gpuwatchd.ctl import COMMANDS, options, program
-from gpuwatchd.daemon import command as daemon_command
+from gpuwatchd.cli import COMMANDS, options, program
+from gpuwatchd.daemon.main import command as daemon_command
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_the_readme_is_short_and_names_no_host_of_ours() -> None:
 
 
 def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
-    from gpuwatchd import config
+    from gpuwatchd.core import config
 
     block = next(
         body for kind, body in _FENCED.findall(README.read_text(encoding="utf-8"))

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import COMMANDS
+from gpuwatchd.cli import COMMANDS
+from gpuwatchd.core import config
 from tests.conftest import ROOT
 from tests.docs import generate
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl import main, pages, program
-from gpuwatchd.ctl.error_pages import ERROR_PAGES
+from gpuwatchd.cli import main, pages, program
+from gpuwatchd.cli.error_pages import ERROR_PAGES
 from tests.docs import errors_page, generate
 
 if TYPE_CHECKING:
     import click
 
-    from gpuwatchd.ctl.error_pages import ErrorPage
+    from gpuwatchd.cli.error_pages import ErrorPage
 
 IDS = [one.id for one in ERROR_PAGES]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import check_modes, main, settings
+from gpuwatchd.cli import check_modes, main, settings
+from gpuwatchd.core import config
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

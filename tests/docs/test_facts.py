@@ -6,10 +6,11 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gpuwatchd.config import layers, places
-from gpuwatchd.ctl import exits
-from gpuwatchd.service import bell, process
-from gpuwatchd.store import live, place, release, schema
+from gpuwatchd.cli import exits
+from gpuwatchd.core.config import directories, loading
+from gpuwatchd.service import process, wakeup
+from gpuwatchd.store import directories as place
+from gpuwatchd.store import live, release, schema
 from tests.conftest import ROOT
 from tests.docs import database, facts
 
@@ -51,7 +52,7 @@ def test_every_variable_that_is_read_is_described() -> None:
 
 
 def test_own_variables_are_described() -> None:
-    own = set(layers.SECRET_VARIABLES) | {
+    own = set(loading.SECRET_VARIABLES) | {
         "GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR",
     }  # fmt: skip
     assert own <= VARIABLES
@@ -69,9 +70,9 @@ def test_every_exit_code_is_described() -> None:
 
 
 def test_every_file_is_described() -> None:
-    names = {live.FILE_NAME, place.LOCK_NAME, release.FILE_NAME, schema.FILE_NAME, bell.FILE_NAME}
+    names = {live.FILE_NAME, place.LOCK_NAME, release.FILE_NAME, schema.FILE_NAME, wakeup.FILE_NAME}
     assert names <= PATHS
-    assert str(places.SYSTEM_FILE) in PATHS
+    assert str(directories.SYSTEM_FILE) in PATHS
     written = {
         node.value
         for tree in TREES.values()
@@ -84,7 +85,7 @@ def test_every_file_is_described() -> None:
 
 
 def test_every_signal_with_a_handler_is_described() -> None:
-    text = (ROOT / "gpuwatchd" / "daemon.py").read_text(encoding="utf-8")
+    text = (ROOT / "gpuwatchd" / "daemon" / "main.py").read_text(encoding="utf-8")
     handled = set(re.findall(r"signal\.signal\(signal\.(SIG\w+)", text))
     assert handled
     assert handled <= {row[0] for row in facts.SIGNALS}

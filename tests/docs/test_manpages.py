@@ -9,9 +9,9 @@ import subprocess
 import click
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import COMMANDS, program
-from gpuwatchd.daemon import command as daemon_command
+from gpuwatchd.cli import COMMANDS, program
+from gpuwatchd.core import config
+from gpuwatchd.daemon.main import command as daemon_command
 from tests.conftest import need
 from tests.docs import facts, generate, manpages
 

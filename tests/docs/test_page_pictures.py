@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.web.pages import answers
 from tests.docs import page_pictures, screens
 
@@ -26,7 +26,7 @@ def test_it_is_small_and_says_what_it_was_taken_of(name: str) -> None:
 
 def test_the_same_world_is_the_same_picture() -> None:
     with screens.world(page_pictures.SCENARIO, 5), mock.patch(
-        "gpuwatchd.ctl.envelope.host", return_value="lab3"
+        "gpuwatchd.cli.envelope.host", return_value="lab3"
     ):  # fmt: skip
         first, second = page_pictures.digest(), page_pictures.digest()
         said = json.dumps(answers.answer("overview", Globals(), {}))

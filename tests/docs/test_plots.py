@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpuwatchd.notify import picture
+from gpuwatchd.charts import child_process
 from tests.conftest import need
 from tests.docs import plots
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", plots.PLOTS)
 def test_a_file_says_what_the_program_draws(name: str) -> None:
-    need(picture.available(), "the extra charts is not installed")
+    need(child_process.available(), "the extra charts is not installed")
     there = (plots.FOLDER / name).read_text(encoding="utf-8")
     assert plots.said(there) == plots.said(plots.picture(name)), "run make docs"
     assert re.findall(r"href=\"(?!#)|@import|@font-face|<script", there) == []

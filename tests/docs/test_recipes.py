@@ -102,7 +102,7 @@ CALL = "import sys; from gpuwatchd.{} import main; sys.exit(main(sys.argv[1:]))"
 def test_the_notifier_writes_its_line(tmp_path: Path) -> None:
     copy = planted("write-a-notifier", tmp_path)
     more = {"GPUWATCHD_NOTIFY_LOGFILE_FILE": "alerts.log"}
-    done = run(copy, "-c", CALL.format("ctl"), "notify", "test", "logfile", **more)
+    done = run(copy, "-c", CALL.format("cli"), "notify", "test", "logfile", **more)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (copy / "alerts.log").read_text().startswith("info test ")
 
@@ -111,8 +111,8 @@ def test_the_source_is_shown(tmp_path: Path) -> None:
     copy = planted("write-a-source", tmp_path)
     (copy / "gpus.txt").write_text("board-a Accelerator-X1 8123 16384\nboard-b X1 - 16384\nbad\n")
     more = {"GPUWATCHD_SOURCES_TEXTFILE_FILE": "gpus.txt"}
-    done = run(copy, "-c", CALL.format("daemon"), "--source", "textfile", "--once", **more)
+    done = run(copy, "-c", CALL.format("daemon.main"), "--source", "textfile", "--once", **more)
     assert done.returncode == 0, done.stdout + done.stderr
-    shown = run(copy, "-c", CALL.format("ctl"), "status", **more).stdout
+    shown = run(copy, "-c", CALL.format("cli"), "status", **more).stdout
     assert "Accelerator-X1" in shown
     assert "7.9" in shown

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gpuwatchd.ctl import pages
+from gpuwatchd.cli import pages
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

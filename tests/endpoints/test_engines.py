@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.endpoints import ENDPOINTS
-from gpuwatchd.endpoints.llamacpp import LlamaCpp
-from gpuwatchd.endpoints.ollama import Ollama
-from gpuwatchd.endpoints.sglang import Sglang
-from gpuwatchd.endpoints.vllm import Vllm
-from gpuwatchd.errors import EndpointError
-from gpuwatchd.frameworks.addresses import PORTS
-from gpuwatchd.model import ServedModel
-from gpuwatchd.registry import load
+from gpuwatchd.analysis.frameworks.addresses import PORTS
+from gpuwatchd.collect.engines import ENDPOINTS
+from gpuwatchd.collect.engines.llamacpp import LlamaCpp
+from gpuwatchd.collect.engines.ollama import Ollama
+from gpuwatchd.collect.engines.sglang import Sglang
+from gpuwatchd.collect.engines.vllm import Vllm
+from gpuwatchd.core.errors import EndpointError
+from gpuwatchd.core.model import ServedModel
+from gpuwatchd.core.registry import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.model import ServerReading
-    from gpuwatchd.ports import Endpoint
+    from gpuwatchd.core.model import ServerReading
+    from gpuwatchd.core.ports import Endpoint
 
 URL = "http://127.0.0.1:1"
 VLLM = rb"""# HELP vllm:num_requests_running Requests in execution.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.endpoints import http
-from gpuwatchd.errors import EndpointError
+from gpuwatchd.collect.engines import http
+from gpuwatchd.core.errors import EndpointError
 from tests.endpoints.serve import Page, serving
 
 if TYPE_CHECKING:

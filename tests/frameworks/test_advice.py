@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import pytest
 
-from gpuwatchd import verdict
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, advice
-from gpuwatchd.frameworks.advice import ADVICE, MOST, TOPICS, Topic, lines, table, topic_of
-from gpuwatchd.frameworks.table import EITHER_XLA
-from gpuwatchd.model import Pattern, ProcessKey, Series, Subject
+from gpuwatchd.analysis import verdict
+from gpuwatchd.analysis.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, advice
+from gpuwatchd.analysis.frameworks.advice import ADVICE, MOST, TOPICS, Topic, lines, table, topic_of
+from gpuwatchd.analysis.frameworks.table import EITHER_XLA
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import Pattern, ProcessKey, Series, Subject
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Finding
+    from gpuwatchd.core.model import Finding
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "frameworks.md"
 GIB = 1024.0**3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.frameworks import recognise, role
+from gpuwatchd.analysis.frameworks import recognise, role
 
 if TYPE_CHECKING:
     from pathlib import Path

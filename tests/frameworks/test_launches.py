@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gpuwatchd.frameworks.addresses import Launch
-from gpuwatchd.host import servers
-from gpuwatchd.host.servers import launches
-from gpuwatchd.model import ProcessKey
+from gpuwatchd.analysis.frameworks.addresses import Launch
+from gpuwatchd.collect.host import servers
+from gpuwatchd.collect.host.servers import launches
+from gpuwatchd.core.model import ProcessKey
 from tests.children import Child
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, loaded, recognise
-from gpuwatchd.frameworks.table import EITHER_XLA
+from gpuwatchd.analysis.frameworks import APPS, GRAPHICS, LIBRARIES, PREALLOCATES, loaded, recognise
+from gpuwatchd.analysis.frameworks.table import EITHER_XLA
 
 if TYPE_CHECKING:
     from pathlib import Path

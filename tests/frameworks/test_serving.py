@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuwatchd.frameworks.serving import LEAST_S, idle_kv, only_model
-from gpuwatchd.model import ServedModel, ServerReading
+from gpuwatchd.analysis.frameworks.serving import LEAST_S, idle_kv, only_model
+from gpuwatchd.core.model import ServedModel, ServerReading
 
 
 def answers(*shares: float | None, running: int = 0, kind: str = "vLLM") -> list[ServerReading]:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.host import Host, anchor
-from gpuwatchd.host.files import inside_container
+from gpuwatchd.collect.host import Host, boot_time
+from gpuwatchd.collect.host.files import inside_container
 from gpuwatchd.store import live
 from tests.conftest import ROOT, need
 from tests.fakenvml import FakeNvml
 from tests.host.world import STARTED, Clock, FakeProc, linux
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import ProcessKey
+    from gpuwatchd.core.model import ProcessKey
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BOOTED_S = 1_700_000_000
@@ -82,7 +82,7 @@ def test_where_nothing_can_be_kept_the_kernels_word_counts(proc: FakeProc, tmp_p
         BOOTED_S + 40 + STARTED / TICKS_PER_S
     )
     path = tmp_path / "boot.json"
-    assert anchor.settled(path, "", 5.0) == 5.0
+    assert boot_time.settled(path, "", 5.0) == 5.0
     assert not path.exists()
 
 

@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from gpuwatchd.host import by_psutil
+from gpuwatchd.collect.host import by_psutil
 from tests.children import Child
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.host.cgroup import Place, parse
-from gpuwatchd.text import clean
+from gpuwatchd.collect.host.cgroup import Place, parse
+from gpuwatchd.core.text import clean
 from tests.host.world import FakeProc, host_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCENE = """
 import json, os, resource, sys
-from gpuwatchd.host import Host
+from gpuwatchd.collect.host import Host
 how, pid, other = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 host = Host(watch=how, contained=False)
 before = host.look([pid])[pid]
@@ -79,7 +79,7 @@ def test_every_kind_of_lack_is_no_end(
             raise OSError(code, os.strerror(code))
         return really(path, flags, *rest, **more)
 
-    monkeypatch.setattr("gpuwatchd.host.files.os.open", refuse)
+    monkeypatch.setattr("gpuwatchd.collect.host.files.os.open", refuse)
     assert host.look([7]) == first
     assert host.gone(7) is None
     (proc.folder / "7/stat").unlink()

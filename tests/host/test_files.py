@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.host.files import full_name, libraries_in, parse_stat
+from gpuwatchd.collect.host.files import full_name, libraries_in, parse_stat
 from tests.host.world import TORCH_MAPS
 
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.host.glance import absent, glance
+from gpuwatchd.collect.host.process_probe import absent, glance
 from tests.host.world import linux
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpuwatchd.host import holders
+from gpuwatchd.collect.host import holders
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuwatchd.host import Host
-from gpuwatchd.text import clean
+from gpuwatchd.collect.host import Host
+from gpuwatchd.core.text import clean
 from tests.host.world import STARTED, Clock, FakeProc
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import ProcessInfo
+    from gpuwatchd.core.model import ProcessInfo
 
 ANY = st.binary(max_size=120)
 LINES = st.lists(

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuwatchd.host import Host, look
-from gpuwatchd.host.watch import Watch
+from gpuwatchd.collect.host import Host, processes
+from gpuwatchd.collect.host.liveness import Watch
 from tests.children import Child
 from tests.conftest import ROOT
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
@@ -92,7 +92,7 @@ def test_what_a_process_becomes_is_read_again() -> None:
         deadline = time.monotonic() + 60
         while psutil.Process(process.pid).name() != "sleep" and time.monotonic() < deadline:
             time.sleep(0.01)
-        clock.now_s += look.MAPS_AGAIN_S + 1
+        clock.now_s += processes.MAPS_AGAIN_S + 1
         after = host.look([process.pid])[process.pid]
         assert (after.name, after.key) == ("sleep", before.key)
         process.kill()
@@ -128,7 +128,7 @@ def test_what_nobody_asks_about_is_let_go(child: subprocess.Popen[bytes]) -> Non
     before = descriptors()
     host.look([child.pid])
     assert descriptors() == before + 1
-    clock.now_s += look.FORGET_S + 1
+    clock.now_s += processes.FORGET_S + 1
     host.look([])
     assert descriptors() == before
     assert host.gone(child.pid) is not None
@@ -152,7 +152,7 @@ def test_the_same_question_has_the_same_answer_until_something_happens(
     assert host.look(pids) is kept
     assert host.look(set(pids)) == kept
     host.look(pids)
-    clock.now_s += look.MAPS_AGAIN_S  # time to look at a library map once more
+    clock.now_s += processes.MAPS_AGAIN_S  # time to look at a library map once more
     assert host.look(pids) is not kept
     host.look(pids)
     child.kill()
@@ -167,11 +167,11 @@ def test_who_was_asked_about_until_now_is_not_let_go(child: subprocess.Popen[byt
     host = Host(contained=False, monotonic=clock)
     pids = frozenset({child.pid})
     for _ in range(50):
-        clock.now_s += look.FORGET_S / 2
+        clock.now_s += processes.FORGET_S / 2
         host.look(pids)
     host.look(frozenset({os.getpid()}))
     assert host.gone(child.pid) is None
-    clock.now_s += look.FORGET_S + 1
+    clock.now_s += processes.FORGET_S + 1
     host.look(frozenset({os.getpid()}))
     assert host.gone(child.pid) is not None
     host.close()
@@ -182,7 +182,7 @@ def test_who_was_asked_about_until_now_is_not_let_go(child: subprocess.Popen[byt
 def test_another_users_process_is_known_by_what_everybody_may_read() -> None:
     script = """
 import os, sys
-from gpuwatchd.host import Host
+from gpuwatchd.collect.host import Host
 os.setuid(65534)
 host, pid = Host(contained=False, maps_per_look=9), int(sys.argv[1])
 info = host.look([pid])[pid]
@@ -209,7 +209,7 @@ def test_pids_that_cannot_be(child: subprocess.Popen[bytes]) -> None:
 
 @linux
 def test_a_hidden_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "exists", lambda pid: True)
+    monkeypatch.setattr(processes, "exists", lambda pid: True)
     host = Host(contained=False)
     info = host.look([2**31 - 1])[2**31 - 1]
     assert "hidden by system policy" in info.name
@@ -222,7 +222,7 @@ def test_a_hidden_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hidden_process_is_watched_all_the_same(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "exists", lambda pid: True)
+    monkeypatch.setattr(processes, "exists", lambda pid: True)
     host = Host(watch="pidfd", contained=False)
     monkeypatch.setattr(host._registry, "stat", lambda pid: None)
     hidden = host.look([child.pid])[child.pid]
@@ -233,7 +233,7 @@ def test_a_hidden_process_is_watched_all_the_same(
     assert host.states([child.pid]) == {}
     child.kill()
     child.wait()
-    monkeypatch.setattr(look, "exists", lambda pid: False)
+    monkeypatch.setattr(processes, "exists", lambda pid: False)
     assert host.look([child.pid]) == {}
     host.close()
 
@@ -242,7 +242,7 @@ def test_a_hidden_process_is_watched_all_the_same(
 def test_a_hidden_process_stays_the_same_record_without_descriptors(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "exists", lambda pid: True)
+    monkeypatch.setattr(processes, "exists", lambda pid: True)
     host = Host(watch="read", contained=False)
     monkeypatch.setattr(host._registry, "stat", lambda pid: None)
     hidden = host.look([child.pid])[child.pid]
@@ -349,7 +349,7 @@ def test_libraries_may_load_late_but_only_once_more(proc: FakeProc) -> None:
     host = host_of(proc, clock)
     assert host.look([7])[7].framework is None
     proc.process(7, maps=TORCH_MAPS)
-    clock.now_s += look.MAPS_AGAIN_S - 1
+    clock.now_s += processes.MAPS_AGAIN_S - 1
     assert host.look([7])[7].framework is None
     clock.now_s += 2
     assert host.look([7])[7].framework == "PyTorch"

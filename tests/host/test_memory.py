@@ -7,7 +7,7 @@ import subprocess
 import sys
 from itertools import pairwise
 
-from gpuwatchd.host import Host, look
+from gpuwatchd.collect.host import Host, processes
 from tests.children import Child
 from tests.host.world import STARTED, Clock, FakeProc, host_of, linux
 
@@ -22,8 +22,8 @@ def test_memory_on_the_host_is_read_in_turns(proc: FakeProc) -> None:
     for pid in pids:
         proc.process(pid, anonymous_kib=300, swapped_kib=50)
     counts = [sum(v == 350 * 1024 for v in host.memory(pids).values()) for _ in range(9)]
-    assert counts[0] <= look.MEMORY_READS
-    assert all(after - before <= look.MEMORY_READS for before, after in pairwise(counts))
+    assert counts[0] <= processes.MEMORY_READS
+    assert all(after - before <= processes.MEMORY_READS for before, after in pairwise(counts))
     assert counts[-1] == 30
 
 
@@ -38,7 +38,7 @@ def test_only_what_is_read_now_is_told_to_one_who_knows_the_others(proc: FakePro
         proc.process(pid, anonymous_kib=300)
     for _ in range(9):
         told = host.memory(pids, newest=True)
-        assert 0 < len(told) <= look.MEMORY_READS
+        assert 0 < len(told) <= processes.MEMORY_READS
         known |= told
     assert set(known.values()) == {300 * 1024}
     assert host.memory(pids) == known

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from gpuwatchd.host import Host, files
-from gpuwatchd.host.files import inside_container
-from gpuwatchd.model import ProcessInfo
+from gpuwatchd.collect.host import Host, files
+from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.core.model import ProcessInfo
 from tests.conftest import ROOT
 from tests.host.world import TORCH_MAPS, Clock, FakeProc, linux
 
@@ -97,7 +97,7 @@ def test_a_container_that_shares_the_hosts_numbers_names_them(proc: FakeProc) ->
 @linux
 def test_a_real_pid_namespace_of_its_own() -> None:
     script = """
-from gpuwatchd.host import Host
+from gpuwatchd.collect.host import Host
 host = Host()
 found = host.look([1, 999999, 4711])
 print(host.is_contained, [(i.name, i.foreign, i.user, i.argv) for i in found.values()] == [

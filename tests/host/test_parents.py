@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.host import Host, parents
+from gpuwatchd.collect.host import Host, parents
 from tests.host.world import STARTED, FakeProc, host_of, linux
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.host import Host, look
-from gpuwatchd.host.cgroup import Place
-from gpuwatchd.host.parents import Ancestor
-from gpuwatchd.host.ranks import NOBODY, Membership, facts, membership
-from gpuwatchd.text import clean
+from gpuwatchd.collect.host import Host, processes
+from gpuwatchd.collect.host.cgroup import Place
+from gpuwatchd.collect.host.parents import Ancestor
+from gpuwatchd.collect.host.ranks import NOBODY, Membership, facts, membership
+from gpuwatchd.core.text import clean
 from tests.children import Child
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import ProcessInfo
+    from gpuwatchd.core.model import ProcessInfo
 
 RUN = "7f3a1b2c-0000-4000-8000-00000000abcd"
 RANKED = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
@@ -230,7 +230,7 @@ def test_a_group_outlives_its_agent(proc: FakeProc) -> None:
     first = host.look([50])[50]
     assert first.group == f"torchrun 40-{STARTED:x}"
     proc.process(50, parent=1, maps=TORCH_MAPS)
-    clock.now_s += look.MAPS_AGAIN_S + 1
+    clock.now_s += processes.MAPS_AGAIN_S + 1
     now = host.look([50])[50]
     assert (now.group, now.parent_pid, now.parents) == (first.group, 1, ())
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatchd.host import saves
-from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.collect.host import checkpoint_files
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
 
 NOW_S = 1_700_000_000.0
 JOB = ProcessInfo(
@@ -30,7 +30,9 @@ def file(path: Path, ago_s: float) -> Path:
 
 
 def find(*patterns: str, info: ProcessInfo = JOB, cwd: str | None = None, most: int = 1000):  # type: ignore[no-untyped-def]
-    return saves.newest(patterns, info, now_s=NOW_S, most_entries=most, cwd=lambda _: cwd)
+    return checkpoint_files.newest(
+        patterns, info, now_s=NOW_S, most_entries=most, cwd=lambda _: cwd
+    )
 
 
 def test_the_newest_that_fits_counts(tmp_path: Path) -> None:
@@ -38,14 +40,14 @@ def test_the_newest_that_fits_counts(tmp_path: Path) -> None:
     newest = file(tmp_path / "b" / "2.ckpt", 300.0)
     file(tmp_path / "b" / "log.txt", 60.0)
     found = find(f"{tmp_path}/*/*.ckpt")
-    assert found == saves.Saved(NOW_S - 300.0, str(newest))
+    assert found == checkpoint_files.Saved(NOW_S - 300.0, str(newest))
 
 
 def test_two_stars_are_any_number_of_directories(tmp_path: Path) -> None:
     deep = file(tmp_path / "x" / "y" / "z" / "m.pt", 100.0)
     file(tmp_path / "m.pt", 200.0)
-    assert find(f"{tmp_path}/**/*.pt") == saves.Saved(NOW_S - 100.0, str(deep))
-    assert find(f"{tmp_path}/**") == saves.Saved(NOW_S - 100.0, str(deep))
+    assert find(f"{tmp_path}/**/*.pt") == checkpoint_files.Saved(NOW_S - 100.0, str(deep))
+    assert find(f"{tmp_path}/**") == checkpoint_files.Saved(NOW_S - 100.0, str(deep))
 
 
 @pytest.mark.parametrize("ago_s", [3601.0, 5.0, -100.0])
@@ -94,7 +96,7 @@ def test_a_pattern_that_cannot_be_filled_in_finds_nothing(pattern: str) -> None:
 
 
 def test_home_is_that_of_the_owner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(saves, "_home", lambda _: str(tmp_path))
+    monkeypatch.setattr(checkpoint_files, "_home", lambda _: str(tmp_path))
     wanted = file(tmp_path / "runs" / "1.ckpt", 60.0)
     found = find("~/runs/*.ckpt")
     assert found is not None
@@ -134,7 +136,7 @@ def test_a_look_has_a_deadline(tmp_path: Path) -> None:
         file(tmp_path / f"{number:03}.ckpt", 60.0)
     clock = iter(range(0, 10_000_000, 3))
     begun = time.monotonic()
-    found = saves.newest(
+    found = checkpoint_files.newest(
         (f"{tmp_path}/*.ckpt", f"{tmp_path}/*"), JOB, now_s=NOW_S, mono=lambda: float(next(clock))
     )
     assert time.monotonic() - begun < 5.0
@@ -142,8 +144,8 @@ def test_a_look_has_a_deadline(tmp_path: Path) -> None:
 
 
 def test_the_directory_that_this_process_works_in() -> None:
-    assert saves.working_directory(os.getpid()) == str(Path.cwd())
-    assert saves.working_directory(2**22 + 1) is None
+    assert checkpoint_files.working_directory(os.getpid()) == str(Path.cwd())
+    assert checkpoint_files.working_directory(2**22 + 1) is None
 
 
 def test_without_proc_the_system_is_asked_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +153,9 @@ def test_without_proc_the_system_is_asked_another_way(monkeypatch: pytest.Monkey
         raise FileNotFoundError(self)
 
     monkeypatch.setattr(Path, "readlink", none)
-    assert saves.working_directory(os.getpid()) is None  # there is a /proc: it said no
+    assert checkpoint_files.working_directory(os.getpid()) is None  # there is a /proc: it said no
     monkeypatch.setattr(Path, "exists", lambda _: False)
-    assert saves.working_directory(os.getpid()) == os.getcwd()  # noqa: PTH109 - Path is patched
+    assert checkpoint_files.working_directory(os.getpid()) == os.getcwd()  # noqa: PTH109 - Path is patched
 
 
 @pytest.mark.parametrize("part", ["a/", "*/", "**/", "./", "../"])
@@ -162,4 +164,4 @@ def test_a_pattern_of_very_many_parts_is_only_one_that_nothing_fits(
 ) -> None:
     here = file(tmp_path / "here.ckpt", 60.0)
     found = find(f"{tmp_path}/{part * 1900}x", f"{tmp_path}/here.ckpt")
-    assert found == saves.Saved(NOW_S - 60.0, str(here))
+    assert found == checkpoint_files.Saved(NOW_S - 60.0, str(here))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.host import Host
+from gpuwatchd.collect.host import Host
 
 if TYPE_CHECKING:
     from pathlib import Path

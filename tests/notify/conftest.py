@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.model import EtaRange, Finding, Message, ProcessKey, Subject
+from gpuwatchd.core.model import EtaRange, Finding, Message, ProcessKey, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.model import Availability, Delivery, Message
+from gpuwatchd.core.model import Availability, Delivery, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.notify.outbox import Courier
+    from gpuwatchd.notify.dispatcher import Courier
 
 
 class Fake:

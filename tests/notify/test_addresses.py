@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.notify import addresses
-from gpuwatchd.notify.chat import ChatNotifier
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify.channels import chat_addresses
+from gpuwatchd.notify.channels.chat import ChatNotifier
 from tests.notify.chatting import SECRET, _nothing_set, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 __all__ = ["_nothing_set", "write"]
 
@@ -52,9 +52,9 @@ def test_a_pipe_in_place_of_the_file_hangs_nobody(tmp_path: Path) -> None:
 
 def test_credential_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ChatNotifier().probe().ok
-    monkeypatch.setenv(addresses.VARIABLE, "ntfy://127.0.0.1/gpu slack://A/B/C")
+    monkeypatch.setenv(chat_addresses.VARIABLE, "ntfy://127.0.0.1/gpu slack://A/B/C")
     assert ChatNotifier().probe().reason == "ntfy at 127.0.0.1, slack (address 2)"
-    (tmp_path / addresses.CREDENTIAL).write_text("json://localhost/x\n")
+    (tmp_path / chat_addresses.CREDENTIAL).write_text("json://localhost/x\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert ChatNotifier().probe().reason == "json at localhost"
 
@@ -62,12 +62,12 @@ def test_credential_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_addresses_that_were_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
-    from gpuwatchd.notify import secret
+    from gpuwatchd.notify import credentials
 
-    monkeypatch.setattr(secret, "_withheld", {})
-    monkeypatch.setenv(addresses.VARIABLE, "ntfy://127.0.0.1/gpu")
-    secret.withhold()
-    assert addresses.VARIABLE not in os.environ
+    monkeypatch.setattr(credentials, "_withheld", {})
+    monkeypatch.setenv(chat_addresses.VARIABLE, "ntfy://127.0.0.1/gpu")
+    credentials.withhold()
+    assert chat_addresses.VARIABLE not in os.environ
     assert ChatNotifier().probe().ok
 
 
@@ -90,12 +90,12 @@ SECRETIVE = [
 
 @pytest.mark.parametrize("url", SECRETIVE)
 def test_no_secret_is_in_the_name_of_an_address(url: str) -> None:
-    (address,) = addresses.parse(url)
+    (address,) = chat_addresses.parse(url)
     for shown in (address.name, repr(address), f"{[address]}", address.fingerprint):
         assert SECRET.lower() not in shown.lower()
 
 
 @given(st.text(min_size=1, max_size=40))
 def test_every_line_has_a_name(line: str) -> None:
-    for address in addresses.parse(line):
+    for address in chat_addresses.parse(line):
         assert re.fullmatch(r"[a-z0-9+.-]* ?(at [0-9a-z.:-]+|\(?address \d+\)?)", address.name)

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.model import Delivery, Message
+from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.notify.backlog import (
     LATE_S,
     MAX_LINES,
@@ -23,7 +23,7 @@ from gpuwatchd.notify.backlog import (
 )
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import NoticeKind, Severity
+    from gpuwatchd.core.model import NoticeKind, Severity
 
 NOW_S = 1_800_000_000.0
 

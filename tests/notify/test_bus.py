@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.notify import bus
+from gpuwatchd.notify.channels.desktop import session_bus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,14 +32,14 @@ def _usual(found: list[str]) -> list[str]:
 def test_the_variable_comes_first_and_the_usual_place_next(tmp_path: Path, home: Path) -> None:
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(tmp_path / "bus"))
-        environ = {bus.VARIABLE: "unix:path=/old", "XDG_RUNTIME_DIR": str(tmp_path)}
-        found = _usual(bus.addresses(environ, home))
+        environ = {session_bus.VARIABLE: "unix:path=/old", "XDG_RUNTIME_DIR": str(tmp_path)}
+        found = _usual(session_bus.addresses(environ, home))
     assert found == ["unix:path=/old", f"unix:path={tmp_path}/bus"]
 
 
 def test_a_file_that_is_no_socket_is_no_bus(tmp_path: Path, home: Path) -> None:
     (tmp_path / "bus").write_text("")
-    assert _usual(bus.addresses({"XDG_RUNTIME_DIR": str(tmp_path)}, home)) == []
+    assert _usual(session_bus.addresses({"XDG_RUNTIME_DIR": str(tmp_path)}, home)) == []
 
 
 def test_the_notes_of_dbus_launch_are_read_newest_first(home: Path) -> None:
@@ -52,30 +52,30 @@ def test_the_notes_of_dbus_launch_are_read_newest_first(home: Path) -> None:
             "DBUS_SESSION_BUS_PID=5\n"
         )
         os.utime(note, (1000 + age, 1000 + age))
-    assert _usual(bus.addresses({}, home)) == [
+    assert _usual(session_bus.addresses({}, home)) == [
         f"unix:abstract=/tmp/{name}" for name in ("a", "b", "c")
     ]
     (folder / "machine-a").write_bytes(b"\xff\xfe")
-    assert "unix:abstract=/tmp/b" in bus.addresses({}, home)
+    assert "unix:abstract=/tmp/b" in session_bus.addresses({}, home)
 
 
 def test_nothing_is_found_where_there_is_nothing(home: Path) -> None:
-    assert _usual(bus.addresses({}, home)) == []
+    assert _usual(session_bus.addresses({}, home)) == []
 
 
 @pytest.mark.parametrize("before", [None, "unix:path=/ours"])
 def test_two_who_try_addresses_leave_the_variable_as_it_was(
     monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
-    monkeypatch.delenv(bus.VARIABLE, raising=False)
+    monkeypatch.delenv(session_bus.VARIABLE, raising=False)
     if before is not None:
-        monkeypatch.setenv(bus.VARIABLE, before)
-    first, second = bus.variable.tried(), bus.variable.tried()
+        monkeypatch.setenv(session_bus.VARIABLE, before)
+    first, second = session_bus.variable.tried(), session_bus.variable.tried()
     first.__enter__()
-    os.environ[bus.VARIABLE] = "unix:path=/first"
+    os.environ[session_bus.VARIABLE] = "unix:path=/first"
     second.__enter__()
-    os.environ[bus.VARIABLE] = "unix:path=/second"
+    os.environ[session_bus.VARIABLE] = "unix:path=/second"
     first.__exit__(None, None, None)
-    assert os.environ[bus.VARIABLE] == "unix:path=/second"
+    assert os.environ[session_bus.VARIABLE] == "unix:path=/second"
     second.__exit__(None, None, None)
-    assert os.environ.get(bus.VARIABLE) == before
+    assert os.environ.get(session_bus.VARIABLE) == before

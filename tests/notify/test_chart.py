@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd import design
-from gpuwatchd.model import Chart
-from gpuwatchd.notify import chart as drawing
-from gpuwatchd.notify import curve, picture, render
-from gpuwatchd.notify.mail import compose
-from gpuwatchd.notify.page import html
+from gpuwatchd.charts import child_process, text_chart
+from gpuwatchd.charts import mail_chart as drawing
+from gpuwatchd.core import design
+from gpuwatchd.core.model import Chart
+from gpuwatchd.notify import plain_text
+from gpuwatchd.notify.channels.email.html import html
+from gpuwatchd.notify.channels.email.message import compose
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 GIB = 1024.0**3
 NOW_S = 1_795_313_220.0
@@ -46,7 +47,7 @@ def _zone(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def drawn_here() -> None:
-    need(picture.available(), "the extra charts is not installed")
+    need(child_process.available(), "the extra charts is not installed")
 
 
 def leak(**changes: Any) -> Chart:
@@ -116,29 +117,31 @@ def test_days_are_named_once() -> None:
 
 
 def test_the_words_say_what_the_picture_shows() -> None:
-    assert curve.words(leak()) == (
+    assert text_chart.words(leak()) == (
         "Memory grew from 12.0 GiB at 01:27 to 16.0 GiB at 02:07 (UTC), by 107 MB/min. "
         "It reaches its limit of 22.0 GiB at 03:37, in nine of ten cases between 03:22 and 04:07."
     )
-    assert curve.words(leak(high_s=None)).endswith("hardly before 03:22; it may also level off.")
-    assert curve.words(leak(mid_s=None)).endswith("Its limit is 22.0 GiB.")
-    assert curve.words(leak(limit_bytes=None)).endswith("Its limit is not known.")
+    assert text_chart.words(leak(high_s=None)).endswith(
+        "hardly before 03:22; it may also level off."
+    )
+    assert text_chart.words(leak(mid_s=None)).endswith("Its limit is 22.0 GiB.")
+    assert text_chart.words(leak(limit_bytes=None)).endswith("Its limit is not known.")
     falling = leak(
         used_bytes=tuple(reversed(leak().used_bytes)), rate_bytes_per_s=None, level_bytes=None,
         onset_at_s=None, mid_s=None,
     )  # fmt: skip
-    assert curve.words(falling).startswith("Memory went from 16.0 GiB at 01:07 to 12.0 GiB")
+    assert text_chart.words(falling).startswith("Memory went from 16.0 GiB at 01:07 to 12.0 GiB")
 
 
 def test_a_line_of_text_has_its_scale() -> None:
-    marks, scale = curve.sparkline(leak()).splitlines()
-    assert (len(marks), marks[0], marks[-1]) == (curve.SPARK_CHARS, "▁", "█")
+    marks, scale = text_chart.sparkline(leak()).splitlines()
+    assert (len(marks), marks[0], marks[-1]) == (text_chart.SPARK_CHARS, "▁", "█")
     assert list(marks) == sorted(marks)
     assert scale == "12.0 GiB to 16.0 GiB of 22.0 GiB, 01:07 to 02:07 UTC"
 
 
 def test_the_lines_are_where_the_numbers_say(drawn_here: None) -> None:
-    png = picture.draw(leak(), deadline_s=30.0)
+    png = child_process.draw(leak(), deadline_s=30.0)
     assert png is not None
     image = pixels(png)
     height, width, _ = image.shape
@@ -203,9 +206,9 @@ def test_the_process_is_bounded_and_leaves_nothing(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("GPUWATCHD_SMTP_PASSWORD", "hush")
-    assert picture.draw(leak(), deadline_s=30.0) is not None
+    assert child_process.draw(leak(), deadline_s=30.0) is not None
     assert list(tmp_path.iterdir()) == []
-    kept = picture.environment(os.environ, "/nowhere")
+    kept = child_process.environment(os.environ, "/nowhere")
     assert "hush" not in kept.values()
     assert kept["TZ"] == "UTC"
 
@@ -224,23 +227,23 @@ def test_no_picture_is_no_harm(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(picture, "PROGRAM", ("-c", program))
-    monkeypatch.setattr(picture, "available", lambda: True)
+    monkeypatch.setattr(child_process, "PROGRAM", ("-c", program))
+    monkeypatch.setattr(child_process, "available", lambda: True)
     begun_s = time.monotonic()
-    assert picture.draw(leak(), deadline_s=0.5) is None
+    assert child_process.draw(leak(), deadline_s=0.5) is None
     assert time.monotonic() - begun_s < 3.0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_extra_nobody_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picture, "available", lambda: False)
-    monkeypatch.setattr(picture, "PROGRAM", ("-c", "raise SystemExit('started')"))
-    assert picture.draw(leak()) is None
+    monkeypatch.setattr(child_process, "available", lambda: False)
+    monkeypatch.setattr(child_process, "PROGRAM", ("-c", "raise SystemExit('started')"))
+    assert child_process.draw(leak()) is None
 
 
 def test_nonsense_ends_with_a_reason() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gpuwatchd.notify.chart"],
+        [sys.executable, "-m", "gpuwatchd.charts.mail_chart"],
         input=b'{"chart": 5}', capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
@@ -251,7 +254,8 @@ def test_nonsense_ends_with_a_reason() -> None:
 
 def test_the_channel_itself_never_imports_matplotlib() -> None:
     code = (
-        "import sys; import gpuwatchd.notify.email, gpuwatchd.notify.picture;"
+        "import sys; import gpuwatchd.notify.channels.email.channel;"
+        "import gpuwatchd.charts.child_process;"
         "print([n for n in ('matplotlib', 'keyring', 'PIL') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
@@ -270,8 +274,8 @@ def test_a_broken_chart_costs_nothing_but_itself(message: Message) -> None:
         Chart(at_s=(2.0, 2.0), used_bytes=(5.0, 6.0)),
     ):
         broken = msgspec.structs.replace(message, chart=odd)
-        assert picture.draw(odd) is None
-        assert render.plain(broken) == render.plain(message)
+        assert child_process.draw(odd) is None
+        assert plain_text.plain(broken) == plain_text.plain(message)
         assert html(broken) == html(message)
 
 
@@ -293,8 +297,8 @@ def test_who_draws_cleans_up_also_when_nobody_waits_any_more(
     folder.mkdir()
     order = msgspec.json.encode(drawing.Order(chart=leak(), now_s=NOW_S))
     done = subprocess.run(
-        [sys.executable, *picture.PROGRAM], input=order, capture_output=True, check=True,
-        env=picture.environment(os.environ, str(folder)), timeout=60,
+        [sys.executable, *child_process.PROGRAM], input=order, capture_output=True, check=True,
+        env=child_process.environment(os.environ, str(folder)), timeout=60,
     )  # fmt: skip
     assert done.stdout.startswith(b"\x89PNG")
     assert not folder.exists()

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.notify import addresses, chat
-from gpuwatchd.notify.chat import ChatNotifier
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify.channels import chat, chat_addresses
+from gpuwatchd.notify.channels.chat import ChatNotifier
 from tests.notify.chatting import SECRET, Service, _nothing_set, second, service, write
 from tests.notify.conftest import HOSTILE
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 __all__ = ["_nothing_set", "second", "service", "write"]
 
@@ -137,7 +137,7 @@ def test_pagerduty_knows_the_incident_again(
     ],
 )
 def test_the_addresses_of_the_documentation_are_understood(url: str) -> None:
-    (address,) = addresses.parse(url)
+    (address,) = chat_addresses.parse(url)
     assert chat._service(chat._apprise(), address, 5.0) is not None
 
 
@@ -314,7 +314,7 @@ def test_probe_imports_nothing_large(write: Any) -> None:
     import subprocess
 
     code = (
-        "import sys; from gpuwatchd.notify.chat import ChatNotifier;"
+        "import sys; from gpuwatchd.notify.channels.chat import ChatNotifier;"
         f"print(ChatNotifier({write('ntfys://ntfy.sh/x')!r}).probe().ok, 'apprise' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import config
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Message
-from gpuwatchd.notify import command
-from gpuwatchd.notify.command import CommandNotifier
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Message
+from gpuwatchd.notify.channels import command
+from gpuwatchd.notify.channels.command import CommandNotifier
 from tests.notify.conftest import HOSTILE
 
 

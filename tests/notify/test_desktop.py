@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.notify import desktop
-from gpuwatchd.notify.desktop import DesktopNotifier
-from gpuwatchd.notify.link import REBUILD_AFTER, title
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify.channels.desktop import channel
+from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
+from gpuwatchd.notify.channels.desktop.connection import REBUILD_AFTER, title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from desktop_notifier import Notification
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 LIBRARY_LOG = logging.getLogger("desktop_notifier.backends.base")
 
@@ -93,7 +93,7 @@ class Library:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(desktop, "_build", world.library)
+    monkeypatch.setattr(channel, "_build", world.library)
     monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere")
     return world
 

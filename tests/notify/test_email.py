@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Message
-from gpuwatchd.notify import smtp
-from gpuwatchd.notify.email import EmailNotifier
-from gpuwatchd.notify.mail import compose, message_id
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Message
+from gpuwatchd.notify.channels.email import smtp
+from gpuwatchd.notify.channels.email.channel import EmailNotifier
+from gpuwatchd.notify.channels.email.message import compose, message_id
 from tests.notify.conftest import HOSTILE
 
 if TYPE_CHECKING:

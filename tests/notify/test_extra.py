@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.notify import extra
+from gpuwatchd.core import extras
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def test_an_environment_of_pip_is_enlarged_by_its_own_pip(tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.13\n")
     for place in (tmp_path, tmp_path / "without"):
-        said = shlex.split(extra.install("charts", str(place)))
+        said = shlex.split(extras.install("charts", str(place)))
         assert said == [sys.executable, "-m", "pip", "install", "gpuwatchd[charts]"]
 
 
 def test_that_of_a_package_has_no_pip(tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\ngpuwatchd = 0.1.0-1~deb13\n")
-    assert extra.install("charts", str(tmp_path)) == extra.PACKAGED
-    page, _, anchor = extra.PACKAGED.split()[-1].partition("#")
+    assert extras.install("charts", str(tmp_path)) == extras.PACKAGED
+    page, _, anchor = extras.PACKAGED.split()[-1].partition("#")
     text = (ROOT / f"docs/how-to/{page}.md").read_text("utf-8")
     assert f"\n## {anchor.replace('-', ' ').capitalize()}\n" in text
 
@@ -35,8 +35,8 @@ def test_what_pip_would_add_to_homebrews_is_gone_with_the_next_upgrade(tmp_path:
     keg.mkdir(parents=True)
     (tmp_path / "opt").symlink_to(keg.parent)
     for prefix in (keg, tmp_path / "opt/libexec"):
-        assert extra.install("charts", str(prefix)) == extra.BREWED
-    page, _, anchor = extra.BREWED.split()[-1].partition("#")
+        assert extras.install("charts", str(prefix)) == extras.BREWED
+    page, _, anchor = extras.BREWED.split()[-1].partition("#")
     _, _, section = (
         (ROOT / f"docs/how-to/{page}.md")
         .read_text("utf-8")
@@ -50,6 +50,6 @@ def test_what_pip_would_add_to_homebrews_is_gone_with_the_next_upgrade(tmp_path:
 )
 def test_a_tool_adds_to_its_own_environment(note: str, tool: str, tmp_path: Path) -> None:
     (tmp_path / note).touch()
-    said = extra.install("charts", str(tmp_path))
+    said = extras.install("charts", str(tmp_path))
     assert said == f"{tool} install --force 'gpuwatchd[full]'"
     assert f"`{said}`" in (ROOT / "docs/how-to/install.md").read_text("utf-8")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.notify import outbox
-from gpuwatchd.notify.outbox import Courier
+from gpuwatchd.notify import dispatcher
+from gpuwatchd.notify.dispatcher import Courier
 from tests.notify.courier import Clock, Fake, collect, delivery, threads, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 
 def test_what_waits_for_company_is_left_to_the_next_courier(
@@ -77,7 +77,7 @@ def test_messages_that_cannot_be_merged_are_a_failure_and_not_the_end(
     def broken(*_: object) -> Message:
         raise OverflowError("year is out of range")
 
-    monkeypatch.setattr(outbox, "digest", broken)
+    monkeypatch.setattr(dispatcher, "digest", broken)
     courier = Courier({"fake": Fake()}, clock=Clock(1000.0 + 8 * 3600))
     cleanup.append(courier.close)
     for row in (1, 2):

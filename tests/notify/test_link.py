@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatchd.model import Button, Message
-from gpuwatchd.notify.link import Link
-from gpuwatchd.notify.shown import Shown
+from gpuwatchd.core.model import Button, Message
+from gpuwatchd.notify.channels.desktop.connection import Link
+from gpuwatchd.notify.channels.desktop.popups import Shown
 
 
 class _Nothing:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Button
-from gpuwatchd.notify import desktop, osascript
-from gpuwatchd.notify.desktop import DesktopNotifier
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Button
+from gpuwatchd.notify.channels.desktop import channel, osascript
+from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 HOSTILE = '" & (do shell script "touch x") & "'
 
@@ -72,7 +72,7 @@ def test_the_dummy_of_macos_is_known_and_the_script_used(
         calls.append(words)
         return 0, ""
 
-    monkeypatch.setattr(desktop, "_build", Dummy)
+    monkeypatch.setattr(channel, "_build", Dummy)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(osascript, "_call", call)
     snooze = Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h")

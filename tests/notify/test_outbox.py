@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.notify.outbox import GRACE_S, Courier
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify.dispatcher import GRACE_S, Courier
 from tests.notify.courier import Clock, Fake, collect, delivery, threads, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 
 def test_a_message_is_sent(message: Message, cleanup: list[Callable[[], object]]) -> None:

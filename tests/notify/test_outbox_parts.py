@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import config
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.notify import NOTIFIERS, outbox
-from gpuwatchd.notify.outbox import GIVE_UP_S, retry_at
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify import NOTIFIERS, dispatcher
+from gpuwatchd.notify.dispatcher import GIVE_UP_S, retry_at
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 
 @given(st.floats(0, 2e9), st.floats(-1e9, 1e9))
@@ -49,7 +49,7 @@ def test_build_uses_the_configuration() -> None:
         email=config.EmailSection(host="mail.example.org", to=("a@example.org",)),
         command=config.CommandSection(argv=("/bin/true",)),
     )
-    built = outbox.build(section, ("email", "command", "pigeon"))
+    built = dispatcher.build(section, ("email", "command", "pigeon"))
     assert list(built) == ["email", "command", "pigeon"]
     assert "mail.example.org:587" in repr(built["email"])
     assert built["command"].probe().ok
@@ -60,7 +60,7 @@ def test_one_channel_that_cannot_be_built_hurts_no_other(
     message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(NOTIFIERS, "desktop", "gpuwatchd.no_such_module:Nothing")
-    built = outbox.build(
+    built = dispatcher.build(
         config.NotifySection(command=config.CommandSection(argv=("/bin/true",))),
         ("desktop", "command"),
     )

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import design
-from gpuwatchd.model import Button, Message, NoticeKind, Severity
-from gpuwatchd.notify import render
-from gpuwatchd.notify.page import html
+from gpuwatchd.core import design
+from gpuwatchd.core.model import Button, Message, NoticeKind, Severity
+from gpuwatchd.notify import plain_text
+from gpuwatchd.notify.channels.email.html import html
 from tests.notify.conftest import HOSTILE
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def test_the_text_of_a_message_word_for_word(message: Message) -> None:
-    assert render.plain(message) == (
+    assert plain_text.plain(message) == (
         "GPU 0 (A100 80GB): python[4711] of alice grows.\n"
         "Full in 0h 47m.\n"
         "\n"
@@ -38,7 +38,7 @@ def test_the_text_of_a_message_word_for_word(message: Message) -> None:
 
 def test_a_bare_message_has_no_empty_blocks() -> None:
     bare = Message(id="1", notice="test", severity="info", subject="s", body="It works.")
-    assert render.plain(bare) == "It works.\n\n--\ngpuwatchd (test)\n"
+    assert plain_text.plain(bare) == "It works.\n\n--\ngpuwatchd (test)\n"
     assert "<table" not in html(bare)
     assert "<pre" not in html(bare)
 
@@ -52,7 +52,7 @@ def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
     facts = message.facts | {"Silence": "gpuwatchctl snooze 4711 1h"}
     cost = "$25.28 since start <b>"
     full = msgspec.structs.replace(message, buttons=buttons, facts=facts, cost=cost)
-    for shape in (render.plain(full), html(full)):
+    for shape in (plain_text.plain(full), html(full)):
         assert shape.count("$25.28 since start") == 1
         assert shape.count("gpuwatchctl snooze 4711 1h") == 1
         assert shape.count("gpuwatchctl ask 4711") == 1
@@ -65,9 +65,9 @@ def test_lines_are_wrapped_and_commands_are_not(message: Message) -> None:
     long = msgspec.structs.replace(
         message, body="word " * 60, facts={"Who": "word " * 40, "Do": typed}
     )
-    lines = render.plain(long).splitlines()
+    lines = plain_text.plain(long).splitlines()
     assert f"Do:  {typed}" in lines
-    assert max(len(line) for line in lines if "x" * 90 not in line) <= render.WIDTH_CHARS
+    assert max(len(line) for line in lines if "x" * 90 not in line) <= plain_text.WIDTH_CHARS
 
 
 class _Reader(HTMLParser):
@@ -145,32 +145,32 @@ def test_hostile_text_stays_text() -> None:
     assert "<b>" not in page
     assert "&lt;b&gt;bold" in page
     _read(page)
-    assert "\n" not in render.subject(hostile)
-    for shape in (page, render.plain(hostile), render.popup(hostile, markup=True)):
+    assert "\n" not in plain_text.subject(hostile)
+    for shape in (page, plain_text.plain(hostile), plain_text.popup(hostile, markup=True)):
         assert not CONTROL.search(shape)
-    popup = render.popup(hostile, markup=True)
+    popup = plain_text.popup(hostile, markup=True)
     assert "<" not in popup
     assert "&lt;b&gt;" in popup
-    assert "<b>" in render.popup(hostile, markup=False)
+    assert "<b>" in plain_text.popup(hostile, markup=False)
 
 
 def test_a_popup_is_short_and_ends_with_the_command(message: Message) -> None:
     long = msgspec.structs.replace(message, body="\n".join(["x" * 90] * 40))
-    popup = render.popup(long, markup=False)
+    popup = plain_text.popup(long, markup=False)
     assert popup.endswith("\ngpuwatchctl explain 4711")
-    assert len(popup.splitlines()) <= render.POPUP_LINES + 1
-    assert len(popup) <= render.POPUP_CHARS + 300
+    assert len(popup.splitlines()) <= plain_text.POPUP_LINES + 1
+    assert len(popup) <= plain_text.POPUP_CHARS + 300
 
 
 def test_a_popup_keeps_its_lines(message: Message) -> None:
-    assert render.popup(message, markup=True).count("\n") == 2
+    assert plain_text.popup(message, markup=True).count("\n") == 2
 
 
 @given(st.text(), st.text(), st.dictionaries(st.text(), st.text(), max_size=3))
 def test_no_text_breaks_a_shape(subject: str, body: str, facts: dict[str, str]) -> None:
     odd = Message(id="1", notice="firing", severity="info", subject=subject, body=body, facts=facts)
     _read(html(odd))
-    for shape in (html(odd), render.plain(odd), render.popup(odd, markup=True)):
+    for shape in (html(odd), plain_text.plain(odd), plain_text.popup(odd, markup=True)):
         assert not CONTROL.search(shape)
         shape.encode()
-    assert render.subject(odd)
+    assert plain_text.subject(odd)

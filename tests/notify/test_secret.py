@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.notify import secret
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify import credentials
 from tests.conftest import need
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ VARIABLE = "GPUWATCHD_SMTP_PASSWORD"
 
 @pytest.fixture(autouse=True)
 def _nothing_withheld() -> Iterator[None]:
-    secret._withheld.clear()
+    credentials._withheld.clear()
     yield
-    secret._withheld.clear()
+    credentials._withheld.clear()
 
 
 @pytest.fixture
@@ -50,12 +50,12 @@ def credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _read(**changes: Any) -> str | None:
-    return secret.read(**({"credential": "smtp-password", "variable": VARIABLE} | changes))
+    return credentials.read(**({"credential": "smtp-password", "variable": VARIABLE} | changes))
 
 
 def test_the_order(file: Path, credential: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "of-the-environment")
-    monkeypatch.setattr(secret, "ask_keyring", lambda service, user: f"of {service} {user}")
+    monkeypatch.setattr(credentials, "ask_keyring", lambda service, user: f"of {service} {user}")
     everything: dict[str, Any] = {"file": str(file), "keyring": ("gpuwatchd", "me")}
     assert _read(**everything) == "of-the-manager"
     credential.unlink()
@@ -78,17 +78,17 @@ def test_a_file_that_is_set_and_cannot_be_read_is_not_passed_over(
 
 def test_what_is_withheld_is_no_longer_in_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "hush")
-    secret.withhold()
+    credentials.withhold()
     assert VARIABLE not in os.environ
     assert _read() == "hush"
-    assert secret.environment()[VARIABLE] == "hush"
+    assert credentials.environment()[VARIABLE] == "hush"
     seen = subprocess.run(["env"], capture_output=True, text=True, check=True)
     assert "hush" not in seen.stdout
 
 
 def test_children_get_none_of_it() -> None:
     ours = {VARIABLE: "hush", "GPUWATCHD_CHAT_URLS": "hush", "NOTIFY_SOCKET": "/s", "PATH": "/bin"}
-    assert secret.for_children(ours) == {"PATH": "/bin"}
+    assert credentials.for_children(ours) == {"PATH": "/bin"}
 
 
 def test_the_variable_is_no_unknown_setting_and_is_not_shown() -> None:
@@ -135,9 +135,9 @@ def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_keyring_answers(keyring: Any) -> None:
     keyring("return {('gpuwatchd', 'me@example.org'): 'of-the-ring'}.get((service, username))")
-    assert secret.ask_keyring("gpuwatchd", "me@example.org", timeout_s=20.0) == "of-the-ring"
+    assert credentials.ask_keyring("gpuwatchd", "me@example.org", timeout_s=20.0) == "of-the-ring"
     with pytest.raises(NotifyError, match="no password of you in it") as caught:
-        secret.ask_keyring("gpuwatchd", "you", timeout_s=20.0)
+        credentials.ask_keyring("gpuwatchd", "you", timeout_s=20.0)
     assert caught.value.permanent
     assert caught.value.hint == "keyring set gpuwatchd you"
 
@@ -146,7 +146,7 @@ def test_a_keyring_that_hangs_is_left(keyring: Any) -> None:
     keyring("import time; time.sleep(60)")
     begun_s = time.monotonic()
     with pytest.raises(NotifyError, match="no answer within 1 s") as caught:
-        secret.ask_keyring("gpuwatchd", "me", timeout_s=1.0)
+        credentials.ask_keyring("gpuwatchd", "me", timeout_s=1.0)
     assert not caught.value.permanent
     assert time.monotonic() - begun_s < 4.0
 
@@ -166,7 +166,7 @@ def test_a_keyring_that_fails_says_so_without_its_words(
 ) -> None:
     keyring(body)
     with pytest.raises(NotifyError, match=expected) as caught:
-        secret.ask_keyring("gpuwatchd", "me", timeout_s=20.0)
+        credentials.ask_keyring("gpuwatchd", "me", timeout_s=20.0)
     assert "hush" not in str(caught.value)
     assert "hush" not in "".join(capfd.readouterr())
 
@@ -174,13 +174,13 @@ def test_a_keyring_that_fails_says_so_without_its_words(
 def test_without_the_extra_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(NotifyError, match="keyring is not installed") as caught:
-        secret.ask_keyring("gpuwatchd", "me")
+        credentials.ask_keyring("gpuwatchd", "me")
     assert caught.value.permanent
     assert caught.value.hint == f"{sys.executable} -m pip install 'gpuwatchd[keyring]'"
 
 
 def test_an_answer_does_not_show_itself() -> None:
-    assert repr(secret.Answer(secret="hush")) == "Answer(****)"
+    assert repr(credentials.Answer(secret="hush")) == "Answer(****)"
 
 
 def test_the_real_keyring_library_without_a_back_end() -> None:

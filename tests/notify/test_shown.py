@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.notify.shown import MOST, Shown
+from gpuwatchd.notify.channels.desktop.popups import MOST, Shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 
 def test_a_restart_knows_the_pop_ups_of_the_same_server(tmp_path: Path, message: Message) -> None:

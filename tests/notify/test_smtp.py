@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.notify import smtp
-from gpuwatchd.notify.email import EmailNotifier
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify.channels.email import smtp
+from gpuwatchd.notify.channels.email.channel import EmailNotifier
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 
 def test_a_server_that_dribbles_for_ever_is_left_in_time(message: Message) -> None:

@@ -14,7 +14,7 @@ import gpuwatchd
 import project
 import vendored
 from debian import legal, tree
-from gpuwatchd.ctl import settings
+from gpuwatchd.cli import settings
 from tests.conftest import ROOT, need
 from tests.packaging import debs
 
@@ -229,7 +229,7 @@ def test_the_terms_of_what_lies_inside_ours_are_told(tmp_path: Path) -> None:
         "Files: *", "Copyright: The authors of gpuwatchd", "License: Apache-2.0",
     ]  # fmt: skip
     assert "Permission is hereby granted, free of charge" not in own
-    folder = "usr/lib/gpuwatchd/lib/python*/site-packages/gpuwatchd/pictures/static"
+    folder = "usr/lib/gpuwatchd/lib/python*/site-packages/gpuwatchd/charts/static"
     assert inside.splitlines()[:3] == [
         f"Files: {folder}/uPlot.*", "Copyright: 2022 Leon Sorokin", "License: MIT",
     ]  # fmt: skip

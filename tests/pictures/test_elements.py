@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.design import LOOKS
-from gpuwatchd.pictures.elements import Markup, badge, element, facts, join, table
+from gpuwatchd.charts.elements import Markup, badge, element, facts, join, table
+from gpuwatchd.core.design import LOOKS
 
 HOSTILE = st.text() | st.sampled_from(
     [

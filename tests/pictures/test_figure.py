@@ -13,12 +13,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpuwatchd import design, units
-from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.notify import picture as children
-from gpuwatchd.pictures import drawing, figure
-from gpuwatchd.pictures.chart import Curve
-from gpuwatchd.pictures.figure import Order
+from gpuwatchd.charts import child_process as children
+from gpuwatchd.charts import png as figure
+from gpuwatchd.charts import rendering
+from gpuwatchd.charts.drawing import Curve
+from gpuwatchd.charts.png import Order
+from gpuwatchd.core import design, units
+from gpuwatchd.core.errors import GpuwatchdError
 from tests.browser import gallery
 from tests.conftest import need
 
@@ -157,10 +158,10 @@ def test_it_is_drawn_by_a_child_that_leaves_nothing(
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert drawing.draw(order()) == figure.draw(order())
+    assert rendering.draw(order()) == figure.draw(order())
     assert list(scratch.iterdir()) == []
     code = (
-        "import sys; import gpuwatchd.pictures.drawing, gpuwatchd.ctl.plot;"
+        "import sys; import gpuwatchd.charts.rendering, gpuwatchd.cli.verbs.plot;"
         "print([n for n in ('matplotlib', 'PIL', 'numpy') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
@@ -169,7 +170,7 @@ def test_it_is_drawn_by_a_child_that_leaves_nothing(
 
 def test_nonsense_ends_with_a_reason() -> None:
     done = subprocess.run(
-        [sys.executable, *drawing.PROGRAM],
+        [sys.executable, *rendering.PROGRAM],
         input=b'{"pictures": 5}', capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
@@ -186,26 +187,26 @@ def test_nonsense_ends_with_a_reason() -> None:
     ],
 )
 def test_what_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
-    monkeypatch.setattr(drawing, "PROGRAM", ("-c", program))
+    monkeypatch.setattr(rendering, "PROGRAM", ("-c", program))
     monkeypatch.setattr(children, "available", lambda: True)
     with pytest.raises(GpuwatchdError, match=said) as caught:
-        drawing.draw(order(), deadline_s=0.5)
+        rendering.draw(order(), deadline_s=0.5)
     assert caught.value.hint
 
 
 def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "available", lambda: False)
     with pytest.raises(GpuwatchdError, match="extra charts") as caught:
-        drawing.draw(order())
+        rendering.draw(order())
     assert "charts" in caught.value.hint
 
 
 def test_too_many_or_too_little_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "available", lambda: True)
     with pytest.raises(GpuwatchdError, match="33 charts are too many"):
-        drawing.draw(order(*["gpu0"] * 33))
+        rendering.draw(order(*["gpu0"] * 33))
     with pytest.raises(GpuwatchdError, match="have no room in 400x300"):
-        drawing.draw(order("gpu0", "gpu1/99", width_px=400, height_px=300))
+        rendering.draw(order("gpu0", "gpu1/99", width_px=400, height_px=300))
 
 
 def test_an_order_survives_its_way() -> None:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.design import FLAGS, LEGEND, LOOKS, PARTS
-from gpuwatchd.pictures import assets, page
-from gpuwatchd.pictures.elements import element
+from gpuwatchd.charts import assets, page
+from gpuwatchd.charts.elements import element
+from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
 from tests.browser import gallery
 from tests.conftest import ROOT
 from tests.pictures.test_elements import HOSTILE, Reader
@@ -24,7 +24,7 @@ from tests.pictures.test_elements import HOSTILE, Reader
 if TYPE_CHECKING:
     from pathlib import Path
 
-STATIC = ROOT / "gpuwatchd" / "pictures" / "static"
+STATIC = ROOT / "gpuwatchd" / "charts" / "static"
 
 
 @pytest.fixture(scope="module")

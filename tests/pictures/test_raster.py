@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.pictures.raster import CHECKED, FAINT, SPARSE, Canvas
+from gpuwatchd.charts.raster import CHECKED, FAINT, SPARSE, Canvas
 
 
 def text(canvas: Canvas) -> list[str]:

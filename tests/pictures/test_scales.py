@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpuwatchd import units
-from gpuwatchd.pictures import scales
+from gpuwatchd.charts import scales
+from gpuwatchd.core import units
 from tests.browser import gallery
 
 if TYPE_CHECKING:

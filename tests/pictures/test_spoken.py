@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd import units
-from gpuwatchd.pictures import marks, spoken
-from gpuwatchd.pictures.chart import Curve, Picture
+from gpuwatchd.charts import marks, text_description
+from gpuwatchd.charts.drawing import Curve, Picture
+from gpuwatchd.core import units
 from tests.browser import gallery
 
 GIB = gallery.GIB
@@ -33,7 +33,7 @@ def picture(used: list[float | None], spread: float = 0.0) -> Picture:
 
 
 def test_a_leak_is_told_with_its_end_and_its_interval() -> None:
-    said = spoken.sentence(gallery.leak())
+    said = text_description.sentence(gallery.leak())
     assert said.startswith("python train.py[4711] of alice on GPU 0: gradual leak, confirmed")
     assert "The limit is 23.6 GiB." in said
     assert "full in 0h 47m (0h 39m - 1h 02m)." in said
@@ -47,43 +47,43 @@ def test_a_judgement_of_now_has_the_figures_that_stand_beside_it(late_s: float, 
     told = gallery.leak()
     assert told.forecast is not None
     now_s = told.forecast.judged_at_s + late_s
-    assert said in spoken.sentence(msgspec.structs.replace(told, now_s=now_s))
+    assert said in text_description.sentence(msgspec.structs.replace(told, now_s=now_s))
     assert marks.full(told.forecast, now_s)[0].startswith(said)
 
 
 def test_what_is_marked_can_be_read() -> None:
-    rows = spoken.marks(gallery.leak())
+    rows = text_description.marks(gallery.leak())
     assert [row[1] for row in rows] == ["began", "alert", "checkpoint saved", "alert"]
     assert rows[-1][2] == "full in under an hour"
 
 
 def test_an_end_that_is_open_is_said_to_be() -> None:
-    assert "(5h 00m - open)." in spoken.sentence(gallery.open_ended())
+    assert "(5h 00m - open)." in text_description.sentence(gallery.open_ended())
 
 
 def test_gaps_and_one_sample_and_nothing() -> None:
-    assert "3 gaps." in spoken.sentence(gallery.gaps())
-    assert "One sample from " in spoken.sentence(gallery.one_sample())
-    assert "2.5 GiB used." in spoken.sentence(gallery.one_sample())
-    nothing = spoken.sentence(gallery.empty())
+    assert "3 gaps." in text_description.sentence(gallery.gaps())
+    assert "One sample from " in text_description.sentence(gallery.one_sample())
+    assert "2.5 GiB used." in text_description.sentence(gallery.one_sample())
+    nothing = text_description.sentence(gallery.empty())
     assert nothing.startswith("GPU 4  NVIDIA GB10: lost. Nothing is recorded from ")
-    assert spoken.rows(gallery.empty()) == []
+    assert text_description.rows(gallery.empty()) == []
 
 
 def test_what_does_not_change_is_said_once() -> None:
-    assert "8.0 GiB throughout." in spoken.sentence(picture([8 * GIB] * 5))
+    assert "8.0 GiB throughout." in text_description.sentence(picture([8 * GIB] * 5))
 
 
 def test_a_gap_is_a_row_and_no_number() -> None:
-    rows = spoken.rows(picture([GIB, None, 2 * GIB]))
+    rows = text_description.rows(picture([GIB, None, 2 * GIB]))
     assert [row[1:] for row in rows] == [("1.0 GiB",), ("nothing recorded",), ("2.0 GiB",)]
 
 
 def test_a_row_of_many_points_has_their_extremes() -> None:
     shown = picture([float(n) * GIB for n in range(500)])
-    rows = spoken.rows(shown)
-    assert len(rows) == spoken.MOST_ROWS
-    assert len(spoken.heads(shown)) == len(rows[0]) == 4
+    rows = text_description.rows(shown)
+    assert len(rows) == text_description.MOST_ROWS
+    assert len(text_description.heads(shown)) == len(rows[0]) == 4
     assert rows[0][1:] == ("4.5 GiB", "0 MiB", "9.0 GiB")
     assert rows[-1][3] == units.size(499 * GIB)
 
@@ -91,12 +91,15 @@ def test_a_row_of_many_points_has_their_extremes() -> None:
 @given(st.lists(st.none() | st.floats(0, 1e12), min_size=1, max_size=300))
 def test_rows_are_few_and_miss_no_extreme(used: list[float | None]) -> None:
     shown = picture(used, spread=1.0)
-    rows = spoken.rows(shown)
+    rows = text_description.rows(shown)
     breaks = sum((a is None) != (b is None) for a, b in pairwise(used))
-    assert len(rows) <= spoken.MOST_ROWS + breaks + len(used) // spoken.MOST_ROWS + 1
-    assert {len(row) for row in rows} == {len(spoken.heads(shown))}
+    assert (
+        len(rows)
+        <= text_description.MOST_ROWS + breaks + len(used) // text_description.MOST_ROWS + 1
+    )
+    assert {len(row) for row in rows} == {len(text_description.heads(shown))}
     known = [v for v in used if v is not None]
-    low, high = spoken.extremes(shown.curve)
+    low, high = text_description.extremes(shown.curve)
     if not known:
         assert low is None
         assert high is None
@@ -109,7 +112,7 @@ def test_rows_are_few_and_miss_no_extreme(used: list[float | None]) -> None:
 
 @pytest.mark.parametrize("shown", gallery.everything(), ids=lambda one: one.key)
 def test_the_legend_names_what_is_there(shown: Picture) -> None:
-    parts = spoken.parts(shown)
+    parts = text_description.parts(shown)
     assert ("gap" in parts) == bool(shown.gaps)
     assert ("limit" in parts) == (shown.limit_bytes is not None)
     assert ("band" in parts) == (shown.forecast is not None)

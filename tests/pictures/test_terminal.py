@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpuwatchd import design
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.pictures import terminal
-from gpuwatchd.pictures.chart import Mark
+from gpuwatchd.charts import terminal
+from gpuwatchd.charts.drawing import Mark
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import design
 from tests.browser import gallery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.pictures.chart import Picture
-    from gpuwatchd.pictures.raster import Cell
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.raster import Cell
 
 KINDS = {one.key: one for one in gallery.everything()}
 

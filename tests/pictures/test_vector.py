@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from gpuwatchd.pictures.chart import Curve, Picture
-from gpuwatchd.pictures.scales import frame
-from gpuwatchd.pictures.vector import HEIGHT, draw
+from gpuwatchd.charts.drawing import Curve, Picture
+from gpuwatchd.charts.scales import frame
+from gpuwatchd.charts.svg import HEIGHT, draw
 from tests.browser import gallery
 
 KINDS = {one.key: one for one in gallery.everything()}

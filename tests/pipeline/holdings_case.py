@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.config import Config
-from gpuwatchd.config.sections import ZombiesSection
-from gpuwatchd.host.glance import Glance
-from gpuwatchd.model import (
+from gpuwatchd.collect.host.process_probe import Glance
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.config.schema import ZombiesSection
+from gpuwatchd.core.model import (
     Device,
     DeviceReading,
     Holding,
@@ -18,7 +18,7 @@ from gpuwatchd.model import (
     ProcessUse,
     ServerReading,
 )
-from gpuwatchd.pipeline.holdings import Holdings
+from gpuwatchd.pipeline.idle_memory import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

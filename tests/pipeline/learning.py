@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.config import Config
-from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.store import words
-from gpuwatchd.store.words import Word
+from gpuwatchd.store import labels
+from gpuwatchd.store.labels import Word
 from tests.making import CARD, MIB, sample
 from tests.pipeline.play import Postbox, Script
 from tests.store.world import Time, opened
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gpuwatchd.model import Alert
-    from gpuwatchd.pipeline.tracks import Track
+    from gpuwatchd.core.model import Alert
+    from gpuwatchd.pipeline.watcher import Track
     from gpuwatchd.store.writer import History
 
 MINUTE = 60.0
@@ -123,7 +123,7 @@ class Lab:
         return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
 
     def say(self, alert: Alert, word: str, why: str | None = None) -> Word:
-        return words.say(
+        return labels.say(
             self.directory,
             Word(
                 alert_key=alert.key,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.config import Config, DetectionSection
-from gpuwatchd.model import Availability, Delivery, Device, ProcessInfo, ProcessKey, Sample
+from gpuwatchd.core.config import Config, DetectionSection
+from gpuwatchd.core.model import Availability, Delivery, Device, ProcessInfo, ProcessKey, Sample
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.store.schema import FILE_NAME
 from tests.store import world
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
 
 GIB = 2**30
 STEP_S = 10.0

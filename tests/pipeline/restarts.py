@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gpuwatchd.config import Config
-from gpuwatchd.model import Device, ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store.writer import History
 from tests.making import GIB, MIB, sample
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
     from gpuwatchd.pipeline.track import Track
 
 INTERVAL_S = 5.0

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from gpuwatchd.config import Config
-from gpuwatchd.config.sections import EndpointsSection, Seconds
-from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.config.schema import EndpointsSection, Seconds
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from tests.children import Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gpuwatchd.pipeline.serving import Serving
+    from gpuwatchd.pipeline.engine_readings import Serving
     from tests.endpoints.serve import Site
 
 METRICS = (

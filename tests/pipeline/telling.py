@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.model import About, Blame, Cost, EtaRange, ProcessKey, Subject
-from gpuwatchd.notify import render
-from gpuwatchd.pipeline import endings, messages
-from gpuwatchd.policy import STOPPED
+from gpuwatchd.alerts import STOPPED
+from gpuwatchd.core.model import About, Blame, Cost, EtaRange, ProcessKey, Subject
+from gpuwatchd.notify import plain_text
+from gpuwatchd.pipeline import end_reasons, messages
 from tests.making import CARD, KEY, MIB, alert, finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from gpuwatchd.model import Alert, Message
+    from gpuwatchd.core.model import Alert, Message
 
     _T = TypeVar("_T")
 
@@ -252,9 +252,9 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
     again = told(notices=3, next_notice_at_s=NOW_S + 14 * HOUR_S)
     yield "repeat", again, "repeat", plain
     yield "repeat-standing-still", told(notices=2, clear_since_s=NOW_S - 420.0), "repeat", plain
-    yield "resolved-ended", over(endings.ENDED), "resolved", plain
-    yield "resolved-crashed", over(endings.CRASHED), "resolved", plain
-    yield "resolved-fell", over(endings.FELL), "resolved", plain
+    yield "resolved-ended", over(end_reasons.ENDED), "resolved", plain
+    yield "resolved-crashed", over(end_reasons.CRASHED), "resolved", plain
+    yield "resolved-fell", over(end_reasons.FELL), "resolved", plain
     stopped = over(STOPPED, firing_at_s=NOW_S - 3000.0, clear_since_s=NOW_S - 1800.0)
     yield "resolved-stopped", stopped, "resolved", plain
     yield "resolved-unseen", over("its process ended while nobody watched"), "resolved", plain
@@ -303,7 +303,7 @@ def _held() -> Alert:
 
 
 def _digests() -> Iterator[tuple[str, Message]]:
-    some = [told(), over(endings.CRASHED, key="leak:2"), _gpu_lost(), _ranks()]
+    some = [told(), over(end_reasons.CRASHED, key="leak:2"), _gpu_lost(), _ranks()]
     day: dict[str, Any] = {
         "number": "1",
         "why": "of the day",
@@ -352,7 +352,7 @@ def first_page(page: str) -> str:
     message = in_zone(lambda: dict(cases()))[SHOWN]
     before, _, rest = page.partition(_BEGIN)
     after = rest.partition(_END)[2]
-    mail = f"Subject: {message.subject}\n\n{render.plain(message)}"
+    mail = f"Subject: {message.subject}\n\n{plain_text.plain(message)}"
     return f"{before}{_BEGIN}\n```\n{mail}```\n\n{_END}{after}"
 
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.config import Config, PolicySection
-from gpuwatchd.model import Alert, DeviceReading, Holding, ProcessUse
-from gpuwatchd.pipeline.ailing import ALONE_S, DRIVER_S, HUNG_S, RESET_S
-from gpuwatchd.pipeline.alarms import Alarms
-from gpuwatchd.pipeline.intake import Intake
-from gpuwatchd.pipeline.seen import Seen
+from gpuwatchd.core.config import Config, PolicySection
+from gpuwatchd.core.model import Alert, DeviceReading, Holding, ProcessUse
+from gpuwatchd.pipeline.condition_alerts import Alarms
+from gpuwatchd.pipeline.device_health import ALONE_S, DRIVER_S, HUNG_S, RESET_S
+from gpuwatchd.pipeline.device_state import Seen
 from gpuwatchd.pipeline.track import Room
-from gpuwatchd.pipeline.tracks import Watcher
+from gpuwatchd.pipeline.tracker import Intake
+from gpuwatchd.pipeline.watcher import Watcher
 from tests.making import CARD
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Device, DeviceState
+    from gpuwatchd.core.model import Device, DeviceState
 
 T0 = 100_000.0
 TICK_S = 5.0

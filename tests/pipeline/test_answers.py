@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Message
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Message
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.pipeline.answers import Speaker, reply
+from gpuwatchd.pipeline.action_replies import Speaker, reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

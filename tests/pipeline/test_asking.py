@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.pipeline import asking
-from gpuwatchd.pipeline.asking import Ask, Asker
+from gpuwatchd.pipeline import engine_polling
+from gpuwatchd.pipeline.engine_polling import Ask, Asker
 
 if TYPE_CHECKING:
     import pytest
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def test_what_is_kept_of_servers_is_bounded_and_the_one_in_use_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking, "MOST_ENGINES", 3)
+    monkeypatch.setattr(engine_polling, "MOST_ENGINES", 3)
     asker = Asker()
     used = Ask("Ollama", "http://127.0.0.1:11434", 1.0)
     engine = asker._engine(used)

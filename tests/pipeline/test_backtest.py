@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpuwatchd.config import Config, PolicySection
-from gpuwatchd.model import Device, EtaRange, Subject
-from gpuwatchd.pipeline import archive, backtest, hindsight, offline
-from gpuwatchd.pipeline.hindsight import Fate
-from gpuwatchd.sources.formats.log import LogFile, LogSeries
-from gpuwatchd.store import words
+from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.core.config import Config, PolicySection
+from gpuwatchd.core.model import Device, EtaRange, Subject
+from gpuwatchd.pipeline import backtest, later_outcome, recorded_log, replay
+from gpuwatchd.pipeline.later_outcome import Fate
+from gpuwatchd.store import labels
+from gpuwatchd.store.labels import Word
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.words import Word
 from tests.pipeline import recorded
 from tests.pipeline.play import EAGER
 from tests.pipeline.recorded import GIB, TOTAL, Run, ramp
@@ -23,7 +23,7 @@ from tests.pipeline.recorded import GIB, TOTAL, Run, ramp
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
     from gpuwatchd.pipeline.backtest import Case, DeviceReport, Trial
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def test_what_the_user_said_decides(tmp_path: Path) -> None:
     before = by_pid(played(tmp_path))[2]
     subject = before.subject
     assert before.alert_at_s is not None
-    words.say(
+    labels.say(
         tmp_path,
         Word(
             alert_key=f"leak:{subject.id}",
@@ -159,10 +159,10 @@ def test_judging_once_for_all_trials_changes_nothing(directory: Path, threshold:
     both = [backtest.Trial(name="now", config=now), backtest.Trial(name="then", config=settings)]
     one = played(directory, both).played[1].cases
     with Reader.open(directory) as history:
-        log = archive.load(history, DEVICE, BEGIN_S - 60, END_S)
+        log = recorded_log.load(history, DEVICE, BEGIN_S - 60, END_S)
     plain = {
         (result.subject.id, event.at_s)
-        for result in offline.analyze(log, settings)
+        for result in replay.analyze(log, settings)
         for event in result.alerts
         if event.state == "firing"
     }
@@ -193,8 +193,8 @@ def test_an_empty_span_has_nothing_to_say(directory: Path) -> None:
 def test_a_span_of_a_thousand_years_takes_no_longer(directory: Path) -> None:
     steps: list[float] = []
     with Reader.open(directory) as history:
-        near = archive.load(history, DEVICE, BEGIN_S - 60, END_S)
-        far = archive.load(history, DEVICE, -1000 * 365 * 86400.0, END_S, passed=steps.append)
+        near = recorded_log.load(history, DEVICE, BEGIN_S - 60, END_S)
+        far = recorded_log.load(history, DEVICE, -1000 * 365 * 86400.0, END_S, passed=steps.append)
     assert len(steps) < 20
     assert steps[-1] == 1.0
     assert far.series[0].t_s.tolist() == near.series[0].t_s.tolist()
@@ -203,9 +203,9 @@ def test_a_span_of_a_thousand_years_takes_no_longer(directory: Path) -> None:
 
 def test_a_bucket_keeps_its_lowest_and_its_highest(rolled: Path, directory: Path) -> None:
     with Reader.open(rolled) as history:
-        coarse = archive.load(history, DEVICE, BEGIN_S, END_S)
+        coarse = recorded_log.load(history, DEVICE, BEGIN_S, END_S)
     with Reader.open(directory) as history:
-        fine = archive.load(history, DEVICE, BEGIN_S, END_S)
+        fine = recorded_log.load(history, DEVICE, BEGIN_S, END_S)
     for one, other in zip(coarse.series, fine.series, strict=True):
         assert one.subject == other.subject
         assert np.all(np.diff(one.t_s) > 0)
@@ -219,7 +219,7 @@ def test_a_boot_tears_the_series(tmp_path: Path) -> None:
     recorded.boot(tmp_path, BEGIN_S, "one")
     recorded.boot(tmp_path, BEGIN_S + 2 * HOUR_S, "two")
     with Reader.open(tmp_path) as history:
-        whole = archive.load(history, DEVICE, BEGIN_S, END_S).series[0]
+        whole = recorded_log.load(history, DEVICE, BEGIN_S, END_S).series[0]
     (at,) = whole.breaks
     assert whole.t_s[at] == pytest.approx(BEGIN_S + 2 * HOUR_S, abs=20)
 
@@ -254,12 +254,12 @@ def log_of(used: FloatArray, *, process: bool = True, more_s: float = 3600.0) ->
     ],
 )
 def test_deaths_are_those_of_ones_own_growth(used: FloatArray, died: bool) -> None:
-    assert bool(hindsight.deaths(log_of(used))) == died
+    assert bool(later_outcome.deaths(log_of(used))) == died
 
 
 def test_a_device_without_processes_dies_when_it_is_emptied() -> None:
-    assert hindsight.deaths(log_of(ramp(120, 18.8), process=False)) != {}
-    assert hindsight.deaths(log_of(ramp(120, 18.8), process=False, more_s=0.0)) == {}
+    assert later_outcome.deaths(log_of(ramp(120, 18.8), process=False)) != {}
+    assert later_outcome.deaths(log_of(ramp(120, 18.8), process=False, more_s=0.0)) == {}
 
 
 @pytest.mark.parametrize(
@@ -275,15 +275,15 @@ def test_a_device_without_processes_dies_when_it_is_emptied() -> None:
     ],
 )
 def test_a_band_holds_or_not_or_nobody_knows(
-    came: hindsight.Came, after_s: float, lived_s: float, held: bool | None
+    came: later_outcome.Came, after_s: float, lived_s: float, held: bool | None
 ) -> None:
     eta = EtaRange(low_s=100.0, mid_s=500.0, high_s=1000.0)
     fate = Fate(came=came, at_s=1000.0 + after_s, share=0.5, ended=True)
-    assert hindsight.band_held(eta, fate, from_s=1000.0, end_s=1000.0 + lived_s) is held
-    assert hindsight.band_held(None, fate, from_s=1000.0, end_s=1000.0 + lived_s) is None
+    assert later_outcome.band_held(eta, fate, from_s=1000.0, end_s=1000.0 + lived_s) is held
+    assert later_outcome.band_held(None, fate, from_s=1000.0, end_s=1000.0 + lived_s) is None
 
 
 def test_an_open_band_is_not_broken_by_standing_still() -> None:
     eta = EtaRange(low_s=100.0, mid_s=500.0, high_s=None)
     fate = Fate(came="plateaued", at_s=1300.0, share=0.5, ended=False)
-    assert hindsight.band_held(eta, fate, from_s=1000.0, end_s=1e9) is None
+    assert later_outcome.band_held(eta, fate, from_s=1000.0, end_s=1e9) is None

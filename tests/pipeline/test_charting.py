@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.model import Alert, EtaRange, Finding, Message, Subject
-from gpuwatchd.pipeline.charting import MOST_POINTS, chart, thinned
-from gpuwatchd.store import rows
+from gpuwatchd.core.model import Alert, EtaRange, Finding, Message, Subject
+from gpuwatchd.pipeline.chart_points import MOST_POINTS, chart, thinned
+from gpuwatchd.store import records
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
 
 GIB = 1024.0**3
 NOW_S = 1_800_000_000.0
@@ -156,9 +156,9 @@ def test_of_a_message_that_is_too_large_the_words_are_kept() -> None:
         id="m", notice="firing", severity="warning", subject="s", body="x" * 6000,
         facts={"Who": "y" * 6000}, chart=drawn,
     )  # fmt: skip
-    payload = rows._payload(said)
-    assert len(payload) <= rows.PAYLOAD_LIMIT_BYTES
+    payload = records._payload(said)
+    assert len(payload) <= records.PAYLOAD_LIMIT_BYTES
     kept = msgspec.json.decode(payload, type=Message)
     assert (kept.body, kept.facts, kept.chart) == (said.body, said.facts, None)
     small = msgspec.structs.replace(said, body="x")
-    assert msgspec.json.decode(rows._payload(small), type=Message) == small
+    assert msgspec.json.decode(records._payload(small), type=Message) == small

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatchd.alerts import Rules
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.pipeline.clock import Clock, moved_alert, resumed
-from gpuwatchd.policy import Rules
 from gpuwatchd.store.ring import Ring
 from tests.making import MIB, alert, sample
 from tests.pipeline.play import EAGER, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Sample
+    from gpuwatchd.core.model import Sample
 
 RULES = Rules()
 STEPS = [3600.0, -600.0, -365 * 86_400.0, 8 * 3600.0]

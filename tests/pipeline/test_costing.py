@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd import cost
-from gpuwatchd.config import CheckpointsSection, CostSection, Seconds, StoreSection
-from gpuwatchd.host.saves import Saved
-from gpuwatchd.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.analysis import cost
+from gpuwatchd.collect.host.checkpoint_files import Saved
+from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, StoreSection
+from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.costing import Costing
-from gpuwatchd.pipeline.saves import Saves
+from gpuwatchd.pipeline.alert_cost import Costing
+from gpuwatchd.pipeline.checkpoint_search import Saves
 from gpuwatchd.store import checkpoints
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.writer import History
@@ -25,8 +25,8 @@ from tests.pipeline.test_ranks import CARDS, growing, spread
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.config import Config
-    from gpuwatchd.model import Alert, Cost, HoldingKind
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Alert, Cost, HoldingKind
 
 PRICED = msgspec.structs.replace(EAGER, cost=CostSection(usd_per_gpu_hour=4.0))
 NOW_S = 1000.0 + 5.0 * 199

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.config import Config
-from gpuwatchd.errors import SourceError
-from gpuwatchd.model import Fault
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.errors import SourceError
+from gpuwatchd.core.model import Fault
+from gpuwatchd.core.state_log import MOST_LINES
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.state_log import MOST_LINES
 from tests.making import CARD, sample
 from tests.pipeline.play import Script, run
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import DeviceState, Sample
+    from gpuwatchd.core.model import DeviceState, Sample
 
 TROUBLE: tuple[DeviceState, ...] = ("lost", "hung", "no-permission", "reset-required")
 ON_PURPOSE: tuple[DeviceState, ...] = ("released", "asleep")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.config import PolicySection
-from gpuwatchd.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
+from gpuwatchd.core.config import PolicySection
+from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import digests
 from gpuwatchd.pipeline.digests import Digests, News, following
-from gpuwatchd.pipeline.post import Post
+from gpuwatchd.pipeline.outbox import Post
 from tests.making import alert
 from tests.store.world import Time, opened
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 GIB = 2**30
 HOUR_S = 3600.0

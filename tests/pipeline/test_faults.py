@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.config import Config, DaemonSection, Seconds
-from gpuwatchd.errors import SourceError, SourceUnavailable
+from gpuwatchd.core.config import Config, DaemonSection, Seconds
+from gpuwatchd.core.errors import SourceError, SourceUnavailable
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, LEAKER, MIB, sample
@@ -18,8 +18,8 @@ from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run, sta
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.config import DetectionSection
-    from gpuwatchd.model import Finding, Sample, Series
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import Finding, Sample, Series
 
 
 def test_one_source_that_raises_hides_no_other() -> None:
@@ -170,7 +170,7 @@ def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
 def test_one_series_that_cannot_be_judged_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from gpuwatchd import verdict
+    from gpuwatchd.analysis import verdict
 
     real = verdict.judge
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from gpuwatchd.pipeline.feeding import CLOCK_TICKS, Feeder
+from gpuwatchd.pipeline.ring_feed import CLOCK_TICKS, Feeder
 from gpuwatchd.store import ring as ring_module
 from gpuwatchd.store.ring import Ring
 from tests.making import MIB

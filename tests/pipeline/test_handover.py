@@ -13,7 +13,7 @@ from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Sample
+    from gpuwatchd.core.model import Sample
 
 DEVICE = "GPU 0 (A100)"
 PROCESS = "GPU 0 (A100): python train.py[4711] of alice"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.model import Alert, Device, Event, Finding, Sample, Subject
+from gpuwatchd.core.model import Alert, Device, Event, Finding, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.happenings import MOST_PER_DEVICE, Happenings
+from gpuwatchd.pipeline.event_log import MOST_PER_DEVICE, Happenings
 from tests.making import CARD
 from tests.pipeline.play import EAGER, Script, leaking, run
 

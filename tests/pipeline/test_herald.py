@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd import policy
-from gpuwatchd.config import (
+from gpuwatchd import alerts as policy
+from gpuwatchd.core.config import (
     Config,
     CostSection,
     OverrideSection,
@@ -16,7 +16,7 @@ from gpuwatchd.config import (
     Seconds,
     StoreSection,
 )
-from gpuwatchd.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence
+from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
@@ -27,7 +27,7 @@ from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
     from gpuwatchd.pipeline import Tick
 
 BASE_S = 1_750_000_000.0
@@ -326,7 +326,7 @@ def test_one_alert_that_cannot_be_judged_costs_no_other_its_notice(
 def test_hundreds_in_one_message_are_not_all_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.pipeline.herald.PRICED", 1)
+    monkeypatch.setattr("gpuwatchd.pipeline.alert_notifier.PRICED", 1)
     case = Case(tmp_path, Config(cost=CostSection(usd_per_gpu_hour=2.0)))
     case.both = True
     case.run(260)

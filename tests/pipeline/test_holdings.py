@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gpuwatchd.config.sections import CostSection, Seconds, ZombiesSection
-from gpuwatchd.model import (
-    Device,
-    Holding,
-    Ledger,
-    ProcessInfo,
-    ServerReading,
-)
-from gpuwatchd.pipeline.holdings import EVERY_TICKS, GLANCES
+from gpuwatchd.core.config.schema import CostSection, Seconds, ZombiesSection
+from gpuwatchd.core.model import Device, Holding, Ledger, ProcessInfo, ServerReading
+from gpuwatchd.pipeline.idle_memory import EVERY_TICKS, GLANCES
 from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
 from tests.pipeline.holdings_case import GIB, Machine, info, key
 

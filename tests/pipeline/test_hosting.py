@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.host.room import Room, room
-from gpuwatchd.model import ProcessKey
-from gpuwatchd.pipeline import Pipeline, hosting
+from gpuwatchd.collect.host.memory import Room, room
+from gpuwatchd.core.model import ProcessKey
+from gpuwatchd.pipeline import Pipeline, host_memory
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
 from tests.store.world import BOOT, Time, opened
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.model import Sample
+    from gpuwatchd.core.model import Sample
 
 TOTAL = 64 * GIB
 
@@ -40,7 +40,7 @@ def watched(
 ) -> tuple[Pipeline, Postbox]:
     post = Postbox()
     pipeline = Pipeline(config=EAGER, sources=[Script(play)], courier=post)
-    pipeline.intake.hosts = hosting.HostMemory(
+    pipeline.intake.hosts = host_memory.HostMemory(
         pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=free())
     )
     return pipeline, post
@@ -127,7 +127,7 @@ def test_a_process_on_two_devices_is_one_subject() -> None:
 
     source = Script(play, devices=(CARD, other))
     pipeline = Pipeline(config=EAGER, sources=[source])
-    pipeline.intake.hosts = hosting.HostMemory(pipeline.intake, lambda: None)
+    pipeline.intake.hosts = host_memory.HostMemory(pipeline.intake, lambda: None)
     run(pipeline, 20)
     found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
     assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
@@ -149,7 +149,7 @@ def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
     post = Postbox()
     source = Script(play, devices=(CARD, other))
     pipeline = Pipeline(config=EAGER, sources=[source], courier=post)
-    pipeline.intake.hosts = hosting.HostMemory(
+    pipeline.intake.hosts = host_memory.HostMemory(
         pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=20 * GIB)
     )
     ticks = run(pipeline, 700)
@@ -208,7 +208,7 @@ def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None
             config=EAGER, sources=[source], courier=post, history=history,
             wall=lambda: 1000.0 + 5 * start,
         )  # fmt: skip
-        pipeline.intake.hosts = hosting.HostMemory(
+        pipeline.intake.hosts = host_memory.HostMemory(
             pipeline.intake, lambda: Room(total_bytes=TOTAL, free_bytes=40 * GIB)
         )
         pipeline.resume()

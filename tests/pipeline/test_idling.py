@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.config import Config, PolicySection
-from gpuwatchd.model import Holding, ProcessInfo, ProcessKey, ProcessUse
-from gpuwatchd.pipeline.idling import BUSY_S, GONE_S, HOLD_S
+from gpuwatchd.core.config import Config, PolicySection
+from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
+from gpuwatchd.pipeline.idle_alerts import BUSY_S, GONE_S, HOLD_S
 from tests.making import CARD
 from tests.pipeline.test_alarms import OTHER, T0, World
 

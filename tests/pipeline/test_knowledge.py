@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.config import Config
-from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.memo import MARGIN
-from gpuwatchd.store import words
+from gpuwatchd.pipeline.track_baseline import MARGIN
+from gpuwatchd.store import labels
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.learning import MINUTE, Lab
 from tests.pipeline.play import Script
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +143,7 @@ def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
     lab.pass_minutes(1)
     assert lab.track(info).hush is not None
     assert lab.track(info).memo.shown.word == "normal"
-    words.unsay(lab.directory, alert.key, lab.time.now_s)
+    labels.unsay(lab.directory, alert.key, lab.time.now_s)
     assert "firing" in states(lab.pass_minutes(10))
     assert lab.track(info).hush is None
     assert lab.track(info).history == ()

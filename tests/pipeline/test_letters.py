@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.config import PolicySection
-from gpuwatchd.model import Delivery, Message
-from gpuwatchd.pipeline.letters import Letters, Turn
-from gpuwatchd.pipeline.ruling import local
+from gpuwatchd.core.config import PolicySection
+from gpuwatchd.core.model import Delivery, Message
+from gpuwatchd.pipeline.fallbacks import Letters, Turn
+from gpuwatchd.pipeline.rule_settings import local
 
 NOW_S = 1_800_000_000.0
 BOTH = PolicySection(channels=("desktop",), fallback=("email", "chat"))

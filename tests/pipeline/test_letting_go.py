@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.model import Availability, Device, DeviceReading, DeviceState, Fault, Sample
-from gpuwatchd.pipeline.letting_go import LettingGo
-from gpuwatchd.pipeline.workers import SourceWorker
+from gpuwatchd.core.model import Availability, Device, DeviceReading, DeviceState, Fault, Sample
+from gpuwatchd.pipeline.driver_release import LettingGo
+from gpuwatchd.pipeline.source_workers import SourceWorker
 from gpuwatchd.store import release
 
 if TYPE_CHECKING:

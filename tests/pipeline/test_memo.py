@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuwatchd.model import ProcessKey, Profile, Subject
-from gpuwatchd.pipeline.memo import MARGIN, chosen, level_of
+from gpuwatchd.core.model import ProcessKey, Profile, Subject
+from gpuwatchd.pipeline.track_baseline import MARGIN, chosen, level_of
+from gpuwatchd.store.labels import Word
 from gpuwatchd.store.profiles import Run
-from gpuwatchd.store.words import Word
 
 ME = ProcessKey(pid=1, started_at_s=1.0)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.model import About, Blame, EtaRange, Message, NoticeKind, Subject
-from gpuwatchd.notify import render
+from gpuwatchd.core.model import About, Blame, EtaRange, Message, NoticeKind, Subject
+from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
 from tests.making import KEY, alert, finding
 from tests.pipeline import telling
@@ -49,10 +49,10 @@ def test_there_is_no_snapshot_without_a_case() -> None:
 
 @pytest.mark.parametrize(("name", "message"), telling.in_zone(lambda: list(telling.cases())))
 def test_a_mail_fits_on_one_screen(name: str, message: Message) -> None:
-    mail = render.plain(message).splitlines()
+    mail = plain_text.plain(message).splitlines()
     assert len(mail) <= telling.HEIGHT, name
     assert max(map(len, mail)) <= telling.WIDTH
-    assert len(render.popup(message, markup=False).splitlines()) <= 6
+    assert len(plain_text.popup(message, markup=False).splitlines()) <= 6
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
@@ -227,7 +227,7 @@ def test_no_text_changes_the_lines_of_a_message(
         assert not any(c in line for c in "\u202e\u2066\u200f")
         assert len(line) <= 600
     assert len(telling.shown(told).splitlines()) <= telling.HEIGHT + 4
-    assert len(render.plain(told).splitlines()) >= 3
+    assert len(plain_text.plain(told).splitlines()) >= 3
     # The judgement and the key are handed on as they are: their text was cleaned at its source.
     msgspec.json.encode(msgspec.structs.replace(told, finding=None, alert_key="", also=()))
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gpuwatchd.model import Subject
-from gpuwatchd.pipeline import Pipeline, offline
-from gpuwatchd.pipeline.offline import Recorded, SubjectResult
-from gpuwatchd.sources.formats.log import LogFile, LogSeries
+from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.core.model import Subject
+from gpuwatchd.pipeline import Pipeline, replay
+from gpuwatchd.pipeline.replay import Recorded, SubjectResult
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, Script
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
 
 
 def series(
@@ -34,7 +34,7 @@ def series(
 
 
 def judged(*parts: LogSeries) -> list[SubjectResult]:
-    return offline.analyze(LogFile(path="x", devices=[CARD], series=list(parts)), EAGER)
+    return replay.analyze(LogFile(path="x", devices=[CARD], series=list(parts)), EAGER)
 
 
 def ramp(n: int, *, from_n: int = 0, mib_per_step: float = 200.0) -> FloatArray:

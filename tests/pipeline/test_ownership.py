@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.model import LEAK_PATTERNS, Event
+from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.endings import CRASHED, ENDED, FELL
-from gpuwatchd.pipeline.handover import KEPT
+from gpuwatchd.pipeline.alert_transfer import KEPT
+from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED, FELL
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
 from tests.store.world import opened
@@ -18,7 +18,7 @@ from tests.store.world import opened
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.model import Sample
+    from gpuwatchd.core.model import Sample
 
 COHERENT = msgspec.structs.replace(CARD, memory_kind="coherent")
 UNIFIED = msgspec.structs.replace(CARD, memory_kind="unified")

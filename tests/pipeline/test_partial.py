@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.collect.metal.calls import ACCELERATORS
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.sources.metal_calls import ACCELERATORS
 from tests.making import GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
 from tests.sources.metal_case import FakeMac
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Sample
+    from gpuwatchd.core.model import Sample
 
 HIDDEN = "the open files of 3 processes of other users cannot be read"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gpuwatchd.model import Event, ProcessInfo, ProcessKey, Sample
-from gpuwatchd.pipeline.peaks import told
+from gpuwatchd.core.model import Event, ProcessInfo, ProcessKey, Sample
+from gpuwatchd.pipeline.peak_notes import told
 
 OLD = ProcessInfo(key=ProcessKey(pid=7, started_at_s=1.0), name="python", user="bob")
 NEW = ProcessInfo(

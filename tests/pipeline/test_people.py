@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.config import Config
-from gpuwatchd.ctl import words
-from gpuwatchd.host import Host
-from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.cli import verdict_text
+from gpuwatchd.collect.host import Host
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.intake import Intake
-from gpuwatchd.pipeline.people import People
-from gpuwatchd.pipeline.tracks import Watcher
+from gpuwatchd.pipeline.process_names import People
+from gpuwatchd.pipeline.tracker import Intake
+from gpuwatchd.pipeline.watcher import Watcher
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
 from tests.making import CARD, GIB, LEAKER, sample
@@ -72,9 +72,9 @@ def test_one_that_ended_while_nobody_watched_is_named_everywhere(
         pipeline.close()
         host.close()
         (process,) = state.devices[0].processes or ()
-        assert words.who(process.info) == f"pid {pid} (gone, was python train.py of alice)"
+        assert verdict_text.who(process.info) == f"pid {pid} (gone, was python train.py of alice)"
         (held,) = [one.process for one in state.holdings if one.process is not None]
-        assert words.who(held) == words.who(process.info)
+        assert verdict_text.who(held) == verdict_text.who(process.info)
 
 
 def test_who_is_present_is_the_same_tuple_until_somebody_changes() -> None:

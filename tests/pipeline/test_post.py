@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.config import StoreSection
-from gpuwatchd.model import Delivery
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import Delivery
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.post import Post
+from gpuwatchd.pipeline.outbox import Post
 from gpuwatchd.store.writer import History
 from tests.making import alert
 

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from gpuwatchd.act import terminal
-from gpuwatchd.config import ActSection, Config
-from gpuwatchd.errors import NotAllowed, NotifyError
-from gpuwatchd.model import ProcessInfo, Subject
+from gpuwatchd.core.config import ActSection, Config
+from gpuwatchd.core.errors import NotAllowed, NotifyError
+from gpuwatchd.core.model import ProcessInfo, Subject
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.pressed import CONFIRM_S, Pressed, buttons_for
-from gpuwatchd.pipeline.silencing import Silencing
+from gpuwatchd.pipeline.action_handler import CONFIRM_S, Pressed, buttons_for
+from gpuwatchd.pipeline.active_silences import Silencing
 from gpuwatchd.store import actions
 from gpuwatchd.store.checkpoints import Checkpoint
 from tests.act.children import booted_at_s, job, key_of
@@ -28,7 +28,7 @@ from tests.store.world import T0, opened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.model import Alert, Button, ButtonName, Message
+    from gpuwatchd.core.model import Alert, Button, ButtonName, Message
     from gpuwatchd.store.writer import History
 
 ASKS = Config(act=ActSection(checkpoint="signal"))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import main
-from gpuwatchd.model import ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.cli import main
+from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.endings import CRASHED, ENDED
-from gpuwatchd.pipeline.memo import Hush, of_job
-from gpuwatchd.pipeline.ranks import GOES_ON
+from gpuwatchd.pipeline.end_reasons import CRASHED, ENDED
+from gpuwatchd.pipeline.job_ranks import GOES_ON
+from gpuwatchd.pipeline.track_baseline import Hush, of_job
 from gpuwatchd.store import live
-from gpuwatchd.store.words import Word
+from gpuwatchd.store.labels import Word
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.model import Alert, Device
+    from gpuwatchd.core.model import Alert, Device
 
 JOB = "torchrun 7f3a"
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpuwatchd.notify import backlog
-from gpuwatchd.pipeline.reach import Channels, Reach
+from gpuwatchd.pipeline.channel_health import Channels, Reach
 from tests.pipeline.test_letters import delivery
 
 

@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpuwatchd.config import Config
-from gpuwatchd.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline import Pipeline, offline
-from gpuwatchd.pipeline.tracks import Room
-from gpuwatchd.sources.formats.log import LogFile, LogSeries
+from gpuwatchd.collect.logs.log import LogFile, LogSeries
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
+from gpuwatchd.pipeline import Pipeline, replay
+from gpuwatchd.pipeline.watcher import Room
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, sample
 from tests.pipeline.play import Script, run
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import DeviceState
+    from gpuwatchd.core.model import DeviceState
 
 SECOND = ProcessInfo(key=ProcessKey(pid=4712, started_at_s=1_001.0), name="python", user="bob")
 OTHER = Subject(device_uid=CARD.uid, process=SECOND.key)
@@ -127,7 +127,7 @@ def test_recorded_neighbours_count_too() -> None:
         )  # fmt: skip
 
     series = [log(LEAKER, 20.0 * GIB), log(SECOND, 5.0 * GIB)]
-    found = offline.analyze(LogFile(path="x", devices=[CARD], series=series), Config())
+    found = replay.analyze(LogFile(path="x", devices=[CARD], series=series), Config())
     free = 55 * GIB - 2 * 179 * 50 * MIB
     for one in found:
         assert one.finding is not None

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuwatchd import policy
-from gpuwatchd.config import Config, OverrideSection, PolicySection, Seconds
-from gpuwatchd.config.hours import parse
-from gpuwatchd.pipeline.ruling import local, rules_of
+from gpuwatchd import alerts
+from gpuwatchd.core.config import Config, OverrideSection, PolicySection, Seconds
+from gpuwatchd.core.config.hours import parse
+from gpuwatchd.pipeline.rule_settings import local, rules_of
 from tests.making import alert
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def at(text: str) -> float:
 )
 def test_quiet_hours_end_by_the_clock_on_the_wall(now: str, end: str) -> None:
     here = local(at(now))
-    found = policy.quiet_until([parse("22:00-07:00")], here)
+    found = alerts.quiet_until([parse("22:00-07:00")], here)
     assert found is not None
     assert found.at_s == at(end)
     assert (here.minute, here.weekday) == (23 * 60, datetime.fromisoformat(now).weekday())
@@ -60,7 +60,7 @@ def test_every_key_of_the_rules_is_taken_over() -> None:
     )  # fmt: skip
     one = OverrideSection(user="alice", kind="leak", severity="warning", repeat=(Seconds(5),))
     rules = rules_of(Config(policy=section, override=(one, OverrideSection(mute=True, why="x"))))
-    assert rules == policy.Rules(
+    assert rules == alerts.Rules(
         channels=("email",), confirm=5, cooldown_s=60.0, flap_hold_s=7.0, clear_after=4,
         repeat_s=(600.0,), recovered=False, max_per_hour=3, group_interval_s=9.0, flaps=4,
         severity={"email": "critical"}, quiet={"all": (parse("22:00-07:00"),)},
@@ -70,4 +70,4 @@ def test_every_key_of_the_rules_is_taken_over() -> None:
     assert (first.matcher.user, first.matcher.kind, first.severity) == ("alice", "leak", "warning")
     assert (first.repeat_s, first.channels, first.mute) == ((5.0,), None, False)
     assert (second.name, second.mute, second.why) == ("override 2", True, "x")
-    assert policy.rules_for(alert(), rules).mute == "override 2: x"
+    assert alerts.rules_for(alert(), rules).mute == "override 2: x"

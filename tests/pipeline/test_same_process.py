@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.host import Host
-from gpuwatchd.model import ProcessInfo, ProcessKey
+from gpuwatchd.collect.host import Host
+from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import Pipeline
 from tests.host.world import FakeProc
 from tests.making import GIB, alert, sample

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.host.saves import Saved
-from gpuwatchd.pipeline.saves import DEADLINE_S, Saves
+from gpuwatchd.collect.host.checkpoint_files import Saved
+from gpuwatchd.pipeline.checkpoint_search import DEADLINE_S, Saves
 from tests.making import LEAKER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.model import ProcessInfo
+    from gpuwatchd.core.model import ProcessInfo
     from gpuwatchd.store.checkpoints import Checkpoint
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gpuwatchd.config.sections import Seconds
-from gpuwatchd.frameworks.addresses import Launch
-from gpuwatchd.model import ProcessInfo, ProcessKey, ServedModel
+from gpuwatchd.analysis.frameworks.addresses import Launch
+from gpuwatchd.core.config.schema import Seconds
+from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.pipeline.serving import FIND_AGAIN_S, GONE_S, MOST, Serving
+from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Serving
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.endpoints.serve import Page, serving
@@ -308,7 +308,7 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gpuwatchd.pipeline.asking.servers.launches",
+        "gpuwatchd.pipeline.engine_polling.servers.launches",
         lambda key, _booted: (Launch(key.pid, ("vllm", "serve", "--port", str(key.pid))),),
     )
     one = Serving(config(enabled=True, every=Seconds(3600)), mono=clock)

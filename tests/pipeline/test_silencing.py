@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.model import Matcher, Silence, Subject
-from gpuwatchd.pipeline.handover import KNOWN, UNKNOWN
-from gpuwatchd.pipeline.ranks import GOES_ON
-from gpuwatchd.pipeline.silencing import STEP_S, Silencing
+from gpuwatchd.core.model import Matcher, Silence, Subject
+from gpuwatchd.pipeline.active_silences import STEP_S, Silencing
+from gpuwatchd.pipeline.alert_transfer import KNOWN, UNKNOWN
+from gpuwatchd.pipeline.job_ranks import GOES_ON
 from gpuwatchd.store import silences
 from tests.making import CARD, KEY, alert
 from tests.store.world import T0, Time, opened

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.model import Finding, ProcessUse
+from gpuwatchd.core.model import Finding, ProcessUse
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, calm, finding, sample
@@ -16,7 +16,7 @@ from tests.pipeline.play import EAGER, QUIET, Script, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.model import Sample
+    from gpuwatchd.core.model import Sample
 
 FLAT = (
     ProcessUse(key=LEAKER.key, used_bytes=GIB, sm_pct=40.0, host_bytes=5 * MIB),

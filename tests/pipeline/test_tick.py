@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd import units
-from gpuwatchd.config import Config, DetectionSection, PolicySection
-from gpuwatchd.ctl import main
-from gpuwatchd.errors import SourceError
-from gpuwatchd.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.cli import main
+from gpuwatchd.core import units
+from gpuwatchd.core.config import Config, DetectionSection, PolicySection
+from gpuwatchd.core.errors import SourceError
+from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
 from gpuwatchd.pipeline import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, sample

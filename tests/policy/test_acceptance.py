@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from gpuwatchd.config.hours import parse
-from gpuwatchd.model import Matcher
-from gpuwatchd.policy import Override, Rules
+from gpuwatchd.alerts import Override, Rules
+from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.model import Matcher
 from tests.policy.world import HOUR_S, START_S, World, one
 
 

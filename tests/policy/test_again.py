@@ -7,9 +7,9 @@ import itertools
 import msgspec
 import pytest
 
-from gpuwatchd import policy
-from gpuwatchd.model import EtaRange
-from gpuwatchd.policy import Rules
+from gpuwatchd import alerts
+from gpuwatchd.alerts import Rules
+from gpuwatchd.core.model import EtaRange
 from tests.making import alert, finding
 from tests.policy.world import ETAS, HOUR_S, World, one
 
@@ -179,7 +179,7 @@ def test_what_was_an_alert_for_people_stays_one_until_it_is_over() -> None:
     state = alert(severity="warning", notices=1, told_severity="warning")
     slight = finding(tier="watch", severity="info")
     for now_s in range(10_000, 12_000, 60):
-        found = policy.evaluate(slight, state, Rules(), now_s=float(now_s), title="t").alert
+        found = alerts.evaluate(slight, state, Rules(), now_s=float(now_s), title="t").alert
         assert found is not None
         state = found
     assert (state.state, state.severity) == ("firing", "warning")
@@ -191,7 +191,7 @@ def test_who_goes_on_with_an_alert_owes_only_what_is_worse_than_people_know() ->
         last_notice_at_s=9_000.0, next_notice_at_s=16_000.0,
     )  # fmt: skip
     heir = alert(key="leak:heir", notices=0, next_notice_at_s=10_030.0)
-    same = policy.inherited(heir, before)
-    assert (same.first_message, policy.notice_due(same, 10_100.0)) == ("m1", None)
-    worse = policy.inherited(msgspec.structs.replace(heir, severity="critical"), before)
-    assert policy.notice_due(worse, 10_000.0) == "escalated"
+    same = alerts.inherited(heir, before)
+    assert (same.first_message, alerts.notice_due(same, 10_100.0)) == ("m1", None)
+    worse = alerts.inherited(msgspec.structs.replace(heir, severity="critical"), before)
+    assert alerts.notice_due(worse, 10_000.0) == "escalated"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.model import EtaRange, Finding
-from gpuwatchd.policy import grade
+from gpuwatchd.alerts import grade
+from gpuwatchd.core.model import EtaRange, Finding
 from tests.making import finding
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from gpuwatchd.model import Matcher
-from gpuwatchd.policy import Rules
+from gpuwatchd.alerts import Rules
+from gpuwatchd.core.model import Matcher
 from tests.policy.world import HOUR_S, World, one
 
 

@@ -7,8 +7,8 @@ import time
 import msgspec
 import pytest
 
-from gpuwatchd.model import About, Matcher
-from gpuwatchd.policy import Override, Rules, matches, rules_for
+from gpuwatchd.alerts import Override, Rules, matches, rules_for
+from gpuwatchd.core.model import About, Matcher
 from tests.making import alert
 
 ABOUT = About(

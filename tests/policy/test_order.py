@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.config.hours import parse
-from gpuwatchd.model import Matcher
-from gpuwatchd.policy import Override, Rules
+from gpuwatchd.alerts import Override, Rules
+from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.model import Matcher
 from tests.policy.world import RANK, World
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.config.hours import parse
-from gpuwatchd.model import About, EtaRange, Matcher, Silence
-from gpuwatchd.policy import Local, Override, Rules, quiet_until, routes
+from gpuwatchd.alerts import Local, Override, Rules, quiet_until, routes
+from gpuwatchd.core.config.hours import parse
+from gpuwatchd.core.model import About, EtaRange, Matcher, Silence
 from tests.making import alert, calm, finding
 
 BERLIN = ZoneInfo("Europe/Berlin")

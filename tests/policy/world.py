@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd import policy
-from gpuwatchd.model import (
+from gpuwatchd import alerts as policy
+from gpuwatchd.alerts import Rules
+from gpuwatchd.core.model import (
     About,
     Alert,
     Decision,
@@ -22,9 +23,8 @@ from gpuwatchd.model import (
     Subject,
 )
 from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.alert_notifier import Herald
 from gpuwatchd.pipeline.clock import moved_alert, resumed
-from gpuwatchd.pipeline.herald import Herald
-from gpuwatchd.policy import Rules
 from tests.making import calm, finding
 
 if TYPE_CHECKING:

@@ -22,18 +22,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.config import PolicySection, Seconds, StoreSection
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Availability, Delivery, Message
-from gpuwatchd.notify.outbox import Courier
-from gpuwatchd.pipeline.post import Post
+from gpuwatchd.core.config import PolicySection, Seconds, StoreSection
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Availability, Delivery, Message
+from gpuwatchd.notify.dispatcher import Courier
+from gpuwatchd.pipeline.outbox import Post
 from gpuwatchd.store.writer import History
 from tests.making import alert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.ports import Notifier
+    from gpuwatchd.core.ports import Notifier
 
 ROOT = Path(__file__).resolve().parents[2]
 WATCHED = tuple(
@@ -41,9 +41,9 @@ WATCHED = tuple(
     for part in (
         "gpuwatchd/store",
         "gpuwatchd/notify",
-        "gpuwatchd/pipeline/post",
-        "gpuwatchd/pipeline/letters",
-        "gpuwatchd/pipeline/reach",
+        "gpuwatchd/pipeline/outbox",
+        "gpuwatchd/pipeline/fallbacks",
+        "gpuwatchd/pipeline/channel_health",
         "tests/promises/dying",
     )
 )

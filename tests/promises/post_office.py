@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd.config import PolicySection, Seconds
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Availability, Delivery, Message
-from gpuwatchd.notify.outbox import Courier
-from gpuwatchd.pipeline.post import Post
+from gpuwatchd.core.config import PolicySection, Seconds
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Availability, Delivery, Message
+from gpuwatchd.notify.dispatcher import Courier
+from gpuwatchd.pipeline.outbox import Post
 from tests.making import alert
 from tests.store.world import T0, Time, opened
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from gpuwatchd.ports import Notifier
+    from gpuwatchd.core.ports import Notifier
 
 
 class Channel:

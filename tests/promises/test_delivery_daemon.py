@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PROGRAM = """
 import os, sys, time
-from gpuwatchd.sources.simulate import SimulateSource
+from gpuwatchd.collect.simulate import SimulateSource
 born, begin = float(os.environ["BORN"]), SimulateSource.__init__
 def clock():
     # Fast until the leak can be known, then slowly enough for it to outlive the test.
@@ -36,7 +36,7 @@ def go_on(self, *given, **settings):
     begin(self, *given, clock=clock, epoch_s=born - 6 * 3600, **settings)
     self._born_s = born
 SimulateSource.__init__ = go_on
-from gpuwatchd import daemon
+from gpuwatchd.daemon import main as daemon
 sys.exit(daemon.main(sys.argv[1:]))
 """
 

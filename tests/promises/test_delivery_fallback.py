@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.config import Seconds
+from gpuwatchd.core.config import Seconds
 from tests.promises.post_office import DOWN, WRONG, Channel, Office
 from tests.store.world import T0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.pipeline.endings import CRASHED
+from gpuwatchd.pipeline.end_reasons import CRASHED
 from tests.making import alert
 from tests.promises.post_office import DOWN, WRONG, Channel, Office
 from tests.store.world import T0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 
 class Slow(Channel):

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.model import Alert
+    from gpuwatchd.core.model import Alert
 
 
 _PROGRAM = """
 import os, sys, time
-from gpuwatchd.sources.simulate import SimulateSource
+from gpuwatchd.collect.simulate import SimulateSource
 born, begin = float(os.environ["BORN"]), SimulateSource.__init__
 fast, until, slow = map(float, os.environ["PACE"].split())
 def clock():
@@ -38,7 +38,7 @@ def go_on(self, *given, **settings):
     begin(self, *given, clock=clock, epoch_s=born - 6 * 3600, **settings)
     self._born_s = born
 SimulateSource.__init__ = go_on
-from gpuwatchd import daemon
+from gpuwatchd.daemon import main as daemon
 sys.exit(daemon.main(sys.argv[1:]))
 """
 

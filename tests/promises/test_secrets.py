@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PASSWORD = "planted-password-7f3a"
 TOKEN = "planted-token-91bc"
-_CTL = "import sys; from gpuwatchd.ctl import main; sys.exit(main())"
+_CTL = "import sys; from gpuwatchd.cli import main; sys.exit(main())"
 QUESTIONS = (
     "status", "status --json", "alerts --all", "alerts --all --json", "config print",
     "config print --origin", "config validate", "doctor", "doctor --json", "notify list",

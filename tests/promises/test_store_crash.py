@@ -35,7 +35,7 @@ from pathlib import Path
 from tests.making import alert
 from tests.store.world import *
 from tests.store.test_profiles import profile, run, word
-from gpuwatchd.store import words
+from gpuwatchd.store import labels as words
 directory, tick = Path(sys.argv[1]), int(sys.argv[2])
 history = opened(directory)
 assert history.writing and not history.problems, history.problems

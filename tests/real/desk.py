@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.store import actions, entry, live
+from gpuwatchd.store import access, actions, live
 from tests.children import Child
 from tests.fakenvml import FakeNvml
 from tests.real.stage import Stage, _end, until
@@ -247,14 +247,14 @@ class Jobs:
     def actions(self) -> list[actions.Action]:
         """Return what the history has of things that were done to processes."""
         with contextlib.closing(
-            entry.connect(entry.find(self.folder / "state"), "mode=ro")
+            access.connect(access.find(self.folder / "state"), "mode=ro")
         ) as connection:
             return actions.load(connection)
 
     def ctl(self, *words: str) -> Any:
         """Ask the command line, as JSON."""
         done = subprocess.run(
-            [sys.executable, "-c", "import sys; from gpuwatchd.ctl import main; sys.exit(main())",
+            [sys.executable, "-c", "import sys; from gpuwatchd.cli import main; sys.exit(main())",
              "--json", *words],
             env=self.environ, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
         )  # fmt: skip

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.model import About, Alert, Blame, Button, Cost, Message, Series
-from gpuwatchd.notify import picture
-from gpuwatchd.notify.mail import compose
+from gpuwatchd.analysis.verdict import judge
+from gpuwatchd.charts import child_process
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import About, Alert, Blame, Button, Cost, Message, Series
+from gpuwatchd.notify.channels.email.message import compose
 from gpuwatchd.pipeline import messages
-from gpuwatchd.pipeline.charting import chart
-from gpuwatchd.verdict import judge
+from gpuwatchd.pipeline.chart_points import chart
 from tests.making import GIB, KEY, MIB, alert
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
 
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (640, 360)
@@ -161,7 +161,7 @@ def main(argv: list[str]) -> int:
     message = letter(time.time())
     if len(argv) > 1:
         message = msgspec.json.decode(Path(argv[1]).read_bytes(), type=Message)
-    image = None if message.chart is None else picture.draw(message.chart)
+    image = None if message.chart is None else child_process.draw(message.chart)
     mail = compose(
         message, sender="gpuwatchd@example.org", to=["a@example.org"], host="lab3", picture=image
     )

@@ -1,7 +1,8 @@
 """Show one message as a pop-up and save a picture of the screen, to be looked at.
 
 Run it as ``python -m tests.real.popup OUT.png [MESSAGE.json]``; it brings its own bus, screen and
-server. The message is JSON in the shape of ``gpuwatchd.model.Message``; "-" reads standard input.
+server. The message is JSON in the shape of ``gpuwatchd.core.model.Message``; "-" reads standard
+input.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from gpuwatchd.model import Message
-from gpuwatchd.notify.desktop import DesktopNotifier
+from gpuwatchd.core.model import Message
+from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 from tests.real.stage import Stage, missing, until
 
 EXAMPLE = Message(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.model import Button, Message
-from gpuwatchd.notify.desktop import DesktopNotifier
+from gpuwatchd.core.model import Button, Message
+from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.real.desk import Desk, Jobs, missing
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpuwatchd.model import ButtonName
+    from gpuwatchd.core.model import ButtonName
 
 pytestmark = pytest.mark.real_dbus
 

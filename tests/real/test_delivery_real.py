@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.model import Button
-from gpuwatchd.notify.desktop import DesktopNotifier
-from gpuwatchd.notify.email import EmailNotifier
+from gpuwatchd.core.model import Button
+from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
+from gpuwatchd.notify.channels.email.channel import EmailNotifier
 from tests.conftest import need
 from tests.promises.post_office import Office
 from tests.promises.test_delivery_daemon import World

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real_dbus
 
-RUN = "import sys; from gpuwatchd.ctl import main; sys.exit(main(sys.argv[1:]))"
+RUN = "import sys; from gpuwatchd.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def test_the_demo_shows_its_first_alerts_and_no_more(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Message
-from gpuwatchd.notify.desktop import DesktopNotifier
-from gpuwatchd.notify.link import REBUILD_AFTER
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Message
+from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
+from gpuwatchd.notify.channels.desktop.connection import REBUILD_AFTER
 from tests.conftest import need
 from tests.real import popup
 from tests.real.stage import Stage, missing, until

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.ctl.checking import mail
+from gpuwatchd.cli.doctor import mail
 from tests.cli.sick import Machine
 from tests.real import mailserver
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.ctl.checking.answer import Check
+    from gpuwatchd.cli.doctor.answer import Check
 
 pytestmark = pytest.mark.real_smtp
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Delivery, Message
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Delivery, Message
 from gpuwatchd.notify.backlog import plan
-from gpuwatchd.notify.email import EmailNotifier
-from gpuwatchd.notify.outbox import Courier, retry_at
+from gpuwatchd.notify.channels.email.channel import EmailNotifier
+from gpuwatchd.notify.dispatcher import Courier, retry_at
 from tests.real.mailserver import Mailbox, free_port
 from tests.real.stage import until
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.notify import chart as drawing
-from gpuwatchd.notify import picture
-from gpuwatchd.notify.mail import compose
+from gpuwatchd.charts import child_process
+from gpuwatchd.charts import mail_chart as drawing
+from gpuwatchd.notify.channels.email.message import compose
 from tests.conftest import need
 from tests.real import mail_picture
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 pytestmark = [pytest.mark.real_browser, pytest.mark.timeout(300)]
 
@@ -34,14 +34,14 @@ NOW_S = 1_795_313_220.0
 @pytest.fixture(scope="module")
 def message() -> Message:
     need(mail_picture.browser(), "chromium is missing")
-    need(picture.available(), "the extra charts is not installed")
+    need(child_process.available(), "the extra charts is not installed")
     return mail_picture.letter(NOW_S)
 
 
 @pytest.fixture(scope="module")
 def png(message: Message) -> bytes:
     assert message.chart is not None
-    drawn = picture.draw(message.chart, deadline_s=120.0)
+    drawn = child_process.draw(message.chart, deadline_s=120.0)
     assert drawn is not None
     return drawn
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import Delivery
-from gpuwatchd.notify import picture
-from gpuwatchd.notify.email import EmailNotifier
-from gpuwatchd.notify.outbox import Courier
+from gpuwatchd.charts import child_process
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Delivery
+from gpuwatchd.notify.channels.email.channel import EmailNotifier
+from gpuwatchd.notify.dispatcher import Courier
 from tests.conftest import need
 from tests.real import mail_picture
 from tests.real.mailserver import PASSWORD, Mailbox, free_port
@@ -27,7 +27,7 @@ from tests.real.stage import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Message
+    from gpuwatchd.core.model import Message
 
 pytestmark = pytest.mark.real_smtp
 NOW_S = 1_795_313_220.0
@@ -41,7 +41,7 @@ def settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def message() -> Message:
-    need(picture.available(), "the extra charts is not installed")
+    need(child_process.available(), "the extra charts is not installed")
     return mail_picture.letter(NOW_S)
 
 
@@ -287,8 +287,8 @@ def test_a_picture_that_cannot_be_had_loses_no_mail(
     message: Message,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(picture, "PROGRAM", ("-c", "import time; time.sleep(60)"))
-    monkeypatch.setattr(picture, "DEADLINE_S", 0.4)
+    monkeypatch.setattr(child_process, "PROGRAM", ("-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(child_process, "DEADLINE_S", 0.4)
     begun_s = time.monotonic()
     assert EmailNotifier(**settings, port=start().port).send(message)
     assert time.monotonic() - begun_s < 5.0

@@ -45,7 +45,7 @@ def ctl(out: Path, *args: str) -> Any:
         "GPUWATCHD_RUNTIME_DIR": str(out / "run"),
     }
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from gpuwatchd.ctl import main; sys.exit(main())",
+        [sys.executable, "-c", "import sys; from gpuwatchd.cli import main; sys.exit(main())",
          "--json", *args],
         env=environ, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip

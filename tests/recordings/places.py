@@ -5,17 +5,21 @@ Whoever moves or renames a part of the program mends it here, and in the tests' 
 
 from __future__ import annotations
 
-from gpuwatchd import config
-from gpuwatchd.ctl import COMMANDS, program
-from gpuwatchd.ctl import main as gpuwatchctl
-from gpuwatchd.daemon import main as gpuwatchd_main
-from gpuwatchd.notify import chat, command, desktop, mail, render
+from gpuwatchd.cli import COMMANDS, program
+from gpuwatchd.cli import main as gpuwatchctl
+from gpuwatchd.collect.simulate import SimulateSource
+from gpuwatchd.core import config
+from gpuwatchd.daemon.main import main as gpuwatchd_main
+from gpuwatchd.notify import plain_text as render
+from gpuwatchd.notify.channels import chat, command
+from gpuwatchd.notify.channels.desktop import channel as desktop
+from gpuwatchd.notify.channels.email import message as mail
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.sources.simulate import SimulateSource
 from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME as HISTORY_FILE
 from gpuwatchd.store.writer import History
-from gpuwatchd.web import files, security, tokens
+from gpuwatchd.web import auth as security
+from gpuwatchd.web import files, tokens
 from gpuwatchd.web.api import Api
 from gpuwatchd.web.pages.answers import ANSWERS as PAGE_VIEWS
 

@@ -23,7 +23,7 @@ from tests.scenarios.world import Truth
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
     from tests.scenarios.views import View
 
 LONGEST_S = 24.0 * HOUR

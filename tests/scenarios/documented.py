@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tests.scenarios.replay import make, replay
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
 
 Array = npt.NDArray[np.floating[Any]]
 MIB, GIB, HOUR, MB = 2.0**20, 2.0**30, 3600.0, 1e6

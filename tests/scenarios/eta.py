@@ -2,8 +2,8 @@
 
 Leaks of families that may be looked at are judged at thirteen instants between onset and
 out-of-memory, wherever there is a watch or an alert. ``--write`` fits the interval anew
-(``gpuwatchd/forecast/calibration.py``). What is printed beside it leaves each family out of the fit
-that judges it.
+(``gpuwatchd/analysis/forecast/calibration.py``). What is printed beside it leaves each family out
+of the fit that judges it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from unittest import mock
 
 import numpy as np
 
-from gpuwatchd import verdict
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.forecast.eta import Ahead, ahead, offsets
-from gpuwatchd.verdict import timing
+from gpuwatchd.analysis import verdict
+from gpuwatchd.analysis.forecast.calibration import COEFFICIENTS, FEATURES, LEVELS
+from gpuwatchd.analysis.forecast.eta import Ahead, ahead, offsets
+from gpuwatchd.analysis.verdict import timing
+from gpuwatchd.core.config import DetectionSection
 from tests.scenarios import eta_fit, eta_worlds, worlds
 from tests.scenarios.replay import series_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
     from tests.scenarios.world import Array
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuwatchd.forecast import calibration
+from gpuwatchd.analysis.forecast import calibration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from tests.scenarios.world import GIB, HOUR, MIB, Array
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
 
 LONGEST = 3.0
 """A leak that has not run full after so many times its nominal length is drawn anew."""

@@ -1,7 +1,7 @@
 """The evidence at every look at an item, kept so that weights can be compared without judging anew.
 
-A look is what :func:`gpuwatchd.verdict.growth.candidates` sees at one instant: all windows with
-their terms. Judging costs a millisecond, weighing kept evidence a few microseconds.
+A look is what :func:`gpuwatchd.analysis.verdict.growth.candidates` sees at one instant: all windows
+with their terms. Judging costs a millisecond, weighing kept evidence a few microseconds.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd import robust, screen
-from gpuwatchd.config import DetectionSection
-from gpuwatchd.forecast.score import TERMS
-from gpuwatchd.verdict import minimum_growth
-from gpuwatchd.verdict.growth import LEAST_AGE_S, candidates
-from gpuwatchd.verdict.leak import LEAST_EVENTS, LEAST_SAMPLES
+from gpuwatchd.analysis import numerics, screen
+from gpuwatchd.analysis.forecast.score import TERMS
+from gpuwatchd.analysis.verdict import minimum_growth
+from gpuwatchd.analysis.verdict.growth import LEAST_AGE_S, candidates
+from gpuwatchd.analysis.verdict.leak import LEAST_EVENTS, LEAST_SAMPLES
+from gpuwatchd.core.config import DetectionSection
 from tests.scenarios.replay import series_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gpuwatchd.model import FloatArray, Series
+    from gpuwatchd.core.model import FloatArray, Series
     from tests.scenarios.worlds import Item
 
 LOOK_S = 60.0
@@ -64,7 +64,7 @@ class Evidence:
 def _windows(series: Series, settings: DetectionSection) -> tuple[list[FloatArray], bool] | None:
     if screen.first_look([series], settings)[0] is not None:
         return None
-    view = robust.prepare(series, settings.analysis_window_hours * 3600.0)
+    view = numerics.prepare(series, settings.analysis_window_hours * 3600.0)
     if view.samples < max(LEAST_SAMPLES, settings.minimum_samples):
         return None
     every = candidates(series, view, minimum_growth(series, settings))

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gpuwatchd import forecast, verdict
-from gpuwatchd.config import DetectionSection
+from gpuwatchd.analysis import forecast, verdict
+from gpuwatchd.core.config import DetectionSection
 from tests.scenarios import history_families as families
 from tests.scenarios.replay import replay, series_at
 from tests.scenarios.world import HOUR
@@ -27,7 +27,7 @@ from tests.scenarios.world import HOUR
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.model import Profile
+    from gpuwatchd.core.model import Profile
     from tests.scenarios.history_families import Program, Ran
 
 KNOWN = (0, 1, 2, 3, 5)

@@ -19,7 +19,7 @@ from tests.scenarios.world import GIB, HOUR, MIB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
 
 Array = npt.NDArray[np.floating[Any]]
 CARDS_GIB = (16, 24, 40, 80)

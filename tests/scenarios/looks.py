@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
     from tests.scenarios.evidence import Evidence
 
 ALERT = float(np.log(0.8 / 0.2))

@@ -15,13 +15,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuwatchd import screen, verdict
-from gpuwatchd.config import DetectionSection
+from gpuwatchd.analysis import screen, verdict
+from gpuwatchd.core.config import DetectionSection
 from tests.scenarios import worlds
 from tests.scenarios.replay import replay
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Finding, Series
+    from gpuwatchd.core.model import Finding, Series
     from tests.scenarios.world import Truth
 
 SETTINGS = DetectionSection()

@@ -18,7 +18,7 @@ from tests.scenarios.looks import ALERT, EARLY_S
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
     from tests.scenarios.looks import Looks, Part
 
 SHARES = np.array([0.04, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.7, 0.9])

@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpuwatchd.config import Config, DetectionSection
-from gpuwatchd.model import Device, Series, Subject
-from gpuwatchd.pipeline.offline import Recorded
-from gpuwatchd.pipeline.tracks import Room, Track, Watcher
-from gpuwatchd.policy import FAST_S
+from gpuwatchd.alerts import FAST_S
+from gpuwatchd.core.config import Config, DetectionSection
+from gpuwatchd.core.model import Device, Series, Subject
+from gpuwatchd.pipeline.replay import Recorded
+from gpuwatchd.pipeline.watcher import Room, Track, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.model import Alert, Finding, Pattern, Profile, Tier
+    from gpuwatchd.core.model import Alert, Finding, Pattern, Profile, Tier
 
 DEFAULTS = DetectionSection()
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.config import Config
-from gpuwatchd.model import Series, Subject
-from gpuwatchd.pipeline.offline import Recorded
-from gpuwatchd.pipeline.tracks import Room, Track, Watcher
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import Series, Subject
+from gpuwatchd.pipeline.replay import Recorded
+from gpuwatchd.pipeline.watcher import Room, Track, Watcher
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
     from tests.scenarios.world import Truth
     from tests.scenarios.worlds import Item
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tests.scenarios.rival_rules import Alarms, fits
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
     from tests.scenarios.rival_rules import Seen
 
 EVERY = 5

@@ -16,7 +16,7 @@ from tests.scenarios.rival_rules import Seen, first
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
     from tests.scenarios.rival_rules import Alarms
 
 Pair = tuple[float, float]

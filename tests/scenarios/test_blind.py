@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from gpuwatchd.model import LEAK_PATTERNS, Pattern
+from gpuwatchd.core.model import LEAK_PATTERNS, Pattern
 from tests.scenarios import blind
 from tests.scenarios.blind_rig import (
     GIB,

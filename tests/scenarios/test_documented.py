@@ -10,7 +10,7 @@ from tests.scenarios import documented
 from tests.scenarios.replay import Life, replay
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
 
 MINUTE = 60.0
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gpuwatchd.config import Config
+from gpuwatchd.collect.simulate import SimulateSource
+from gpuwatchd.core.config import Config
 from gpuwatchd.pipeline import Pipeline
-from gpuwatchd.sources.simulate import SimulateSource
 from tests.scenarios import views, worlds
 from tests.scenarios.replay import replay
 from tests.scenarios.world import MIB

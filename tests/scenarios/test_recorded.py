@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.model import Series
-from gpuwatchd.sources.replay import read_log
+from gpuwatchd.collect.replay import read_log
+from gpuwatchd.core.model import Series
 from tests.scenarios.replay import Life, replay
 
 if TYPE_CHECKING:

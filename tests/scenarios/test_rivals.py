@@ -12,7 +12,7 @@ from tests.scenarios.replay import make
 from tests.scenarios.rival_rules import Seen, held, trends
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray, Series
+    from gpuwatchd.core.model import FloatArray, Series
 
 GB = 1e9
 TABLE = {rival.name: rival for rival in rivals.RIVALS}

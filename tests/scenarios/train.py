@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.forecast import coefficients
-from gpuwatchd.forecast.score import TERMS
+from gpuwatchd.analysis.forecast import coefficients
+from gpuwatchd.analysis.forecast.score import TERMS
 from tests.scenarios import worlds
 from tests.scenarios.evidence import Evidence, gather
 from tests.scenarios.looks import Balance, Looks, balance
 from tests.scenarios.refit import refit
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
 
 SEEDS = tuple(range(1000, 1008))
 SHAPE = {name: one for name, one in coefficients.COEFFICIENTS.items() if name != "one"}

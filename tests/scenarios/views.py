@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.model import ProcessKey, Series, Subject
-from gpuwatchd.sources.scripted.shapes import Recorded
-from gpuwatchd.sources.scripted.worlds import Actor, Card, World
+from gpuwatchd.collect.scenarios.shapes import Recorded
+from gpuwatchd.collect.scenarios.worlds import Actor, Card, World
+from gpuwatchd.core.model import ProcessKey, Series, Subject
 from tests.scenarios.world import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.model import Pattern
+    from gpuwatchd.core.model import Pattern
     from tests.scenarios.world import Array, Indices, Part, Truth
     from tests.scenarios.worlds import Item
 
@@ -131,7 +131,7 @@ def _truth(truth: Truth, part: Part, start_s: float) -> Truth:
 
 
 def world(item: Item) -> World:
-    """Return the item as a world that :class:`gpuwatchd.sources.simulate.SimulateSource` plays.
+    """Return the item as a world that :class:`gpuwatchd.collect.simulate.SimulateSource` plays.
 
     World time is seconds since the first sample, and goes on to the moment of out-of-memory.
     Nothing is missed there: gaps are the daemon's, not the world's.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from gpuwatchd.model import Series
+    from gpuwatchd.core.model import Series
     from tests.scenarios.world import Array, Shape, Truth, World
 
     Family = Callable[[World], Shape]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service import account
 from gpuwatchd.service.runner import Done
 from gpuwatchd.service.systemctl import Systemctl

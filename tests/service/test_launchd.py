@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.launchd import HOMEBREW_LABEL, LABEL, Launchd
-from gpuwatchd.store.place import hold_lock
+from gpuwatchd.store.directories import hold_lock
 
 if TYPE_CHECKING:
     from tests.service.conftest import Tools

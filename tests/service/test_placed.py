@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.runner import daemon_argv
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import UNIT, for_package

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatchd.errors import ServiceError
-from gpuwatchd.service.rivals import lock_holder
+from gpuwatchd.core.errors import ServiceError
+from gpuwatchd.service.other_instances import lock_holder
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import UNIT
-from gpuwatchd.store.place import hold_lock
+from gpuwatchd.store.directories import hold_lock
 from tests.service.conftest import NOT_FOUND, RUNNING, STOPPED, USER, Tools, unit_file
 
 

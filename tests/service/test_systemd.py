@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.systemd import HOMEBREW_UNIT, Systemd
 from gpuwatchd.service.unit import MARK, UNIT
 from gpuwatchd.store import live

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.errors import ServiceError
+from gpuwatchd.core.errors import ServiceError
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit import MARK, escape, for_package, render
 

@@ -91,8 +91,8 @@ WITHIN = {
 }
 """Package -> names that are not allowed in it, as ``ALONE``."""
 VERBS = (
-    "gpuwatchd.ctl.release",
-    "gpuwatchd.ctl.zombies",
+    "gpuwatchd.cli.verbs.release",
+    "gpuwatchd.cli.verbs.zombies",
     "gpuwatchd.cli.verbs.release",
     "gpuwatchd.cli.verbs.zombies",
 )

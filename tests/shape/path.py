@@ -30,8 +30,8 @@ from tests.shape.tree import PACKAGE, ROOT
 if TYPE_CHECKING:
     from types import FrameType
 
-    from gpuwatchd.model import Availability, Message
-    from gpuwatchd.notify.outbox import Courier
+    from gpuwatchd.core.model import Availability, Message
+    from gpuwatchd.notify.dispatcher import Courier
     from gpuwatchd.pipeline import Pipeline
     from gpuwatchd.store.writer import History
 
@@ -97,7 +97,7 @@ class Channel:
         self.messages: list[Message] = []
 
     def probe(self) -> Availability:
-        from gpuwatchd.model import Availability
+        from gpuwatchd.core.model import Availability
 
         return Availability(ok=True, reason="keeps what it is handed")
 
@@ -121,11 +121,11 @@ class Clock:
 
 def _daemon(folder: Path, proc: Path, clock: Clock, courier: Courier) -> tuple[Pipeline, History]:
     """Put the parts together as the daemon does."""
-    from gpuwatchd.config import Config, DaemonSection, PolicySection
-    from gpuwatchd.config.sections import Seconds
-    from gpuwatchd.host import Host
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.collect.nvml.source import NvmlSource
+    from gpuwatchd.core.config import Config, DaemonSection, PolicySection
+    from gpuwatchd.core.config.schema import Seconds
     from gpuwatchd.pipeline import Pipeline
-    from gpuwatchd.sources.nvml import NvmlSource
     from gpuwatchd.store.writer import History
 
     settings = Config(
@@ -163,8 +163,8 @@ def _daemon(folder: Path, proc: Path, clock: Clock, courier: Courier) -> tuple[P
 
 def _play(folder: Path) -> Kinds:
     """Play the incident; return kind of tick -> (modules, changes) of each."""
-    from gpuwatchd.host import allocator
-    from gpuwatchd.notify.outbox import Courier
+    from gpuwatchd.collect.host import allocator
+    from gpuwatchd.notify.dispatcher import Courier
 
     fake, proc = FakeNvml(folder), FakeProc(folder / "proc")
     proc.process(PID, maps=TORCH_MAPS)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 LONG, SHORT = 600, 60
 FAMILIES = (
-    "gpuwatchd.detect",
     "gpuwatchd.analysis.detectors",
-    "gpuwatchd.frameworks",
+    "gpuwatchd.analysis.detectors",
     "gpuwatchd.analysis.frameworks",
-    "gpuwatchd.sources.formats",
+    "gpuwatchd.analysis.frameworks",
     "gpuwatchd.collect.logs.formats",
-    "gpuwatchd.endpoints",
+    "gpuwatchd.collect.logs.formats",
+    "gpuwatchd.collect.engines",
     "gpuwatchd.collect.engines",
     "gpuwatchd.collect.nvml",
     "gpuwatchd.collect.metal",
@@ -33,7 +33,7 @@ FAMILIES = (
     "gpuwatchd.view.queries",
     "gpuwatchd.cli.verbs",
     "gpuwatchd.cli.doctor",
-    "gpuwatchd.ctl.checking",
+    "gpuwatchd.cli.doctor",
     "gpuwatchd.tui.screens",
     "gpuwatchd.tui.widgets",
 )

@@ -45,17 +45,17 @@ def test_cycles_count_imports_for_types_and_inside_functions() -> None:
 def test_faces_are_strangers_to_each_other_only() -> None:
     edges = imports.graph(
         tree(
-            tui__page="from gpuwatchd.ctl import a, b\nfrom gpuwatchd.tui import app",
+            tui__page="from gpuwatchd.cli import a, b\nfrom gpuwatchd.tui import app",
             tui__app="from gpuwatchd import store",
-            ctl__a="",
-            ctl__b="",
+            cli__a="",
+            cli__b="",
             store="",
-            view="from gpuwatchd.ctl import a",
+            view="from gpuwatchd.cli import a",
         )
     )
     assert imports.between_faces(edges) == [
-        ("gpuwatchd.tui.page", "gpuwatchd.ctl.a"),
-        ("gpuwatchd.tui.page", "gpuwatchd.ctl.b"),
+        ("gpuwatchd.tui.page", "gpuwatchd.cli.a"),
+        ("gpuwatchd.tui.page", "gpuwatchd.cli.b"),
     ]
 
 
@@ -161,7 +161,7 @@ def test_lines_statements_and_folders() -> None:
         ("a", 59, True),
         ("a", 60, False),
         ("a__", 3, False),
-        ("detect__spike", 3, False),
+        ("analysis__detectors__spike", 3, False),
         ("detector__spike", 3, True),
     ],
 )
@@ -226,7 +226,7 @@ def test_names_are_judged_by_whole_words(name: str, where: str, allowed: bool) -
 def test_names_of_modules_classes_and_public_functions() -> None:
     sources = tree(
         past="class _Told:\n    def say(self): ...\n    def _tell(self): ...\n",
-        ctl__zombies="def command(): ...\n",
+        cli__verbs__zombies="def command(): ...\n",
         ok="told = 1\n",
     )
     assert [(m.name, line) for m, line, _ in names.forbidden(sources)] == [
@@ -300,7 +300,7 @@ def _decided(expression: str, name: str = "a") -> int:
 @pytest.mark.parametrize("expression", DECIDES)
 def test_decisions_by_text_for_people(expression: str) -> None:
     assert _decided(expression) == 1
-    assert _decided(expression, "sources__formats__dmon") == 0
+    assert _decided(expression, "collect__logs__formats__dmon") == 0
     assert _decided(expression, "store__legacy_text") == 0
 
 

@@ -29,7 +29,7 @@ def test_the_path_of_a_tick_is_within_its_limits(kinds: path.Kinds) -> None:
 def test_the_incident_is_whole(kinds: path.Kinds) -> None:
     """It reads the card, judges, writes the history and hands a message over."""
     every = {name for ticks in kinds.values() for modules, _ in ticks for name in modules}
-    for package in ("sources", "host", "verdict", "policy", "store", "notify"):
+    for package in ("collect", "collect.host", "analysis.verdict", "alerts", "store", "notify"):
         assert any(name.startswith(f"gpuwatchd.{package}.") for name in every), package
     assert len(kinds["judging"]) > 10
     assert len(kinds["quiet"]) > 10
@@ -37,7 +37,7 @@ def test_the_incident_is_whole(kinds: path.Kinds) -> None:
 
 
 def test_steps_count_modules_and_changes_of_ours_only() -> None:
-    from gpuwatchd import text, units
+    from gpuwatchd.core import text, units
 
     steps = path.Steps()
     sys.setprofile(steps)
@@ -49,7 +49,7 @@ def test_steps_count_modules_and_changes_of_ours_only() -> None:
     finally:
         sys.setprofile(None)
     modules, changes = steps.taken()
-    assert modules == ["gpuwatchd.text", "gpuwatchd.units"]
+    assert modules == ["gpuwatchd.core.text", "gpuwatchd.core.units"]
     assert changes == 2
     assert steps.taken() == ([], 0)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.sources.drm import DrmSource
+from gpuwatchd.collect.drm.source import DrmSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.model import DeviceReading, Sample
+    from gpuwatchd.core.model import DeviceReading, Sample
 
 MIB = 1024**2
 GIB = 1024**3

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatchd.sources.metal import MetalSource
-from gpuwatchd.sources.metal_calls import (
+from gpuwatchd.collect.metal.calls import (
     ACCELERATORS,
     ACCELERATORS_TEXT,
     GPU_CLIENTS,
@@ -16,10 +15,11 @@ from gpuwatchd.sources.metal_calls import (
     Denied,
     Known,
 )
-from gpuwatchd.sources.metal_system import GIB, Footprint
+from gpuwatchd.collect.metal.source import MetalSource
+from gpuwatchd.collect.metal.system import GIB, Footprint
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import DeviceReading
+    from gpuwatchd.core.model import DeviceReading
 
 
 DATA = Path(__file__).resolve().parent.parent / "data/macos"

@@ -15,8 +15,8 @@ PRELUDE = """
 import json, os, sys
 from pathlib import Path
 import msgspec
-from gpuwatchd.errors import SourceUnavailable
-from gpuwatchd.sources.nvml import NvmlSource
+from gpuwatchd.core.errors import SourceUnavailable
+from gpuwatchd.collect.nvml.source import NvmlSource
 
 now = [1000.0]
 def source(**settings):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.config import ReplaySection, SimulateSection, SourcesSection
-from gpuwatchd.config.sections import DrmSection
-from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
-from gpuwatchd.sources import SOURCES, chosen
+from gpuwatchd.collect import SOURCES, selection
+from gpuwatchd.core.config import ReplaySection, SimulateSection, SourcesSection
+from gpuwatchd.core.config.schema import DrmSection
+from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,28 +21,28 @@ SECTION = SourcesSection(
 
 
 def test_a_word_takes_its_settings_from_its_section() -> None:
-    source = chosen.make("simulate", SECTION)
-    again = chosen.make("simulate:quiet", SECTION)
+    source = selection.make("simulate", SECTION)
+    again = selection.make("simulate:quiet", SECTION)
     assert source.name == "simulate"
     assert [d.uid for d in source.devices()] == [d.uid for d in again.devices()]
 
 
 def test_what_follows_the_colon_goes_before_the_section() -> None:
-    one = chosen.make("simulate:mixed-8x8", SECTION)
+    one = selection.make("simulate:mixed-8x8", SECTION)
     assert len(one.devices()) == 8
-    assert len(chosen.make("simulate", SECTION).devices()) < 8
+    assert len(selection.make("simulate", SECTION).devices()) < 8
 
 
 def test_an_unknown_word_names_the_known_ones() -> None:
     with pytest.raises(GpuwatchdError, match="'cuda' is not known here") as caught:
-        chosen.make("cuda", SECTION)
+        selection.make("cuda", SECTION)
     assert "nvml" in caught.value.hint
 
 
 def test_a_missing_library_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SOURCES, "metal", "gpuwatchd.sources.no_such_module:Metal")
+    monkeypatch.setitem(SOURCES, "metal", "gpuwatchd.collect.no_such_module:Metal")
     with pytest.raises(SourceUnavailable, match="metal: cannot be loaded"):
-        chosen.make("metal", SECTION)
+        selection.make("metal", SECTION)
 
 
 def pci(root: Path, address: str, vendor: str, kind: str) -> None:
@@ -53,28 +53,28 @@ def pci(root: Path, address: str, vendor: str, kind: str) -> None:
 
 
 def test_auto_is_what_the_system_can_have(tmp_path: Path) -> None:
-    linux = chosen.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
+    linux = selection.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
     assert [choice.word for choice in linux] == ["nvml", "drm"]
     assert all(choice.optional for choice in linux)
-    mac = chosen.choices(SourcesSection(), platform="darwin")
+    mac = selection.choices(SourcesSection(), platform="darwin")
     assert [choice.word for choice in mac] == ["metal"]
 
 
 def test_a_driver_is_missed_where_its_card_is(tmp_path: Path) -> None:
     pci(tmp_path, "0000:01:00.0", "0x10de", "0x030000")
-    nvml, drm = chosen.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
+    nvml, drm = selection.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
     assert (nvml.optional, drm.optional) == (False, True)
 
 
 def test_an_audio_device_of_nvidia_is_no_card(tmp_path: Path) -> None:
     pci(tmp_path, "0000:01:00.1", "0x10de", "0x040300")
-    nvml, _ = chosen.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
+    nvml, _ = selection.choices(SourcesSection(), platform="linux", sys_root=str(tmp_path))
     assert nvml.optional
 
 
 def test_what_was_named_is_missed_and_read_once(tmp_path: Path) -> None:
     section = SourcesSection(enabled=("simulate:quiet", "auto", "drm", "nvml"))
-    found = chosen.choices(section, platform="linux", sys_root=str(tmp_path))
+    found = selection.choices(section, platform="linux", sys_root=str(tmp_path))
     assert found == [("simulate:quiet", False), ("nvml", False), ("drm", False)]
 
 
@@ -90,17 +90,17 @@ def test_what_was_named_is_missed_and_read_once(tmp_path: Path) -> None:
 def test_absent_sources_are_told_together_and_only_when_none_works(
     reasons: tuple[str | None, ...], told: list[str]
 ) -> None:
-    both = [chosen.Choice("nvml", optional=True), chosen.Choice("drm", optional=True)]
-    assert chosen.absences(zip(both, reasons, strict=True)) == told
+    both = [selection.Choice("nvml", optional=True), selection.Choice("drm", optional=True)]
+    assert selection.absences(zip(both, reasons, strict=True)) == told
 
 
 def test_what_was_named_is_told_whatever_else_works() -> None:
-    named, tried = chosen.Choice("nvml", optional=False), chosen.Choice("drm", optional=True)
-    assert chosen.absences([(named, "nvml: hangs"), (tried, None)]) == ["nvml: hangs"]
-    assert chosen.absences([(named, None), (tried, "drm: no card")]) == []
+    named, tried = selection.Choice("nvml", optional=False), selection.Choice("drm", optional=True)
+    assert selection.absences([(named, "nvml: hangs"), (tried, None)]) == ["nvml: hangs"]
+    assert selection.absences([(named, None), (tried, "drm: no card")]) == []
 
 
 def test_a_section_of_the_configuration_is_the_call_of_its_source() -> None:
-    source = chosen.make("drm", SourcesSection(drm=DrmSection(integrated=True)))
+    source = selection.make("drm", SourcesSection(drm=DrmSection(integrated=True)))
     assert source.name == "drm"
     assert vars(source)["_integrated"] is True

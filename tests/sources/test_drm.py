@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import SourceUnavailable
+from gpuwatchd.core.errors import SourceUnavailable
 from tests.sources.drm_case import (
     APU,
     ARC,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatchd.sources import lanes as module
-from gpuwatchd.sources.lanes import Lanes
+from gpuwatchd.collect import device_threads as module
+from gpuwatchd.collect.device_threads import Lanes
 
 
 def until(what: object, seconds: float = 60.0) -> None:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatchd.errors import SourceError, SourceUnavailable
-from gpuwatchd.sources.metal import NOT_HERE
-from gpuwatchd.sources.metal_calls import (
-    ACCELERATORS,
-    GPU_CLIENTS,
-    SYSCTL,
-    VM_STAT,
-    Known,
-)
-from gpuwatchd.sources.metal_processes import WHOLE
-from gpuwatchd.sources.metal_system import GIB, MIB
+from gpuwatchd.collect.metal.calls import ACCELERATORS, GPU_CLIENTS, SYSCTL, VM_STAT, Known
+from gpuwatchd.collect.metal.processes import WHOLE
+from gpuwatchd.collect.metal.source import NOT_HERE
+from gpuwatchd.collect.metal.system import GIB, MIB
+from gpuwatchd.core.errors import SourceError, SourceUnavailable
 from tests.sources.metal_case import AVAILABLE, FakeMac, held, one, text
 
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from gpuwatchd.errors import SourceError, SourceUnavailable
-from gpuwatchd.sources import metal_calls
-from gpuwatchd.sources.metal_calls import Mac
+from gpuwatchd.collect.metal import calls
+from gpuwatchd.collect.metal.calls import Mac
+from gpuwatchd.core.errors import SourceError, SourceUnavailable
 
 PYTHON = sys.executable
 
@@ -35,7 +35,7 @@ def test_a_program_that_fails_is_named_with_its_code() -> None:
 
 
 def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metal_calls, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(calls, "TIMEOUT_S", 0.1)
     began_s = time.monotonic()
     with pytest.raises(SourceError, match=r"did not answer within 0\.1 s"):
         Mac().run((PYTHON, "-c", "import time; time.sleep(30)"))
@@ -44,8 +44,8 @@ def test_a_program_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 
 def test_every_program_of_the_system_has_its_whole_path() -> None:
     named = (
-        metal_calls.ACCELERATORS, metal_calls.ACCELERATORS_TEXT, metal_calls.GPU_CLIENTS,
-        metal_calls.PLATFORM, metal_calls.SYSCTL, metal_calls.VM_STAT, metal_calls.BOOT_SESSION,
+        calls.ACCELERATORS, calls.ACCELERATORS_TEXT, calls.GPU_CLIENTS,
+        calls.PLATFORM, calls.SYSCTL, calls.VM_STAT, calls.BOOT_SESSION,
     )  # fmt: skip
     assert all(argv[0].startswith("/usr/") for argv in named), "launchd's PATH is short"
 
@@ -104,4 +104,4 @@ def test_a_step_of_the_clock_makes_no_other_boot(
     first = mac.boot_id()
     booted_at_s[0] += 3600
     assert (first, mac.boot_id()) == (expected, expected)
-    assert asked == [metal_calls.BOOT_SESSION]
+    assert asked == [calls.BOOT_SESSION]

@@ -348,7 +348,7 @@ def test_a_dead_pid_stays_listed(fake: FakeNvml) -> None:
     (use,), found = play(
         fake,
         """
-from gpuwatchd.host import Host
+from gpuwatchd.collect.host import Host
 uses = source().read().readings[0].uses
 host = Host()
 out(plain(uses), [str(pid) for pid in host.look([use.key.pid for use in uses])])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.sources.nvml_again import Again
+from gpuwatchd.collect.nvml.retry import Again
 from tests.sources.nvml_case import play
 
 if TYPE_CHECKING:

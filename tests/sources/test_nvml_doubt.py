@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from gpuwatchd.sources.nvml_memory import LOOKS
+from gpuwatchd.collect.nvml.memory import LOOKS
 from tests.sources.nvml_case import GIB, MIB, one_read, play
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.sources import nvml_system
-from gpuwatchd.sources.nvml_system import Library, in_container
+from gpuwatchd.collect.nvml import system
+from gpuwatchd.collect.nvml.system import Library, in_container
 from tests.sources.nvml_case import UID, play
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_a_container_is_known_by_what_it_leaves(
     assert in_container(tmp_path / "proc")
     monkeypatch.setenv("container", "podman")
     assert in_container(tmp_path / "nowhere" / "proc")
-    assert nvml_system.nvidia_cards(tmp_path) == []
+    assert system.nvidia_cards(tmp_path) == []
 
 
 def test_in_a_container_an_unknown_error_advises_a_restart_of_it(

@@ -19,7 +19,7 @@ WATCH = (
 import threading
 import time
 import pynvml
-from gpuwatchd.sources.nvml_events import EventWatch
+from gpuwatchd.collect.nvml.events import EventWatch
 
 WAIT_MS = 100
 wall = [5e8]

@@ -63,8 +63,8 @@ def test_a_card_that_begins_to_hang_makes_no_sample_late(fake: FakeNvml) -> None
     kinds, states = play(
         fake,
         f"""
-from gpuwatchd.model import Sample
-from gpuwatchd.pipeline.workers import SourceWorker
+from gpuwatchd.core.model import Sample
+from gpuwatchd.pipeline.source_workers import SourceWorker
 s = source()
 s.read()
 worker = SourceWorker(s, deadline_s=0.6)
@@ -246,7 +246,7 @@ def test_a_card_that_hangs_at_the_start_hides_no_other_and_is_found_later(fake: 
     first_s, first, uids, later = play(
         fake,
         """
-import gpuwatchd.sources.nvml_life as life
+import gpuwatchd.collect.nvml.lifecycle as life
 life.FIRST_LOOK_S = 0.3
 """
         + SCENE
@@ -277,7 +277,7 @@ def test_a_start_that_hangs_is_waited_for_and_not_repeated(fake: FakeNvml) -> No
         fake,
         """
 import time
-import gpuwatchd.sources.nvml as module
+import gpuwatchd.collect.nvml.source as module
 module.START_S = 0.2
 s = source()
 whys = []

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.model import Device
-from gpuwatchd.sources.nvml_calls import Calls, Desk
-from gpuwatchd.sources.nvml_card import OK, Card
-from gpuwatchd.sources.nvml_memory import CONTRADICTION, MOST_BYTES, MemoryReader, credible
-from gpuwatchd.sources.nvml_system import Memory
+from gpuwatchd.collect.nvml.calls import Calls, Desk
+from gpuwatchd.collect.nvml.card import OK, Card
+from gpuwatchd.collect.nvml.memory import CONTRADICTION, MOST_BYTES, MemoryReader, credible
+from gpuwatchd.collect.nvml.system import Memory
+from gpuwatchd.core.model import Device
 
 if TYPE_CHECKING:
     from pathlib import Path

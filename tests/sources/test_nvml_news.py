@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.model import Device
-from gpuwatchd.sources.nvml_card import Card, placeholder
-from gpuwatchd.sources.nvml_news import BACK_AFTER_S, News
+from gpuwatchd.collect.nvml.card import Card, placeholder
+from gpuwatchd.collect.nvml.state_changes import BACK_AFTER_S, News
+from gpuwatchd.core.model import Device
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import DeviceState, Event
+    from gpuwatchd.core.model import DeviceState, Event
 
 UID = "GPU-1"
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from gpuwatchd.sources.nvml_processes import _newest
+from gpuwatchd.collect.nvml.processes import _newest
 
 ENTRY = struct.Struct("@IQI12x")
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.sources import drm_fdinfo, metal_ioreg, metal_system
+from gpuwatchd.collect.drm import fdinfo
+from gpuwatchd.collect.metal import ioreg
+from gpuwatchd.collect.metal import system as metal_system
 from tests.sources.drm_case import amd_fdinfo, xe_fdinfo
 
 DATA = Path(__file__).resolve().parent.parent / "data/macos"
@@ -31,18 +33,18 @@ def test_damaged_fdinfo(text: str, wounds: list[tuple[int, int, bytes]]) -> None
     raw = text.encode()
     for wound in wounds:
         raw = hurt(raw, wound) or b"x"
-    sane(drm_fdinfo.parse(raw.decode("utf-8", "replace")))
+    sane(fdinfo.parse(raw.decode("utf-8", "replace")))
 
 
 @given(lines)
 def test_strange_fdinfo(found: list[tuple[str, str, str]]) -> None:
     text = "".join(f"{key}{name}:\t{value}\n" for key, name, value in found)
-    client = drm_fdinfo.parse(f"drm-driver:\tamdgpu\n{text}")
+    client = fdinfo.parse(f"drm-driver:\tamdgpu\n{text}")
     assert client is not None
     sane(client)
 
 
-def sane(client: drm_fdinfo.Client | None) -> None:
+def sane(client: fdinfo.Client | None) -> None:
     if client is None:
         return
     for table in (client.resident, client.engines, client.ticks, client.capacity):
@@ -50,7 +52,7 @@ def sane(client: drm_fdinfo.Client | None) -> None:
     for unified in (False, True):
         held = client.held_bytes(unified=unified)
         assert held is None or held >= 0
-    busy = drm_fdinfo.Busy()
+    busy = fdinfo.Busy()
     for now_s in (1.0, 2.0):
         busy.start(now_s)
         assert all(0 <= share <= 1 for share in busy.of("key", client).values())
@@ -61,18 +63,18 @@ def sane(client: drm_fdinfo.Client | None) -> None:
 def test_damaged_ioreg(raw: bytes, wounds: list[tuple[int, int, bytes]]) -> None:
     for wound in wounds:
         raw = hurt(raw, wound) or b"x"
-    for node in metal_ioreg.parse(raw):
+    for node in ioreg.parse(raw):
         assert all(value >= 0 for value in node.stats.values())
         assert node.busy_pct is None or 0 <= node.busy_pct <= 100
         assert node.vendor
-    metal_ioreg.parse_clients(raw.decode("utf-8", "replace"))
-    metal_ioreg.platform_uuid(raw)
+    ioreg.parse_clients(raw.decode("utf-8", "replace"))
+    ioreg.platform_uuid(raw)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes(raw: bytes) -> None:
     text = raw.decode("utf-8", "replace")
-    assert metal_ioreg.parse(raw) == []
+    assert ioreg.parse(raw) == []
     system = metal_system.system_of(metal_system.parse_sysctl(text), text)
     assert system.available_bytes is None or system.available_bytes >= 0
     found = metal_system.parse_rusage(raw)

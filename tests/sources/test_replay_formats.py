@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from gpuwatchd import registry
-from gpuwatchd.sources.formats import FORMATS
-from gpuwatchd.sources.replay import LogFile, LogOptions, LogSeries, read_log
+from gpuwatchd.collect.logs.formats import FORMATS
+from gpuwatchd.collect.replay import LogFile, LogOptions, LogSeries, read_log
+from gpuwatchd.core import registry
 
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
 MIB = 1024**2

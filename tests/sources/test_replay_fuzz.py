@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.sources.formats import table
-from gpuwatchd.sources.formats.rowwise import RowTable
-from gpuwatchd.sources.replay import LogFile, LogOptions, read_log
-from gpuwatchd.text import clean
+from gpuwatchd.collect.logs import tables
+from gpuwatchd.collect.logs.rowwise import RowTable
+from gpuwatchd.collect.replay import LogFile, LogOptions, read_log
+from gpuwatchd.core.text import clean
 
 pytestmark = pytest.mark.slow
 
@@ -119,10 +119,10 @@ def test_by_column_and_by_row_are_one_reading(rows: list[str]) -> None:
     header = "timestamp, index, name, memory.used [MiB], memory.total [MiB]"
     data = "\n".join([header, *rows, ""]).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "_SMALL_ROWS", 1)
+        patch.setattr(tables, "_SMALL_ROWS", 1)
         fast = read(data, LogOptions())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table.Table, "_part", RowTable._part)
+        patch.setattr(tables.Table, "_part", RowTable._part)
         slow = read(data, LogOptions())
     assert (fast.rows, fast.skipped, fast.error) == (slow.rows, slow.skipped, slow.error)
     assert len(fast.series) == len(slow.series)

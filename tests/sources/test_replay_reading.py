@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from gpuwatchd.sources.replay import LogFile, LogOptions, read_log
+from gpuwatchd.collect.replay import LogFile, LogOptions, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

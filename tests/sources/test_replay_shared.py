@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pytest
 
-from gpuwatchd.sources.replay import LogOptions, read_log
+from gpuwatchd.collect.replay import LogOptions, read_log
 
 if TYPE_CHECKING:
     from pathlib import Path

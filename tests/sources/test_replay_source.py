@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatchd import registry
-from gpuwatchd.errors import SourceUnavailable
-from gpuwatchd.sources import SOURCES
-from gpuwatchd.sources.replay import ReplaySource
+from gpuwatchd.collect import SOURCES
+from gpuwatchd.collect.replay import ReplaySource
+from gpuwatchd.core import registry
+from gpuwatchd.core.errors import SourceUnavailable
 
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
 MIB = 1024**2

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.errors import ConfigError
-from gpuwatchd.model import LEAK_PATTERNS
-from gpuwatchd.sources.scripted import shapes, worlds
-from gpuwatchd.sources.simulate import FIRST_PID, Planted, SimulateSource
+from gpuwatchd.collect.scenarios import shapes, worlds
+from gpuwatchd.collect.simulate import FIRST_PID, Planted, SimulateSource
+from gpuwatchd.core.errors import ConfigError
+from gpuwatchd.core.model import LEAK_PATTERNS
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import DeviceReading, Sample
+    from gpuwatchd.core.model import DeviceReading, Sample
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.sources.scripted.shapes import MIB, Flat, Recorded
-from gpuwatchd.sources.scripted.worlds import Actor, Card, World
-from gpuwatchd.sources.simulate import SimulateSource
+from gpuwatchd.collect.scenarios.shapes import MIB, Flat, Recorded
+from gpuwatchd.collect.scenarios.worlds import Actor, Card, World
+from gpuwatchd.collect.simulate import SimulateSource
 
 
 def test_a_recorded_value_holds_until_the_next() -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.sources.formats import torch_snapshot
-from gpuwatchd.sources.replay import read_log
+from gpuwatchd.collect.logs.formats import torch_snapshot
+from gpuwatchd.collect.replay import read_log
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ def test_a_pickle_that_swells_is_refused_after_its_first_part(tmp_path: Path, un
     file = tmp_path / "swells.pickle"
     file.write_bytes(b"\x80\x04(" + unit * ((16 << 20) // len(unit)) + b"l.")
     script = (
-        "import sys; from pathlib import Path; from gpuwatchd.sources.replay import read_log\n"
-        "from gpuwatchd.sources.formats import torch_snapshot\n"
+        "import sys; from pathlib import Path; from gpuwatchd.collect.replay import read_log\n"
+        "from gpuwatchd.collect.logs.formats import torch_snapshot\n"
         "torch_snapshot._ROOM_BYTES >>= 4\n"
         "log = read_log(sys.argv[1])\n"
         "print(log.error); print(log.hint)\n"

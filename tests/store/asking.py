@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import gpuwatchd
-from gpuwatchd.ctl import main
-from gpuwatchd.host import room
+from gpuwatchd.cli import main
+from gpuwatchd.collect.host import memory
 from gpuwatchd.store.reader import Reader
 from tests.store import released
 from tests.store.world import Time, opened
@@ -87,8 +87,8 @@ def then(directory: Path) -> Iterator[None]:
         there = os.uname_result((machine.sysname, HOST, *machine[2:]))
         patch.setattr(os, "uname", lambda: there)
         patch.setattr(time, "time", lambda: NOW_S)
-        free = room.Room(free_bytes=MACHINE_BYTES // 2, total_bytes=MACHINE_BYTES)
-        patch.setattr(room, "room", lambda: free)
+        free = memory.Room(free_bytes=MACHINE_BYTES // 2, total_bytes=MACHINE_BYTES)
+        patch.setattr(memory, "room", lambda: free)
         time.tzset()
         yield
 

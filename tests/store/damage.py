@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.model import Decision, Matcher, ProcessKey, Profile, Silence, Subject
+from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Profile, Silence, Subject
 from gpuwatchd.store import (
     actions,
     checkpoints,
+    coverage,
     curves,
-    hourly,
-    marks,
-    occupied,
+    labels,
+    meta,
+    occupancy,
+    process_hours,
     silences,
-    tenure,
-    words,
 )
 from gpuwatchd.store.actions import Action
 from gpuwatchd.store.checkpoints import Checkpoint
-from gpuwatchd.store.norms import Norm
+from gpuwatchd.store.idle_levels import Norm
+from gpuwatchd.store.labels import Word
 from gpuwatchd.store.profiles import Run
-from gpuwatchd.store.words import Word
 from tests.making import alert, finding
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, delivery, opened, sample
 
@@ -73,7 +73,7 @@ def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
     assert history.flush(end_s)
     history.shelf.keep(_run(end_s - 3000))
     assert history.flush(end_s)
-    history.shelf.write_now(lambda it: marks.save(it, "digest", end_s - 3600))
+    history.shelf.write_now(lambda it: meta.save(it, "digest", end_s - 3600))
     for _ in range(3):
         time.pass_s(1)
         history.chores(time.now_s)
@@ -83,7 +83,7 @@ def build(directory: Path, end_s: float = T0 + SPAN_S) -> None:
         matcher=Matcher(key="leak:x"), from_at_s=end_s - 100, until_at_s=end_s + 1e5, who="alice"
     )
     silences.add(directory, silence)
-    words.say(directory, _word(end_s))
+    labels.say(directory, _word(end_s))
     act: dict[str, Any] = {"verb": "checkpoint", "process": KEY, "who": "alice"}
     actions.add(directory, Action(at_s=end_s - 400, phase="asked", **act))
     actions.add(directory, Action(at_s=end_s - 390, phase="done", **act))
@@ -148,7 +148,7 @@ def use(history: History, time: Time) -> None:
     shelf.occupied(UID, now_s - SPAN_S, now_s)
     shelf.load_pct(UID, now_s - SPAN_S, now_s)
     shelf.program_of(KEY)
-    shelf.read(lambda it: marks.load(it, "digest"))
+    shelf.read(lambda it: meta.load(it, "digest"))
     history.record(sample(now_s, 1000, uses=(1, 2, 3), cards=CARDS), CARDS, KNOWN)
     history.apply([open_alert(now_s)], [])
     shelf.keep(_run(now_s))
@@ -187,13 +187,13 @@ def questions(now_s: float) -> dict[str, Callable[[Reader], Any]]:
         "power_w": lambda it: it.power_w(UID, *span),
         "events": lambda it: it.events(),
         "segments": lambda it: it.segments(),
-        "by_hour": lambda it: it.ask(lambda c: occupied.by_hour(c, UID, *span)),
-        "holders": lambda it: it.ask(lambda c: tenure.holders(c, *span)),
-        "stretches": lambda it: it.ask(lambda c: tenure.stretches(c, UID, *span)),
+        "by_hour": lambda it: it.ask(lambda c: occupancy.by_hour(c, UID, *span)),
+        "holders": lambda it: it.ask(lambda c: coverage.holders(c, *span)),
+        "stretches": lambda it: it.ask(lambda c: coverage.stretches(c, UID, *span)),
         "lived": lambda it: it.ask(lambda c: curves.lived(c, KEY)),
         "present": lambda it: it.ask(lambda c: curves.present(c, UID, span)),
         "who": lambda it: it.ask(lambda c: curves.who(c, {KEY})),
         "curve": lambda it: it.ask(lambda c: curves.of_device(c, UID, span, 50)),
         "curve of a process": lambda it: it.ask(lambda c: curves.of_process(c, UID, KEY, span, 50)),
-        "until": lambda it: it.ask(hourly.until),
+        "until": lambda it: it.ask(process_hours.until),
     }

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd import policy
-from gpuwatchd.model import (
+from gpuwatchd import alerts
+from gpuwatchd.core.model import (
     Alert,
     Blame,
     Chart,
@@ -24,9 +24,9 @@ from gpuwatchd.model import (
     Signal,
     Subject,
 )
-from gpuwatchd.pipeline import endings, handover, hosting, knowledge, ranks
+from gpuwatchd.pipeline import alert_transfer, end_reasons, host_memory, job_ranks, run_baselines
+from gpuwatchd.pipeline.subject_facts import about
 from gpuwatchd.pipeline.titles import device_title, host_title, process_title
-from gpuwatchd.pipeline.whom import about
 
 GIB: Final = 1 << 30
 MIB: Final = 1 << 20
@@ -103,21 +103,21 @@ class Ending(NamedTuple):
 
 
 ENDINGS: Final = (
-    Ending(policy.STOPPED),  # policy/life.py
-    Ending(endings.ENDED),  # pipeline/endings.py, offline.py
-    Ending(endings.CRASHED),
-    Ending(endings.FELL),
-    Ending(handover.KNOWN, process=False),  # pipeline/handover.py
-    Ending(handover.UNKNOWN),
-    Ending(handover.KEPT, process=False),
-    Ending(ranks.GOES_ON),  # pipeline/ranks.py
-    Ending(f"{ranks.AS_ONE}4 ranks of torchrun 7f3a on GPU 0-3"),
+    Ending(alerts.STOPPED),  # policy/life.py
+    Ending(end_reasons.ENDED),  # pipeline/endings.py, offline.py
+    Ending(end_reasons.CRASHED),
+    Ending(end_reasons.FELL),
+    Ending(alert_transfer.KNOWN, process=False),  # pipeline/handover.py
+    Ending(alert_transfer.UNKNOWN),
+    Ending(alert_transfer.KEPT, process=False),
+    Ending(job_ranks.GOES_ON),  # pipeline/ranks.py
+    Ending(f"{job_ranks.AS_ONE}4 ranks of torchrun 7f3a on GPU 0-3"),
     Ending("its process ended while nobody watched"),  # pipeline/estate.py
     Ending("its device has not been seen for a day", process=False),
     Ending("it could not be seen for a day"),  # pipeline/intake.py
     Ending("its MIG instances are judged", process=False),
     Ending("its device is gone"),
-    Ending(knowledge.said_to_be(None)),  # pipeline/knowledge.py
+    Ending(run_baselines.said_to_be(None)),  # pipeline/knowledge.py
     Ending("alice said that this is normal: the cache fills up"),
     Ending("[policy] tell-held was emptied", "held"),  # pipeline/alarms.py
     Ending("nothing has been seen of it for a day", "gpu", process=False),  # pipeline/alarms.py
@@ -127,7 +127,7 @@ ENDINGS: Final = (
     Ending("the process has ended or has let go of the GPU", "held"),
     Ending("it is not listed any more", "held"),
     Ending("it is at work again, or has given the memory back", "held"),
-    Ending(hosting.LEFT, host=True),  # pipeline/hosting.py
+    Ending(host_memory.LEFT, host=True),  # pipeline/hosting.py
 )
 """Every text of :attr:`Alert.ended`, from the place named beside it."""
 BRIEF: Final = tuple(

@@ -18,30 +18,30 @@ from gpuwatchd.store import live
 
 STRUCTS = {
     # Columns of the history.
-    "alert": "gpuwatchd.model:Alert",
-    "matcher": "gpuwatchd.model:Matcher",
-    "message": "gpuwatchd.model:Message",
-    "profile": "gpuwatchd.model:Profile",
+    "alert": "gpuwatchd.core.model:Alert",
+    "matcher": "gpuwatchd.core.model:Matcher",
+    "message": "gpuwatchd.core.model:Message",
+    "profile": "gpuwatchd.core.model:Profile",
     # Files of the runtime directory and of the state directory.
-    "boot": "gpuwatchd.host.anchor:_Anchor",
-    "pop-ups": "gpuwatchd.notify.shown:_Kept",
+    "boot": "gpuwatchd.collect.host.boot_time:_Anchor",
+    "pop-ups": "gpuwatchd.notify.channels.desktop.popups:_Kept",
     "release": "gpuwatchd.store.release:Request",
     "state": "gpuwatchd.store.live:LiveState",
-    "state-head": "gpuwatchd.ctl.whose:_Head",
+    "state-head": "gpuwatchd.cli.locations:_Head",
     # Bodies of requests to the API.
-    "feedback-request": "gpuwatchd.web.wishes:FeedbackWish",
-    "snooze-request": "gpuwatchd.web.wishes:SnoozeWish",
+    "feedback-request": "gpuwatchd.web.request_bodies:FeedbackWish",
+    "snooze-request": "gpuwatchd.web.request_bodies:SnoozeWish",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
-    "chart-order": "gpuwatchd.notify.chart:Order",
-    "keyring-answer": "gpuwatchd.notify.secret:Answer",
-    "report-chart-order": "gpuwatchd.pictures.figure:Order",
+    "chart-order": "gpuwatchd.charts.mail_chart:Order",
+    "keyring-answer": "gpuwatchd.notify.credentials:Answer",
+    "report-chart-order": "gpuwatchd.charts.png:Order",
 }
 FOREIGN = {
-    "gpuwatchd.config.layers:Config": "the user's TOML; unknown keys are refused",
-    "gpuwatchd.config.prices:_Table": "TOML of the package itself",
-    "gpuwatchd.endpoints.llamacpp:_Slot": "answers of llama.cpp",
-    "gpuwatchd.endpoints.ollama:_Loaded": "answers of Ollama",
-    "gpuwatchd.endpoints.ollama:_Version": "answers of Ollama",
+    "gpuwatchd.core.config.loading:Config": "the user's TOML; unknown keys are refused",
+    "gpuwatchd.core.config.prices:_Table": "TOML of the package itself",
+    "gpuwatchd.collect.engines.llamacpp:_Slot": "answers of llama.cpp",
+    "gpuwatchd.collect.engines.ollama:_Loaded": "answers of Ollama",
+    "gpuwatchd.collect.engines.ollama:_Version": "answers of Ollama",
 }
 """What is decoded all the same, but not by names of ours; and whose it is."""
 RECORDED = Path(__file__).with_name("histories") / "structs.json"

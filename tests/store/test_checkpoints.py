@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import StoreError
-from gpuwatchd.model import ProcessKey
+from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import checkpoints
 from gpuwatchd.store.checkpoints import Checkpoint
 from gpuwatchd.store.reader import Reader

@@ -145,7 +145,7 @@ def test_a_step_that_fails_changes_nothing_and_nothing_is_written(
 def test_making_a_history_does_not_load_numpy(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from gpuwatchd.config import StoreSection\n"
+        "from gpuwatchd.core.config import StoreSection\n"
         "from gpuwatchd.store.writer import History\n"
         "for _ in range(2):\n"
         "    history = History.open(Path(sys.argv[1]), StoreSection(min_free_mib=0))\n"
@@ -167,7 +167,7 @@ def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) 
     opened(tmp_path).close()
     code = (
         "import sys; from pathlib import Path\n"
-        "from gpuwatchd.config import StoreSection\n"
+        "from gpuwatchd.core.config import StoreSection\n"
         "from gpuwatchd.store.writer import History\n"
         "history = History.open(Path(sys.argv[1]), StoreSection())\n"
         "print(history.writing, 'sqlite_utils' in sys.modules); history.close()"

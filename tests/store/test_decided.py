@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.model import Decision
-from gpuwatchd.store import decided
+from gpuwatchd.core.model import Decision
+from gpuwatchd.store import decisions
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
 from tests.store.world import T0, Time, opened, rows
@@ -69,13 +69,13 @@ def test_without_an_alert_it_is_written_at_the_end_of_the_tick(tmp_path: Path) -
 
 def test_only_the_newest_of_one_alert_are_kept(tmp_path: Path) -> None:
     history = opened(tmp_path)
-    many = decided.KEPT_PER_ALERT + 7
+    many = decisions.KEPT_PER_ALERT + 7
     history.decide([decision(i) for i in range(many)])
     history.decide([decision(0, key="leak:b")])
     history.flush(T0)
     with Reader.open(tmp_path) as reader:
         kept = reader.decisions("leak:a")
-        assert len(kept) == decided.KEPT_PER_ALERT
+        assert len(kept) == decisions.KEPT_PER_ALERT
         assert kept[-1] == decision(many - 1)
         assert reader.decisions("leak:b") == [decision(0, key="leak:b")]
     history.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.store import deeds
+from gpuwatchd.store import action_events
 from tests import histories
 
 if TYPE_CHECKING:
@@ -28,8 +28,12 @@ def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_job_of_a_month_is_known_by_name_and_device(month: Path) -> None:
     with closing(sqlite3.connect(month)) as it:
-        (one,) = deeds.load(it, 0.0)
-    assert (one.kind, one.name, one.device_uids) == (deeds.SAVED, "python", (histories.uid(0),))
+        (one,) = action_events.load(it, 0.0)
+    assert (one.kind, one.name, one.device_uids) == (
+        action_events.SAVED,
+        "python",
+        (histories.uid(0),),
+    )
 
 
 def test_its_minutes_are_not_read_for_it(month: Path) -> None:
@@ -42,5 +46,5 @@ def test_its_minutes_are_not_read_for_it(month: Path) -> None:
 
     with closing(sqlite3.connect(month)) as it:
         it.set_progress_handler(step, _A_THOUSAND)
-        deeds.load(it, 0.0)
+        action_events.load(it, 0.0)
     assert steps <= _AT_MOST

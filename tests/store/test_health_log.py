@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.state_log import MOST_LINES
+from gpuwatchd.core.state_log import MOST_LINES
 from gpuwatchd.store import schema
 from tests.store.world import CARDS, KNOWN, Time, opened, sample
 

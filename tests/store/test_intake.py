@@ -8,9 +8,9 @@ import sqlite3
 import msgspec
 import pytest
 
-from gpuwatchd.model import ProcessInfo, ProcessKey, ProcessUse, Sample
+from gpuwatchd.core.model import ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store import schema
-from gpuwatchd.store.intake import Intake
+from gpuwatchd.store.sample_buffer import Intake
 from tests.store.world import CARDS, KNOWN, T0, sample
 
 

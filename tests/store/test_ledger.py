@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from gpuwatchd.store import schema
-from gpuwatchd.store.ledger import Ledger
+from gpuwatchd.store.alert_buffer import Ledger
 from tests.making import alert
 from tests.store.world import T0, delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.model import Alert, Delivery
+    from gpuwatchd.core.model import Alert, Delivery
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.model import Subject
+from gpuwatchd.core.model import Subject
 from gpuwatchd.store import schema
-from gpuwatchd.store.norms import Norm
+from gpuwatchd.store.idle_levels import Norm
+from gpuwatchd.store.labels import say, unsay
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.words import say, unsay
 from tests.making import alert
 from tests.store.test_profiles import run, word
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample

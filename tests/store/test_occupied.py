@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import cost
-from gpuwatchd.model import DeviceReading, ProcessUse, Sample
-from gpuwatchd.store import occupied
+from gpuwatchd.analysis import cost
+from gpuwatchd.core.model import DeviceReading, ProcessUse, Sample
+from gpuwatchd.store import occupancy
 from gpuwatchd.store.reader import Reader
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened
 
@@ -94,7 +94,7 @@ def test_of_a_long_span_some_minutes_stand_for_all(tmp_path: Path, most: int) ->
         history.chores(clock.now_s)
     connection = history._connection
     assert connection is not None
-    rows = occupied.load(connection, CARDS[0].uid, T0, clock.now_s, most_minutes=most)
+    rows = occupancy.load(connection, CARDS[0].uid, T0, clock.now_s, most_minutes=most)
     history.close()
     assert len({row.at_s for row in rows}) <= most + 1
     found = cost.taken(rows, T0, clock.now_s)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import cost
-from gpuwatchd.store import hourly, occupied
+from gpuwatchd.analysis import cost
+from gpuwatchd.store import occupancy, process_hours
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.schema import FILE_NAME
 from tests.store.world import opened
@@ -51,13 +51,13 @@ def test_sums_are_those_of_the_minutes(tmp_path: Path, seed: int) -> None:
                         (row, at_s, held, held),
                     )
         it.execute("INSERT INTO meta(key, value) VALUES('gpu_1m.until', ?)", (str(T + 26 * HOUR),))
-        while hourly.roll(it):
+        while process_hours.roll(it):
             pass
         it.execute("COMMIT")
     since_s, until_s = T + 1800.0 + chance.random() * 600, T + 20 * HOUR + 777.0
     with Reader.open(tmp_path) as reader:
-        minutes = reader.ask(lambda it: occupied.load(it, "GPU-0", since_s, until_s))
-        hours = reader.ask(lambda it: occupied.by_hour(it, "GPU-0", since_s, until_s))
+        minutes = reader.ask(lambda it: occupancy.load(it, "GPU-0", since_s, until_s))
+        hours = reader.ask(lambda it: occupancy.by_hour(it, "GPU-0", since_s, until_s))
     assert len(hours) < len(minutes) / 4
     exact, quick = cost.taken(minutes, since_s, until_s), cost.taken(hours, since_s, until_s)
     assert quick.keys() == exact.keys()

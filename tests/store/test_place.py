@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.store.place import LOCK_NAME, hold_lock, still_locked
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.store.directories import LOCK_NAME, hold_lock, still_locked
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.errors import StoreError
-from gpuwatchd.model import ProcessKey, Profile, Subject
-from gpuwatchd.store import profiles, schema, words
+from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import ProcessKey, Profile, Subject
+from gpuwatchd.store import labels, profiles, schema
+from gpuwatchd.store.labels import Word
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.words import Word
 from tests.making import alert
 from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, rows, sample
 
@@ -146,12 +146,12 @@ def test_a_run_of_which_the_user_spoke_is_kept_longer(tmp_path: Path) -> None:
     history = begun(tmp_path)
     history.shelf.keep(run(0))
     history.flush(T0)
-    words.say(tmp_path, word(run(0)))
+    labels.say(tmp_path, word(run(0)))
     for number in range(1, 9):
         history.shelf.keep(run(number))
         history.flush(T0 + 60 * number)
     assert history.shelf.runs("k")[0] == run(0)
-    assert words.unsay(tmp_path, word(run(0)).alert_key, T0 + 9) == 1
+    assert labels.unsay(tmp_path, word(run(0)).alert_key, T0 + 9) == 1
     history.shelf.keep(run(9))
     history.flush(T0 + 600)
     assert run(0) not in history.shelf.runs("k")
@@ -180,7 +180,7 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     history.record(sample(T0, uses=(5,)), CARDS, KNOWN)
     history.shelf.keep(run(0))
     history.flush(T0)
-    words.say(tmp_path, word(run(0)))
+    labels.say(tmp_path, word(run(0)))
     time.pass_s(2 * 86_400.0)
     history.chores(time.now_s)
     for _ in range(3):
@@ -196,15 +196,15 @@ def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path) -> None:
     history = begun(tmp_path)
     assert history.shelf.spoken()
     assert not history.shelf.spoken()
-    said = words.say(tmp_path, word(run()))
+    said = labels.say(tmp_path, word(run()))
     assert said.row is not None
     assert history.shelf.spoken()
     assert not history.shelf.spoken()
     assert history.shelf.words() == [said]
-    other = words.say(tmp_path, word(run(), "leak", given_at_s=T0 + 9))
+    other = labels.say(tmp_path, word(run(), "leak", given_at_s=T0 + 9))
     assert history.shelf.words() == [other]
-    assert words.unsay(tmp_path, other.alert_key, T0 + 11) == 1
-    assert words.unsay(tmp_path, other.alert_key, T0 + 12) == 0
+    assert labels.unsay(tmp_path, other.alert_key, T0 + 11) == 1
+    assert labels.unsay(tmp_path, other.alert_key, T0 + 12) == 0
     assert history.shelf.words() == []
     history.close()
     with Reader.open(tmp_path) as reader:
@@ -214,12 +214,12 @@ def test_a_word_is_noticed_once_and_can_be_taken_back(tmp_path: Path) -> None:
 
 def test_what_a_run_had_done_when_the_user_spoke_goes_with_the_word(tmp_path: Path) -> None:
     history = begun(tmp_path)
-    said = words.say(tmp_path, word(run()))
+    said = labels.say(tmp_path, word(run()))
     history.shelf.keep(run(word=said.row))
     history.shelf.keep(run())
     history.flush(T0 + 60)
     assert len(history.shelf.runs("k")) == 2
-    words.unsay(tmp_path, said.alert_key, T0 + 70)
+    labels.unsay(tmp_path, said.alert_key, T0 + 70)
     assert history.shelf.runs("k") == [run()]
     history.close()
 
@@ -231,7 +231,7 @@ def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path) -> None:
     def talk() -> None:
         number = 0
         while not stop.is_set():
-            words.say(tmp_path, word(run(number % 50)))
+            labels.say(tmp_path, word(run(number % 50)))
             number += 1
 
     speaker = threading.Thread(target=talk)
@@ -253,10 +253,10 @@ def test_speaking_does_not_disturb_a_daemon_that_writes(tmp_path: Path) -> None:
 
 def test_there_is_nothing_to_say_it_to(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no history"):
-        words.say(tmp_path, word(run()))
+        labels.say(tmp_path, word(run()))
     (tmp_path / "history.db").write_bytes(b"x" * 8192)
     with pytest.raises(StoreError, match="damaged"):
-        words.say(tmp_path, word(run()))
+        labels.say(tmp_path, word(run()))
 
 
 def test_a_strange_profile_is_left_out(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_damaged_number_is_left_out(tmp_path: Path, what: str, number: str) ->
 
 def test_a_text_that_is_no_utf_8_stops_nobody(tmp_path: Path) -> None:
     history = begun(tmp_path)
-    words.say(tmp_path, word(run()))
+    labels.say(tmp_path, word(run()))
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
         other.execute("UPDATE feedback SET title = CAST(x'41ff' AS TEXT)")
     (heard,) = history.shelf.words() or []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
+from gpuwatchd.core.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
 from tests.store.world import CARDS, INFOS, KNOWN, Time, delivery, opened, sample
@@ -194,7 +194,7 @@ def test_another_version(past: Path, version: int, kind: type[StoreError], hint:
 
 
 def test_locked(past: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatchd.store.entry.BUSY_S", 0.01)
+    monkeypatch.setattr("gpuwatchd.store.access.BUSY_S", 0.01)
     with closing(sqlite3.connect(past / "history.db", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")

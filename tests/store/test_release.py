@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.errors import StoreError
+from gpuwatchd.core.errors import StoreError
 from gpuwatchd.store import release
 
 if TYPE_CHECKING:

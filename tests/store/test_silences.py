@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.errors import StoreError
-from gpuwatchd.model import Matcher, Silence
+from gpuwatchd.core.errors import StoreError
+from gpuwatchd.core.model import Matcher, Silence
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from tests.making import alert

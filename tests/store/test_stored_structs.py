@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 import gpuwatchd
-from gpuwatchd import typed
-from gpuwatchd.model.names import Value
+from gpuwatchd.core import typed
+from gpuwatchd.core.model.base import Value
 from gpuwatchd.store import live
 from tests.store.filling import away, filled, leaves, names, structs
 from tests.store.stored import FOREIGN, STRUCTS, encoded, recorded, struct

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.store.alert_writer import Notice
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.telling import Notice
 from tests.making import alert
 from tests.store.world import T0, Time, delivery, opened, rows
 

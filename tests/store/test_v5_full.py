@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.store import actions, checkpoints, decided, profiles, rows, silences, words
+from gpuwatchd.store import actions, checkpoints, decisions, profiles, records, silences
+from gpuwatchd.store import labels as words
 from tests.store import asking, released
 from tests.store.filling import away, names, structs
 
@@ -56,21 +57,21 @@ def history(directory: Path) -> Iterator[sqlite3.Connection]:
 
 
 def everything(history: sqlite3.Connection) -> list[Any]:
-    alerts, strange = rows.load_alerts(history)
-    deliveries, stranger = rows.load_deliveries(history, "TRUE")
+    alerts, strange = records.load_alerts(history)
+    deliveries, stranger = records.load_deliveries(history, "TRUE")
     assert (strange, stranger) == (0, 0)
-    people = history.execute(f"SELECT {rows.PROCESS_COLUMNS} FROM process p")
+    people = history.execute(f"SELECT {records.PROCESS_COLUMNS} FROM process p")
     return [
         *alerts,
         *deliveries,
-        *rows.load_devices(history),
-        *(rows.process_info(row) for row in people),
+        *records.load_devices(history),
+        *(records.process_info(row) for row in people),
         *profiles.load_runs(history),
         *silences.load(history, "TRUE"),
         *words.load_words(history),
         *checkpoints.load(history),
         *actions.load(history),
-        *decided.load(history),
+        *decisions.load(history),
     ]
 
 
@@ -113,7 +114,7 @@ def test_everything_is_in_every_state(history: sqlite3.Connection) -> None:
     assert values("kind", "decision") == {"notify", "hold", "act"}
     assert values("phase", "action") == {"asked", "done", "refused"}
     assert values("word", "feedback") == {"normal", "leak"}
-    over = {alert.ended for alert in rows.load_alerts(history)[0] if alert.state == "resolved"}
+    over = {alert.ended for alert in records.load_alerts(history)[0] if alert.state == "resolved"}
     assert len(over) == 25
     held = values("reason", "decision WHERE kind = 'hold'")
     assert len(held) == 15

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.model import Message
+from gpuwatchd.core.model import Message
 from gpuwatchd.store.reader import Reader
 from tests.making import alert, finding
 from tests.store.world import (

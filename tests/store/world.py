@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.config import Seconds, StoreSection
-from gpuwatchd.model import (
+from gpuwatchd.core.config import Seconds, StoreSection
+from gpuwatchd.core.model import (
     Delivery,
     Device,
     DeviceReading,

@@ -25,10 +25,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd import policy, programs
-from gpuwatchd.config import Seconds, StoreSection, hours
-from gpuwatchd.errors import NotifyError
-from gpuwatchd.model import (
+from gpuwatchd import alerts as policy
+from gpuwatchd.alerts.rules import Override
+from gpuwatchd.analysis import program_key
+from gpuwatchd.core.config import Seconds, StoreSection, hours
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import (
     Alert,
     Button,
     Decision,
@@ -39,14 +41,13 @@ from gpuwatchd.model import (
     Silence,
     Subject,
 )
-from gpuwatchd.notify import backlog, outbox
-from gpuwatchd.pipeline import bygone, endings, herald
+from gpuwatchd.notify import backlog, dispatcher
+from gpuwatchd.pipeline import alert_notifier, end_reasons, resolved_alerts
 from gpuwatchd.pipeline import digests as digest_chore
 from gpuwatchd.pipeline.messages import compose, message_id
-from gpuwatchd.pipeline.ruling import local
-from gpuwatchd.policy.rules import Override
-from gpuwatchd.store import actions, checkpoints, marks, schema, silences, words
-from gpuwatchd.store.norms import Norm
+from gpuwatchd.pipeline.rule_settings import local
+from gpuwatchd.store import actions, checkpoints, labels, meta, schema, silences
+from gpuwatchd.store.idle_levels import Norm
 from gpuwatchd.store.profiles import Run
 from gpuwatchd.store.writer import History
 from tests.store import asking, released
@@ -214,11 +215,13 @@ class Writer:
 
     def _told_and_over(self, alert: Alert, ending: Ending, now_s: float) -> None:
         """Write one of which people are told that it began and that it is over."""
-        if ending.why == endings.CRASHED:
+        if ending.why == end_reasons.CRASHED:
             alert = msgspec.structs.replace(alert, cost=cost_of(alert.subject))
         (alert, *_), sent = self.tell([alert], now_s, ONE_CHANNEL)
         for one in sent:
-            self.history.update_delivery(outbox._sent(one, now_s + 2.0, "accepted by the server"))
+            self.history.update_delivery(
+                dispatcher._sent(one, now_s + 2.0, "accepted by the server")
+            )
         over_s = gone_s(BRIEF[[one.why for one in ENDINGS].index(ending.why)])
         alert = msgspec.structs.replace(
             alert, clears=3, clear_since_s=over_s - 300.0, milder_since_s=over_s - 400.0
@@ -227,11 +230,11 @@ class Writer:
         assert over is not None
         _, sent = self.tell([over], over_s, ONE_CHANNEL)
         for one in sent:
-            self.history.update_delivery(outbox._sent(one, over_s + 2.0, "shown"))
+            self.history.update_delivery(dispatcher._sent(one, over_s + 2.0, "shown"))
 
     def _why_untold(self, over: Alert, number: int, now_s: float) -> Alert:
         """Return one whose end is told to nobody, for a reason that the herald knows."""
-        why = herald.UNHEARD if number % 4 == 1 else bygone.BACK
+        why = alert_notifier.UNHEARD if number % 4 == 1 else resolved_alerts.BACK
         self.history.decide(
             [
                 Decision(
@@ -284,7 +287,7 @@ class Writer:
         beside = leak_of(UNDATED, PART, opened_at_s=now_s - 5000.0)
         both = [msgspec.structs.replace(one, group="job:both") for one in (stale, beside)]
         (stale, beside), _ = self.tell(both, now_s - 4000.0)
-        stale = msgspec.structs.replace(stale, held_back=herald.STALE)
+        stale = msgspec.structs.replace(stale, held_back=alert_notifier.STALE)
         night = msgspec.structs.replace(RULES, quiet={"all": (hours.parse("14:00-07:00"),)})
         (held, *_), _ = self.tell([held], now_s, night)
         self.history.apply([watch, lost, stale], [])
@@ -295,7 +298,9 @@ class Writer:
         milder = msgspec.structs.replace(leak, told_severity="warning", next_notice_at_s=now_s)
         (told, *_), sent = self.tell([milder], now_s + 120.0)
         self.history.update_delivery(
-            outbox._failed(sent[0], NotifyError("no route to host", permanent=False), now_s + 121.0)
+            dispatcher._failed(
+                sent[0], NotifyError("no route to host", permanent=False), now_s + 121.0
+            )
         )
         again = msgspec.structs.replace(told, next_notice_at_s=now_s + 200.0, told_flapping=True)
         (_, *_), sent = self.tell([again], now_s + 240.0)
@@ -318,7 +323,7 @@ class Writer:
             news, number="daily|2026-11-18", why="of the day", from_s=T0, now_s=END_S
         )
         self.history.apply([], digest_chore.letters(message, ("email",), END_S))
-        self.history.shelf.write_now(lambda it: marks.save(it, digest_chore.LAST, END_S))
+        self.history.shelf.write_now(lambda it: meta.save(it, digest_chore.LAST, END_S))
 
     def _on_their_way(self, sent: list[Delivery], now_s: float) -> None:
         """Write what may become of a message: those two, and copies by other channels."""
@@ -327,16 +332,16 @@ class Writer:
         busy = NotifyError("the server is busy", permanent=False)
         old = msgspec.structs.replace(email, created_at_s=now_s - 3 * 86400.0)
         found = {
-            "chat": outbox._failed(email, gone, now_s + 1.0),
-            "late": outbox._failed(old, busy, now_s + 1.0),
+            "chat": dispatcher._failed(email, gone, now_s + 1.0),
+            "late": dispatcher._failed(old, busy, now_s + 1.0),
             "slack": backlog.dropped(email, backlog._OVERTAKEN),
             "teams": backlog.dropped(email, backlog._OVER),
             "matrix": backlog.dropped(email, "told by desktop after all"),
-            "removed": outbox._failed(
+            "removed": dispatcher._failed(
                 email, NotifyError(f"channel removed {backlog.TAKEN_OUT}", permanent=True), now_s
             ),
             "command": msgspec.structs.replace(email, lease_until_s=now_s + 120.0),
-            "try": outbox._sent(msgspec.structs.replace(email, dry_run=True), now_s, "dry run"),
+            "try": dispatcher._sent(msgspec.structs.replace(email, dry_run=True), now_s, "dry run"),
             "push": msgspec.structs.replace(
                 email, fallback_of="chat", held="quiet hours until 07:00"
             ),
@@ -346,8 +351,8 @@ class Writer:
             for channel, one in found.items()
         ]
         self.history.apply([], copies)
-        self.history.update_delivery(outbox._sent(desktop, now_s + 1.0, "shown as 7"))
-        self.history.update_delivery(outbox._failed(email, busy, now_s + 1.0))
+        self.history.update_delivery(dispatcher._sent(desktop, now_s + 1.0, "shown as 7"))
+        self.history.update_delivery(dispatcher._failed(email, busy, now_s + 1.0))
 
     # ---- the rest -------------------------------------------------------------------------------
 
@@ -365,7 +370,7 @@ class Writer:
         history.segment("clock-step", wall_step_s=-1.5)
         history.segment("gap", gap_s=312.5)
         history.shelf.learn(CARD.uid, Norm(512 * MIB, BOOT), END_S)
-        key = programs.key_on(LEAKER.program, CARD)
+        key = program_key.key_on(LEAKER.program, CARD)
         assert key is not None
         for number, plain in enumerate((profile_of(0), profile_of(1), profile_of(2))):
             history.shelf.keep(
@@ -383,7 +388,7 @@ class Writer:
     def people(self) -> None:
         """Write what users said, asked and silenced, as the programs that they ran did."""
         at_s, directory = END_S - 600.0, self.directory
-        said = words.Word(
+        said = labels.Word(
             alert_key="leak:x",
             opened_at_s=T0,
             title="GPU 0: python[4711] of alice",
@@ -394,18 +399,18 @@ class Writer:
             who="alice",
         )
         leak = leak_of(LEAKER, CARD, opened_at_s=END_S - 900.0 - 3600.0)
-        words.say(directory, msgspec.structs.replace(said, alert_key=leak.key, word="leak"))
-        words.say(
+        labels.say(directory, msgspec.structs.replace(said, alert_key=leak.key, word="leak"))
+        labels.say(
             directory,
             msgspec.structs.replace(
                 said, alert_key=leak.key, opened_at_s=leak.opened_at_s, given_at_s=at_s + 60.0
             ),
         )
         of_host = Subject(device_uid=CARD.uid, process=LEAKER.key, host=True)
-        words.say(directory, msgspec.structs.replace(said, alert_key="leak:h", subject=of_host))
+        labels.say(directory, msgspec.structs.replace(said, alert_key="leak:h", subject=of_host))
         rest = Subject(device_uid=PART.uid, unattributed=True)
-        words.say(directory, msgspec.structs.replace(said, alert_key="leak:u", subject=rest))
-        words.unsay(directory, "leak:u", at_s + 120.0)
+        labels.say(directory, msgspec.structs.replace(said, alert_key="leak:u", subject=rest))
+        labels.unsay(directory, "leak:u", at_s + 120.0)
         self._learned_of(leak)
         self._silenced(leak, at_s)
         for process, by, detail in (
@@ -444,7 +449,7 @@ class Writer:
         said = next(one for one in self.history.shelf.words() or () if one.alert_key == leak.key)
         self.history.shelf.keep(
             Run(
-                key=programs.key_on(LEAKER.program, CARD) or "",
+                key=program_key.key_on(LEAKER.program, CARD) or "",
                 device_uid=CARD.uid,
                 process=LEAKER.key,
                 label="python train.py",

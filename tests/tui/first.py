@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.tui.lines import Lines
 from gpuwatchd.tui.page import Page
+from gpuwatchd.tui.widgets.lines import Lines
 from tests.tui import world
 from tests.tui.viewing import view_of
 
 if TYPE_CHECKING:
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
     from gpuwatchd.tui.app import TopApp
     from gpuwatchd.tui.paint import Row
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import look
-from gpuwatchd.model import About, Blame, Subject
+from gpuwatchd.cli import current_state
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.model import About, Blame, Subject
 from gpuwatchd.store.live import KnownRuns, LiveProcess
 from gpuwatchd.store.writer import History
 from tests import making
@@ -18,8 +18,8 @@ from tests.cli import recorded, world
 from tests.tui.viewing import flags_of
 
 if TYPE_CHECKING:
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Alert
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveState
 
 LEAKER = recorded.OWNER
@@ -66,11 +66,11 @@ def state(end_s: float, alert: Alert, *, ended: bool = False) -> LiveState:
 
 def view() -> View:
     """Return what a look gives."""
-    return look.see(flags_of())
+    return current_state.see(flags_of())
 
 
 def later(seen: View, seconds: float) -> View:
     """Return the same, seen some time later."""
-    again = look.View(seen.source, seen.taken_at_s + seconds, seen.devices)
+    again = current_state.View(seen.source, seen.taken_at_s + seconds, seen.devices)
     again.stale_s, again.daemon, again.alerts = 0.0, seen.daemon, seen.alerts
     return again

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import look, silencing
-from gpuwatchd.errors import NotAllowed
-from gpuwatchd.model import About, Matcher, ProcessKey, Silence, Subject
+from gpuwatchd.cli import current_state, silence_changes
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.core.errors import NotAllowed
+from gpuwatchd.core.model import About, Matcher, ProcessKey, Silence, Subject
 from gpuwatchd.store import silences
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
-from gpuwatchd.tui.alerts import AlertsScreen, StoryScreen
-from gpuwatchd.tui.sheet import Pages
-from gpuwatchd.tui.snoozing import SnoozeScreen
+from gpuwatchd.tui.screens.alerts import AlertsScreen, StoryScreen
+from gpuwatchd.tui.screens.snooze import SnoozeScreen
+from gpuwatchd.tui.widgets.sheet import Pages
 from tests import making
 from tests.cli import world
 from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, words
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
 
 KEY = "leak:GPU-1/4711@1000.0"
 HOUR_S = 3600.0
@@ -54,7 +54,7 @@ def recorded() -> None:
 
 def seen() -> View:
     """Return what a look gives."""
-    return look.see(flags_of())
+    return current_state.see(flags_of())
 
 
 def stored() -> list[Silence]:
@@ -168,7 +168,7 @@ def test_who_may_not_write_is_told_whom_to_ask(monkeypatch: pytest.MonkeyPatch) 
     def refuse(_: Silence) -> Silence:
         raise NotAllowed("only root may write to it", hint="sudo -u gpuwatchd gpuwatchctl top")
 
-    monkeypatch.setattr(silencing, "keep", refuse)
+    monkeypatch.setattr(silence_changes, "keep", refuse)
 
     async def scene() -> None:
         async with opened(seen(), "a", "s", "enter", size=(120, 24)) as (app, _):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from textual.app import App, ComposeResult
 
-from gpuwatchd.pictures.chart import Curve, Forecast, Gap, Mark, Picture
-from gpuwatchd.tui.chart import SHORTEST_S, Chart, point, told
+from gpuwatchd.charts.drawing import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.tui.paint import Painter
+from gpuwatchd.tui.widgets.chart import SHORTEST_S, Chart, point, told
 from tests.making import GIB
 from tests.tui.viewing import flags_of
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import charts, predict
+from gpuwatchd.cli.verbs import predict
+from gpuwatchd.core import config
 from gpuwatchd.store.live import LiveState
-from gpuwatchd.tui.charted import SPANS
-from gpuwatchd.tui.detail import DetailScreen
-from gpuwatchd.tui.past import PastScreen
-from gpuwatchd.tui.predict import PredictScreen
-from gpuwatchd.tui.sheet import Pages, Sheet
+from gpuwatchd.tui.screens.chart_screen import SPANS
+from gpuwatchd.tui.screens.detail import DetailScreen
+from gpuwatchd.tui.screens.history import PastScreen
+from gpuwatchd.tui.screens.predict import PredictScreen
 from gpuwatchd.tui.views import Bar
+from gpuwatchd.tui.widgets.sheet import Pages, Sheet
 from tests.cli import world
 from tests.tui import leaky
 from tests.tui import world as machine
@@ -25,6 +25,8 @@ from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, v
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
+
+    from gpuwatchd.cli import charts
 
 HOUR_S = 3600.0
 ALL = {"P": PredictScreen, "d": DetailScreen, "h": PastScreen}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl import look
+from gpuwatchd.cli import current_state
 from gpuwatchd.store import live
 from gpuwatchd.tui import feed
 from tests.tui import world
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from textual.message import Message
 
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli.flags import Globals
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def made(flags: Globals | None = None) -> feed.Feed:
     return feed.Feed(flags or flags_of(), lambda message: None, every_s=1.0)
 
 
-def seen(message: Message | None) -> look.View:
+def seen(message: Message | None) -> current_state.View:
     assert isinstance(message, feed.Seen)
     return message.view
 
@@ -47,7 +47,7 @@ def seen(message: Message | None) -> look.View:
 def test_the_same_file_is_not_decoded_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = made()
     assert len(seen(one.look()).devices) == 2
-    monkeypatch.setattr(look, "see", lambda flags: pytest.fail("looked at what it knows"))
+    monkeypatch.setattr(current_state, "see", lambda flags: pytest.fail("looked at what it knows"))
     assert one.look() is None
 
 
@@ -77,12 +77,12 @@ def test_where_no_daemon_writes_it_looks_seldom(
 ) -> None:
     clock, looks = [100.0], []
 
-    def see(flags: Globals) -> look.View:
+    def see(flags: Globals) -> current_state.View:
         looks.append(flags)
-        return look.View("database", 0.0, world.state(1, 1).devices)
+        return current_state.View("database", 0.0, world.state(1, 1).devices)
 
     monkeypatch.setattr("gpuwatchd.tui.feed.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(look, "see", see)
+    monkeypatch.setattr(current_state, "see", see)
     if left:  # what a daemon that died has left is there still
         (tmp_path / "run").mkdir(mode=0o700)
         write(tmp_path / "run")
@@ -99,13 +99,13 @@ def test_where_no_daemon_writes_it_looks_seldom(
 def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, spent = [100.0], [0.0]
 
-    def see(flags: Globals) -> look.View:
+    def see(flags: Globals) -> current_state.View:
         spent[0] += 0.4
-        return look.View("database", 0.0, world.state(1, 1).devices)
+        return current_state.View("database", 0.0, world.state(1, 1).devices)
 
     monkeypatch.setattr("gpuwatchd.tui.feed.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("gpuwatchd.tui.feed.time.thread_time", lambda: spent[0])
-    monkeypatch.setattr(look, "see", see)
+    monkeypatch.setattr(current_state, "see", see)
     one = made()
     one.look()
     clock[0] += 0.4 / feed.LOOK_SHARE - 0.1
@@ -123,10 +123,10 @@ def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.Mo
     assert isinstance(found, feed.Failed)
     assert "no GPU matches 9" in found.error.message
 
-    def broken(flags: Globals) -> look.View:
+    def broken(flags: Globals) -> current_state.View:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(look, "see", broken)
+    monkeypatch.setattr(current_state, "see", broken)
     found = made().look()
     assert isinstance(found, feed.Failed)
     assert found.error.message == "internal error: ZeroDivisionError: a mistake"

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatchd.store.live import Lost
 from gpuwatchd.tui import feed
-from gpuwatchd.tui.lines import Lines
+from gpuwatchd.tui.widgets.lines import Lines
 from tests.tui import world
 from tests.tui.first import cursor, processes_of, rows_of, usual
 from tests.tui.viewing import flags_of, opened, press, view_of
@@ -18,7 +18,7 @@ from tests.tui.viewing import flags_of, opened, press, view_of
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let alerts be of now, in the same zone everywhere."""
-    monkeypatch.setattr("gpuwatchd.ctl.panel.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("gpuwatchd.cli.panel.time.time", lambda: world.NOW_S)
 
 
 # ---- what is shown

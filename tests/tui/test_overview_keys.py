@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from gpuwatchd.errors import SourceUnavailable
-from gpuwatchd.model import ProcessKey
+from gpuwatchd.core.errors import SourceUnavailable
+from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.tui import app as app_module
 from gpuwatchd.tui import feed
 from tests.tui import world
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let alerts be of now."""
-    monkeypatch.setattr("gpuwatchd.ctl.panel.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("gpuwatchd.cli.panel.time.time", lambda: world.NOW_S)
 
 
 # ---- keys
@@ -132,7 +132,7 @@ async def test_keys_open_screens_and_escape_comes_back(
     keys: tuple[str, ...], key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(app_module.VIEWS, key, "tests.tui.first:Opened")
-    monkeypatch.setattr("gpuwatchd.registry.load", lambda table, name: {key: Opened}[name])
+    monkeypatch.setattr("gpuwatchd.core.registry.load", lambda table, name: {key: Opened}[name])
     async with opened(usual(), *keys) as (app, pilot):
         assert isinstance(app.screen, Opened)
         assert "about GPU-" in rows_of(app)[1]
@@ -144,7 +144,7 @@ async def test_keys_open_screens_and_escape_comes_back(
 async def test_what_came_in_meanwhile_is_shown_when_a_screen_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpuwatchd.registry.load", lambda table, name: Opened)
+    monkeypatch.setattr("gpuwatchd.core.registry.load", lambda table, name: Opened)
     async with opened(usual(), "tab", "P") as (app, pilot):
         app.post_message(feed.Seen(usual(3)))
         await pilot.pause()
@@ -178,7 +178,7 @@ async def test_a_look_that_fails_leaves_what_was_seen_and_says_so() -> None:
 
 
 async def test_a_click_selects_and_two_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatchd.registry.load", lambda table, name: Opened)
+    monkeypatch.setattr("gpuwatchd.core.registry.load", lambda table, name: Opened)
     async with opened(usual()) as (app, pilot):
         rows = rows_of(app)
         y = next(at for at, row in enumerate(rows) if " 4003 " in row)

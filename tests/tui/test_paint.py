@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.style import Style
 
-from gpuwatchd import design
-from gpuwatchd.tui import bars, paint
+from gpuwatchd.core import design
+from gpuwatchd.tui import paint
+from gpuwatchd.tui.widgets import bars
 from tests.tui.viewing import flags_of
 
 TRUE = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl.output import width_of
-from gpuwatchd.tui.lines import Lines
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.tui.widgets.lines import Lines
 from tests.tui import world
 from tests.tui.viewing import flags_of, opened, view_of
 
@@ -31,7 +31,7 @@ def _then_and_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     time.tzset()
-    monkeypatch.setattr("gpuwatchd.ctl.panel.time.time", lambda: world.NOW_S)
+    monkeypatch.setattr("gpuwatchd.cli.panel.time.time", lambda: world.NOW_S)
     yield
     monkeypatch.undo()
     time.tzset()

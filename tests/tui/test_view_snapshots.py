@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.ctl.output import width_of
+from gpuwatchd.cli.output import width_of
 from tests.tui import leaky, world
 from tests.tui.viewing import flags_of, opened
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from syrupy.assertion import SnapshotAssertion
 
-    from gpuwatchd.pictures.chart import Picture
+    from gpuwatchd.charts.drawing import Picture
     from gpuwatchd.tui.app import TopApp
 
 
@@ -33,10 +33,10 @@ def _then_and_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
     monkeypatch.setattr("time.time", lambda: world.NOW_S)
     # Whoever runs the tests may be younger than that clock, or older.
-    monkeypatch.setattr("gpuwatchd.ctl.whose.alive", lambda _: True)
-    monkeypatch.setattr("gpuwatchd.ctl.look.alive", lambda _: True)
+    monkeypatch.setattr("gpuwatchd.cli.locations.alive", lambda _: True)
+    monkeypatch.setattr("gpuwatchd.cli.current_state.alive", lambda _: True)
     # How a chart is drawn has tests of its own.
-    monkeypatch.setattr("gpuwatchd.pictures.terminal.draw", _place)
+    monkeypatch.setattr("gpuwatchd.charts.terminal.draw", _place)
     leaky.leave()
     yield
     monkeypatch.undo()

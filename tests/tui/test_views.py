@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd import design
-from gpuwatchd.errors import StoreError
+from gpuwatchd.core import design
+from gpuwatchd.core.errors import StoreError
 from gpuwatchd.tui import views
 from gpuwatchd.tui.app import VIEWS
-from gpuwatchd.tui.held import HeldScreen
-from gpuwatchd.tui.help import HelpScreen
-from gpuwatchd.tui.sheet import Pages
+from gpuwatchd.tui.screens.help import HelpScreen
+from gpuwatchd.tui.screens.idle import HeldScreen
 from gpuwatchd.tui.views import Bar, ViewScreen
+from gpuwatchd.tui.widgets.sheet import Pages
 from tests.cli import world
 from tests.tui import world as machine
 from tests.tui.viewing import flags_of, opened, press, screen, settled, shown, view_of, words

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.ctl.look import View
+from gpuwatchd.cli.current_state import View
+from gpuwatchd.cli.flags import Globals
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.views import ViewScreen
 

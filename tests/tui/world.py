@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
-from gpuwatchd.model import (
+from gpuwatchd.core.model import (
     Alert,
     Device,
     DeviceReading,

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuwatchd import config
-from gpuwatchd.ctl.flags import Globals
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core import config
 from gpuwatchd.web import listening, server, tokens
 from tests.cli import world
 

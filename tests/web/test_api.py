@@ -13,12 +13,13 @@ import jsonschema
 import msgspec
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.config import StoreSection
-from gpuwatchd.ctl import main
-from gpuwatchd.store import entry, live
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
+from gpuwatchd.core.config import StoreSection
+from gpuwatchd.store import access, live
 from gpuwatchd.store.writer import History
-from gpuwatchd.web import answers, openapi
+from gpuwatchd.web import openapi
+from gpuwatchd.web import responses as answers
 from gpuwatchd.web.endpoints import ENDPOINTS, PREFIX
 from tests.cli import recorded, shaped, world
 from tests.web import serving
@@ -208,7 +209,7 @@ def test_reading_changes_nothing(unchanged: Served) -> None:
 def test_trouble_is_said_and_nothing_falls_over(
     trouble: str, wrote: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entry, "BUSY_S", 1.5)
+    monkeypatch.setattr(access, "BUSY_S", 1.5)
     recorded.record("gradual")
     world.write()
     file = config.state_dir() / "history.db"

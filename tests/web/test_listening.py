@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.config.listening import Address
-from gpuwatchd.web import listening, security
+from gpuwatchd.core.config.listening import Address
+from gpuwatchd.web import auth, listening
 from gpuwatchd.web.listening import CannotListen
 
 if TYPE_CHECKING:
@@ -130,11 +130,11 @@ def test_only_its_owner_and_root_may_connect() -> None:
 
 
 def test_names_of_a_proxy_are_ours_where_they_are_configured() -> None:
-    ours = security.names(("gpu.example.org", "localhost:8000"), 9753)
+    ours = auth.names(("gpu.example.org", "localhost:8000"), 9753)
     for host in ("gpu.example.org", "GPU.example.org:443", "localhost:8000", "localhost:9753"):
         assert ours.have(host)
     for host in ("gpu.example.org.evil", "xgpu.example.org", "localhost:8001", "", ":9753",
                  "gpu.example.org:x", "gpu.example.org:80:80"):  # fmt: skip
         assert not ours.have(host)
-    assert security.names((), None).have("localhost")
-    assert not security.names((), None).have("example.org")
+    assert auth.names((), None).have("localhost")
+    assert not auth.names((), None).have("example.org")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.ctl import look
-from gpuwatchd.ctl.flags import Globals
-from gpuwatchd.errors import GpuwatchdError, SourceUnavailable
-from gpuwatchd.model import Matcher, ProcessKey, Silence
+from gpuwatchd.cli import current_state
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.model import Matcher, ProcessKey, Silence
 from gpuwatchd.store import live
 from gpuwatchd.web.pages import answers, overview
 from tests import making
@@ -106,9 +106,9 @@ def test_what_is_foreseen_has_the_figures_of_predict() -> None:
 
 
 def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() -> None:
-    table = pytest.importorskip("gpuwatchd.tui.table")
+    table = pytest.importorskip("gpuwatchd.tui.widgets.table")
     world.write(devices=(crowd(120), *world.state().devices[1:]))
-    view = look.see(Globals())
+    view = current_state.see(Globals())
     mine = overview.ordered(view.devices)
     theirs = table.ordered(table.entries(view), table.NATURAL, turned=False)
     assert mine == [tuple(one) for one in theirs]
@@ -172,7 +172,7 @@ def test_what_a_pool_breathes_is_small_on_every_small_curve() -> None:
     assert max(drawn) - min(drawn) < 0.5
     device = msgspec.structs.replace(item.device, memory_total_bytes=total)
     world.write(devices=(msgspec.structs.replace(item, device=device),))
-    bars = pytest.importorskip("gpuwatchd.tui.bars")
+    bars = pytest.importorskip("gpuwatchd.tui.widgets.bars")
     marks = bars.spark(item.recent_bytes, total, 8, ascii_only=False)
     assert marks in world.run("status", "--color=never").stdout
     assert not {"▁", "█"} & set(marks)

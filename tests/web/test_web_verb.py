@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd import config
-from gpuwatchd.ctl import main
+from gpuwatchd.cli import main
+from gpuwatchd.core import config
 from gpuwatchd.web import tokens
 from tests.children import Child
 from tests.cli import recorded, shaped, world

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.model import Ledger, ProcessInfo, ProcessKey, ServedModel, ServerReading
-from gpuwatchd.zombies import Board, Held, Limits, Server, Vigil
+from gpuwatchd.analysis.idle import Board, Held, Limits, Server, Vigil
+from gpuwatchd.core.model import Ledger, ProcessInfo, ProcessKey, ServedModel, ServerReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.model import Holding
+    from gpuwatchd.core.model import Holding
 
 MIB, GIB = 2**20, 2**30
 EVERY_S = 30.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuwatchd.model import ProcessKey
-from gpuwatchd.zombies import Board, Vigil
-from gpuwatchd.zombies.ranks import MOST_JOBS, Ranks
+from gpuwatchd.analysis.idle import Board, Vigil
+from gpuwatchd.analysis.idle.ranks import MOST_JOBS, Ranks
+from gpuwatchd.core.model import ProcessKey
 from tests.zombies.facts import blind, board, held, info, kinds, look
 
 JOB = "torchrun 7f3a"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.zombies import Limits, glimpse
+from gpuwatchd.analysis.idle import Limits, glimpse
 from tests.zombies.facts import blind, board, held, kinds, ledger, look, server
 
 if TYPE_CHECKING:
-    from gpuwatchd.zombies import Held
+    from gpuwatchd.analysis.idle import Held
 
 IDLE: dict[str, Any] = {"util_pct": 0.0}
 LONG = 300

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatchd.model import ServedModel
-from gpuwatchd.zombies import ORDER, Board, Held, Limits, Server, Vigil
+from gpuwatchd.analysis.idle import ORDER, Board, Held, Limits, Server, Vigil
+from gpuwatchd.core.model import ServedModel
 from tests.zombies.facts import GIB, MIB, blind, board, held, info, kinds, ledger, look, server
 
 GONE = board(held(exists=False))

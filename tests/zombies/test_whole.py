@@ -23,7 +23,7 @@ from tests.fakenvml import FakeNvml
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.model import Holding
+    from gpuwatchd.core.model import Holding
 
 pytestmark = pytest.mark.slow
 

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd import cost, units
-from gpuwatchd.model import Message
-from gpuwatchd.pipeline.messages import facts, here, wording
+from gpuwatchd.analysis import cost
+from gpuwatchd.core import units
+from gpuwatchd.core.model import Message
+from gpuwatchd.pipeline.messages import facts, machine_name, sentences
 from gpuwatchd.pipeline.messages.digest import digest
-from gpuwatchd.pipeline.messages.wording import SUBJECT_CHARS
+from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.model import Alert, Button, Chart, EtaRange, Finding, NoticeKind
+    from gpuwatchd.core.model import Alert, Button, Chart, EtaRange, Finding, NoticeKind
 
 __all__ = ["SUBJECT_CHARS", "compose", "digest", "eta_words", "growth_line", "message_id"]
 
@@ -30,7 +31,7 @@ def eta_words(eta: EtaRange | None) -> str:
 
     Examples
     --------
-    >>> from gpuwatchd.model import EtaRange
+    >>> from gpuwatchd.core.model import EtaRange
     >>> eta_words(EtaRange(low_s=2340, mid_s=2820, high_s=3720))
     '0h 47m (0h 39m - 1h 02m)'
     """
@@ -81,15 +82,15 @@ def compose(
     """
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
-    crashed = wording.crashed(alert)
-    name = here.name(host)
+    crashed = sentences.crashed(alert)
+    name = machine_name.name(host)
     return Message(
         id=own,
         notice=notice,
         # What probably ran out of memory has not recovered.
         severity="info" if notice == "resolved" and not crashed else alert.severity,
-        subject=wording.subject(alert, notice, now_s=now_s, also=also, host=name),
-        body="\n".join(wording.body(alert, now_s=now_s, others=bool(also))),
+        subject=sentences.subject(alert, notice, now_s=now_s, also=also, host=name),
+        body="\n".join(sentences.body(alert, now_s=now_s, others=bool(also))),
         facts=facts.facts(alert, notice, now_s=now_s, also=also, host=name),
         command=facts.command(alert, notice),
         thread=first if own != first else None,
@@ -104,9 +105,9 @@ def compose(
 
 def _money(alert: Alert) -> str:
     """Return the line on money; of what is over only what a crash has cost."""
-    if alert.cost is None or (alert.state == "resolved" and not wording.crashed(alert)):
+    if alert.cost is None or (alert.state == "resolved" and not sentences.crashed(alert)):
         return ""
-    if alert.state != "resolved" and wording.calm_since_s(alert) is None:
+    if alert.state != "resolved" and sentences.calm_since_s(alert) is None:
         return cost.line(alert.cost)
     # Nothing is added until memory is full where it is over, or does not grow.
     spent = msgspec.structs.replace(alert.cost, at_risk_usd=None, at_risk_gpu_hours=None)

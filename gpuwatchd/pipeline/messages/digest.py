@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text, units
-from gpuwatchd.model import Message
-from gpuwatchd.pipeline.messages import here, wording
+from gpuwatchd.core import text, units
+from gpuwatchd.core.model import Message
+from gpuwatchd.pipeline.messages import machine_name, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.model import Alert, Severity
+    from gpuwatchd.core.model import Alert, Severity
 
 MOST = 7
 """Alerts that are named; the others are counted."""
@@ -71,8 +71,8 @@ def digest(
         severity=worst,
         subject=text.cut(
             f"{said} since {units.moment(from_s, now_s=now_s)}{state}"
-            f"{wording.on_host(here.name(host))}",
-            wording.SUBJECT_CHARS,
+            f"{sentences.on_host(machine_name.name(host))}",
+            sentences.SUBJECT_CHARS,
         ),
         body="\n".join(_body(ordered, text.cut(text.clean(why), _WHY_CHARS), now_s)),
         facts=entries,
@@ -84,7 +84,7 @@ def digest(
 
 def _body(alerts: Sequence[Alert], why: str, now_s: float) -> list[str]:
     lines = [f"Digest {why} until {units.moment(now_s, now_s=now_s, zone=True)}."]
-    lost = sum(wording.crashed(alert) for alert in alerts)
+    lost = sum(sentences.crashed(alert) for alert in alerts)
     if lost:
         lines.append(f"{lost} probably ran out of memory.")
     return lines
@@ -101,10 +101,10 @@ def entry(alert: Alert, *, now_s: float) -> str:
     ended_s = alert.resolved_at_s if over else None
     # The time belongs to the word after it: since when it is open, or when it was over.
     at = units.moment(begun_s if ended_s is None else ended_s, now_s=now_s)
-    what = wording.tail(alert, "resolved" if over else "repeat", now_s=now_s)
+    what = sentences.tail(alert, "resolved" if over else "repeat", now_s=now_s)
     mark = "over" if over else f"{alert.severity}, open"
-    if wording.crashed(alert):
+    if sentences.crashed(alert):
         mark = "probably ran out of memory"
-    who = wording.brief(alert.title or alert.subject.id)
+    who = sentences.brief(alert.title or alert.subject.id)
     room = _ENTRY_CHARS - len(at) - len(mark) - len(what)
-    return f"{at} {mark}: {wording.fitted(who, max(room, 12))}{what}"
+    return f"{at} {mark}: {sentences.fitted(who, max(room, 12))}{what}"

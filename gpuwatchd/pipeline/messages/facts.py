@@ -6,13 +6,13 @@ import glob
 import shlex
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text, units
-from gpuwatchd.pipeline.messages import wording
+from gpuwatchd.core import text, units
+from gpuwatchd.pipeline.messages import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.model import Alert, NoticeKind
+    from gpuwatchd.core.model import Alert, NoticeKind
 
 _VALUE_CHARS = 207
 """Three lines of a screen of 80 beside the longest label, also of a text without a space."""
@@ -69,9 +69,9 @@ def others(also: Sequence[Alert], *, now_s: float) -> str:
     """Return who else is meant: the first by name, the rest by number."""
     named = []
     for one in also[:_OTHERS]:
-        end = wording.tail(one, "resolved" if one.state == "resolved" else "firing", now_s=now_s)
-        name = wording.brief(one.title or one.subject.id)
-        named.append(f"{wording.fitted(name, max(_OTHER_CHARS - len(end), 12))}{end}")
+        end = sentences.tail(one, "resolved" if one.state == "resolved" else "firing", now_s=now_s)
+        name = sentences.brief(one.title or one.subject.id)
+        named.append(f"{sentences.fitted(name, max(_OTHER_CHARS - len(end), 12))}{end}")
     more = len(also) - len(named)
     return "; ".join([*named, f"{more} more"] if more > 0 else named)
 
@@ -89,7 +89,7 @@ def blamed(alert: Alert) -> str:
 def advice(alert: Alert) -> str:
     """Return what to check: as many whole lines as three lines of a screen hold, at least one."""
     kept: list[str] = []
-    for line in map(wording.sentence, alert.finding.advice):
+    for line in map(sentences.sentence, alert.finding.advice):
         if kept and len(" ".join([*kept, line])) > _VALUE_CHARS:
             break
         kept.append(line)

@@ -5,18 +5,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd import text
-from gpuwatchd.ctl import alert_story, badges, incidents, look, silenced, silencing, words
-from gpuwatchd.ctl import alerts as listed
+from gpuwatchd.cli import (
+    alert_details,
+    badges,
+    current_state,
+    incidents,
+    silence_changes,
+    silence_text,
+    verdict_text,
+)
+from gpuwatchd.cli.verbs import alerts as listed
+from gpuwatchd.core import text
 from gpuwatchd.web.pages import lines, overview
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.incidents import Found
-    from gpuwatchd.model import Alert, Silence
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.core.model import Alert, Silence
 
 _DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
 _DAY_S: Final = 86400.0
@@ -30,7 +38,7 @@ _AFTER: Final = {
 
 def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the open alerts, those of the last days, and what is snoozed."""
-    view = look.see(flags)
+    view = current_state.see(flags)
     now_s = time.time()
     since = query.get("since", "7d")
     found = incidents.gather(now_s - _DAYS.get(since, 7) * _DAY_S, only_open=False)
@@ -51,15 +59,15 @@ def alerts(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 
 def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything about one alert; ``id`` names it."""
-    view = look.see(flags)
+    view = current_state.see(flags)
     now_s = time.time()
     found = incidents.gather(0.0, only_open=False)
     meant = incidents.pick(found.alerts, query.get("id", ""))
-    story = alert_story.load(meant, found)
+    story = alert_details.load(meant, found)
     return {
         "page": head(flags, view),
         "alert": row(meant, found, now_s),
-        "lines": [[label, lines.joined([said])] for label, said, _ in alert_story.lines(story)],
+        "lines": [[label, lines.joined([said])] for label, said, _ in alert_details.lines(story)],
         "about": _about(view, meant),
         "terms": _terms(),
         "can": found.trouble is None,
@@ -67,8 +75,8 @@ def alert(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _terms() -> list[list[str]]:
-    named = {silencing.UNTIL_RESOLVED: "until it is over"}
-    return [[one, named.get(one, f"for {one}")] for one in silencing.TERMS]
+    named = {silence_changes.UNTIL_RESOLVED: "until it is over"}
+    return [[one, named.get(one, f"for {one}")] for one in silence_changes.TERMS]
 
 
 def row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
@@ -92,10 +100,10 @@ def row(one: Alert, found: Found, now_s: float) -> dict[str, Any]:
 
 
 def _silence(one: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
-    fits = silenced.fitting(one, known)
+    fits = silence_text.fitting(one, known)
     count = f"fits {len(fits)} open alert{'' if len(fits) == 1 else 's'}"
     parts = (
-        silenced.until(one, now_s),
+        silence_text.until(one, now_s),
         "" if one.matcher.key else count,
         "also of what is critical" if one.even_critical else "",
         f"by {one.who}" if one.who else "",
@@ -103,13 +111,13 @@ def _silence(one: Silence, known: list[Alert], now_s: float) -> dict[str, Any]:
     )
     return {
         "id": one.row,
-        "about": text.clean(silenced.called(one.matcher, known), limit=400),
+        "about": text.clean(silence_text.called(one.matcher, known), limit=400),
         "of_alert": bool(one.matcher.key),
         "line": lines.joined(parts),
     }
 
 
-def _about(view: look.View, meant: Alert) -> dict[str, str]:
+def _about(view: current_state.View, meant: Alert) -> dict[str, str]:
     """Return where on the page its GPU and its process are, as far as they are here."""
     subject = meant.subject
     item = next((one for one in view.devices if one.device.uid == subject.device_uid), None)
@@ -119,5 +127,5 @@ def _about(view: look.View, meant: Alert) -> dict[str, str]:
     for one in item.processes or ():
         if one.info.key == subject.process:
             found["process"] = overview.address(item, one)
-            found["who"] = text.clean(words.who(one.info))
+            found["who"] = text.clean(verdict_text.who(one.info))
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd import registry
+from gpuwatchd.core import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli.flags import Globals
 
     Maker = Callable[[Globals, Mapping[str, str]], dict[str, Any]]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text
-from gpuwatchd.ctl import past
-from gpuwatchd.errors import GpuwatchdError, StoreError
+from gpuwatchd.cli import history_query
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import GpuwatchdError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Device, ProcessInfo, ProcessKey
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
 
@@ -82,7 +82,7 @@ def on(history: Reader | None, query: Mapping[str, str]) -> Device | None:
 def history() -> Reader | None:
     """Return the open history; None where there is none."""
     try:
-        return past.reader()
+        return history_query.reader()
     except StoreError:
         return None
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.ctl import badges, device_facts, predict, words
-from gpuwatchd.ctl import subjects as judged
+from gpuwatchd.cli import badges, device_facts, verdict_text
+from gpuwatchd.cli import subjects as judged
+from gpuwatchd.cli.verbs import predict
 from gpuwatchd.web.pages import lines, overview
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
 
@@ -36,7 +37,7 @@ def foreseen(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noq
 def _none(view: View, item: LiveDevice) -> str:
     """Return what to say of a GPU that nothing is judged of."""
     instead = device_facts.judged_instead(item, view.devices)
-    return instead or words.verdict(None, samples=item.samples)[0]
+    return instead or verdict_text.verdict(None, samples=item.samples)[0]
 
 
 def subjects(

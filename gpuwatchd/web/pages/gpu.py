@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd import text
-from gpuwatchd.ctl import cards, device_facts, look
+from gpuwatchd.cli import cards, current_state, device_facts
+from gpuwatchd.core import text
 from gpuwatchd.web.pages import find, foreseen, lines, overview
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.store.live import LiveDevice
 
 
 def gpu(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything about one GPU but its chart."""
-    view = look.see(flags)
+    view = current_state.see(flags)
     item = find.device(view, query)
     uid = item.device.uid
     shown = [one for one in view.alerts if one.subject.device_uid == uid]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd import __version__, text, units
-from gpuwatchd.ctl import arrivals, envelope, ranking, unheard, whose
+from gpuwatchd import __version__
+from gpuwatchd.cli import delivery_text, envelope, locations, ranking, undelivered
+from gpuwatchd.core import text, units
 from gpuwatchd.web.pages import lines
 
 if TYPE_CHECKING:
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
 
 
 def head(flags: Globals, view: View) -> dict[str, Any]:
@@ -67,11 +68,11 @@ def _warnings(flags: Globals, view: View, now_s: float) -> list[dict[str, Any]]:
             age = f" {units.duration(view.stale_s)} ago ({at})"
         bad = code.startswith("daemon")
         words = text.clean(sentence, limit=1024) + age
-        if code == whose.NOTE[0]:
+        if code == locations.NOTE[0]:
             bad = False
         said.append({"code": code, "text": words, "bad": bad, "more": []})
     said += _unheard(flags, view)
-    problems = [p for p in view.daemon.problems if not unheard.is_said(p, view)]
+    problems = [p for p in view.daemon.problems if not undelivered.is_said(p, view)]
     said += [{"code": "problem", "text": text.clean(p), "bad": False, "more": []} for p in problems]
     return said
 
@@ -80,8 +81,8 @@ def _unheard(flags: Globals, view: View) -> list[dict[str, Any]]:
     """Return what nobody has heard of, each with the lines below it, and what is silent."""
     out = lines.Lines(flags)
     if view.untold or view.lost:
-        unheard.banner(out, view)
-    unheard.silent(out, view)
+        undelivered.banner(out, view)
+    undelivered.silent(out, view)
     said: list[dict[str, Any]] = []
     for depth, words in out.kept:
         if depth and said:
@@ -95,9 +96,9 @@ def _unheard(flags: Globals, view: View) -> list[dict[str, Any]]:
 
 def silent_until(view: View) -> dict[str, str]:
     """Return key of an open alert -> "silent until 14:00", of those that are snoozed."""
-    from gpuwatchd import policy  # noqa: PLC0415 - the page alone asks for it here
+    from gpuwatchd import alerts  # noqa: PLC0415 - the page alone asks for it here
 
     now_s = time.time()
-    held = arrivals.in_force(view.silences, now_s)
-    found = ((one.key, policy.silenced(one, held, now_s)) for one in view.alerts)
-    return {key: arrivals.silent(one, now_s=now_s) for key, one in found if one is not None}
+    held = delivery_text.in_force(view.silences, now_s)
+    found = ((one.key, alerts.silenced(one, held, now_s)) for one in view.alerts)
+    return {key: delivery_text.silent(one, now_s=now_s) for key, one in found if one is not None}

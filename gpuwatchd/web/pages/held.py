@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd import text, units
-from gpuwatchd.ctl import badges, money, words, zombies
+from gpuwatchd.cli import badges, money, verdict_text
+from gpuwatchd.cli.verbs import zombies
+from gpuwatchd.core import text, units
 from gpuwatchd.web.pages import lines, overview
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.ctl.money import Book
-    from gpuwatchd.model import Holding
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.money import Book
+    from gpuwatchd.core.model import Holding
 
 _LINE = 1024
 
@@ -54,7 +55,7 @@ def _holding(one: Holding, view: View, book: Book) -> dict[str, Any]:
         "gpu": "?" if item is None else text.clean(item.device.label),
         "badge": overview.badge(badges.holding(one)),
         "kind": one.kind,
-        "who": "nobody" if process is None else text.clean(words.who(process)),
+        "who": "nobody" if process is None else text.clean(verdict_text.who(process)),
         "context": "" if process is None else lines.joined(zombies.context(process)),
         "process": address,
         "held": units.size(one.held_bytes),

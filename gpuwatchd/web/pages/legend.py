@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd.ctl import look
-from gpuwatchd.design import FLAGS, LEGEND, LOOKS, Kind
+from gpuwatchd.cli import current_state
+from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.flags import Globals
+    from gpuwatchd.cli.flags import Globals
 
 _MEANS: Final[dict[Kind, str]] = {
     "critical": "leaks, and it will soon be full; somebody was told",
@@ -37,7 +37,7 @@ _PARTS: Final = {
 def legend(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all alike
     """Return every mark with its meaning, and every part of a chart with its name."""
     return {
-        "page": head(flags, look.see(flags)),
+        "page": head(flags, current_state.see(flags)),
         "kinds": [
             {
                 "badge": {"kind": kind, "mark": of.mark, "word": of.word, "words": ""},

@@ -5,17 +5,17 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from gpuwatchd import text
-from gpuwatchd.ctl import panel
-from gpuwatchd.ctl.output import Out
+from gpuwatchd.cli import panel
+from gpuwatchd.cli.output import Out
+from gpuwatchd.core import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.ctl.output import Part
-    from gpuwatchd.model import Alert
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.output import Part
+    from gpuwatchd.core.model import Alert
 
 _LONGEST = 4096
 _WIDE = 100_000

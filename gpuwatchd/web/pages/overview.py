@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd import text, units
-from gpuwatchd.ctl import badges, cards, device_facts, look, panel, process_facts, ranking, words
-from gpuwatchd.ctl.envelope import is_leak
-from gpuwatchd.design import LOOKS
-from gpuwatchd.model import LEAK_PATTERNS
+from gpuwatchd.cli import (
+    badges,
+    cards,
+    current_state,
+    device_facts,
+    panel,
+    process_facts,
+    ranking,
+    verdict_text,
+)
+from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.core import text, units
+from gpuwatchd.core.design import LOOKS
+from gpuwatchd.core.model import LEAK_PATTERNS
 from gpuwatchd.web.pages import lines
 from gpuwatchd.web.pages.head import head, silent_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpuwatchd.ctl.badges import Badge
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Alert
+    from gpuwatchd.cli.badges import Badge
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveDevice, LiveProcess
 
     Entry = tuple[LiveDevice, LiveProcess]
@@ -29,7 +38,7 @@ ROWS: Final = 200
 
 def overview(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return everything at a glance; ``filter`` narrows the processes, ``all`` sends each."""
-    view = look.see(flags)
+    view = current_state.see(flags)
     return {
         "page": head(flags, view),
         "devices": [device(view, item) for item in view.devices],
@@ -161,7 +170,7 @@ def _row(item: LiveDevice, one: LiveProcess) -> dict[str, Any]:
     return {
         "key": address(item, one),
         "gpu": text.clean(item.device.label),
-        "who": text.clean(words.who(one.info)),
+        "who": text.clean(verdict_text.who(one.info)),
         "runs": text.clean(process_facts.runs(one.info)),
         "held": units.size(one.used_bytes),
         "rate": rate,
@@ -176,10 +185,10 @@ def pace(one: LiveProcess) -> tuple[str, str]:
     finding = one.finding
     if finding is None or finding.pattern not in LEAK_PATTERNS:
         return "", ""
-    past = words.stopped(finding)
+    past = verdict_text.stopped(finding)
     if past:
         return past, ""
-    return words.growth(finding.rate_bytes_per_s), words.eta(finding.eta) if is_leak(
+    return verdict_text.growth(finding.rate_bytes_per_s), verdict_text.eta(finding.eta) if is_leak(
         finding
     ) else ""
 

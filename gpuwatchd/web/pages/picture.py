@@ -5,19 +5,19 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatchd import text, units
-from gpuwatchd.ctl import charts, look
-from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.pictures import encoded, spoken, zones
+from gpuwatchd.charts import as_json, text_description, time_zones
+from gpuwatchd.cli import charts, current_state
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.web.pages import find
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.pictures.chart import Mark, Picture
+    from gpuwatchd.charts.drawing import Mark, Picture
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
     from gpuwatchd.store.reader import Reader
 
 SPANS: Final = ("1h", "6h", "24h", "7d", "30d")
@@ -30,7 +30,7 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
 
     ``tight`` leaves out the time before the record of the subject begins.
     """
-    view = look.see(flags)
+    view = current_state.see(flags)
     span = query.get("span", "")
     span_s = units.parse_duration(span if span in SPANS else SPANS[0])
     end_s = find.now_s(view)
@@ -45,9 +45,9 @@ def picture(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     least_s, most_s = _NEXT_S
     return {
         "page": head(flags, view),
-        "picture": encoded.to_json(drawn) | {"sentence": spoken.sentence(drawn)},
+        "picture": as_json.to_json(drawn) | {"sentence": text_description.sentence(drawn)},
         # A forecast reaches further, at most twice the span again.
-        "zones": zones.rows(asked.begin_s, end_s + 2 * span_s),
+        "zones": time_zones.rows(asked.begin_s, end_s + 2 * span_s),
         "marks": [_mark(one, end_s) for one in drawn.marks][::-1],
         "empty": drawn.empty,
         "notes": [text.clean(one, limit=400) for one in drawn.notes],

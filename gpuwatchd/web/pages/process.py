@@ -6,29 +6,30 @@ import time
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd import programs, text, units
-from gpuwatchd.ctl import (
+from gpuwatchd.analysis import program_key
+from gpuwatchd.cli import (
     badges,
-    cost,
-    costs,
+    cost_entries,
+    current_state,
     incidents,
-    look,
     process_facts,
     reasoning,
     subjects,
-    words,
+    verdict_text,
 )
-from gpuwatchd.errors import GpuwatchdError
+from gpuwatchd.cli.verbs import cost
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.web.pages import alerts, find, foreseen, lines, overview
 from gpuwatchd.web.pages.head import head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.ctl.flags import Globals
-    from gpuwatchd.ctl.incidents import Found
-    from gpuwatchd.ctl.look import View
-    from gpuwatchd.model import Device, ProcessInfo
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.profiles import Run
 
@@ -41,7 +42,7 @@ _COST_S = 30 * 86_400.0
 
 def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what is known of one process now; of one that has ended, what is recorded."""
-    view = look.see(flags)
+    view = current_state.see(flags)
     items = [one for one in view.devices if text.clean(one.device.uid) == query.get("gpu")]
     found = find.process(items[0], query) if items else None
     if found is None:
@@ -58,7 +59,7 @@ def process(flags: Globals, query: Mapping[str, str]) -> dict[str, Any]:
         "page": head(flags, view),
         "device": {"uid": text.clean(item.device.uid), "label": text.clean(item.device.label)},
         "over": "",
-        "who": text.clean(words.who(found.info)),
+        "who": text.clean(verdict_text.who(found.info)),
         "badge": overview.badge(shown),
         "held": units.size(found.used_bytes),
         "pace": [one for one in overview.pace(found) if one],
@@ -78,7 +79,7 @@ def _over(flags: Globals, view: View, query: Mapping[str, str]) -> dict[str, Any
         "page": head(flags, view),
         "device": {"uid": query.get("gpu", ""), "label": text.clean(label)},
         "over": "It is not on this GPU any more; this is what is recorded of it.",
-        "who": text.clean(words.who(info)),
+        "who": text.clean(verdict_text.who(info)),
         "badge": None,
         "held": "",
         "pace": [],
@@ -91,7 +92,7 @@ def _over(flags: Globals, view: View, query: Mapping[str, str]) -> dict[str, Any
 
 def _facts(found: LiveProcess, view: View) -> list[str]:
     said = [one for one, _ in process_facts.wide(found, now_s=view.taken_at_s)]
-    said += [words.known(found.history), process_facts.host_growth(found)]
+    said += [verdict_text.known(found.history), process_facts.host_growth(found)]
     return [text.clean(one, limit=_LINE) for one in said if one]
 
 
@@ -148,7 +149,7 @@ def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
     if not keys:
         return []
     try:
-        bill = costs.gather(flags, now_s - _COST_S)
+        bill = cost_entries.gather(flags, now_s - _COST_S)
     except GpuwatchdError:
         return []
     bill.entries = [one for one in bill.entries if one.key in keys]
@@ -159,7 +160,7 @@ def _cost(flags: Globals, keys: set[str], now_s: float) -> list[str]:
 
 def _runs(found: LiveProcess, item: LiveDevice, now_s: float) -> list[list[str]]:
     """Return the earlier runs of the same program, newest first."""
-    key = programs.key_on(found.info.program, item.device)
+    key = program_key.key_on(found.info.program, item.device)
     history = find.history()
     if key is None or history is None:
         return []

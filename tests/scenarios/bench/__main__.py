@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuwatchd import units
+from gpuwatchd.core import units
 from tests.scenarios.bench import known, page, result, runner, sets
 
 if TYPE_CHECKING:

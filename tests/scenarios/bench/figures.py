@@ -15,7 +15,7 @@ from tests.scenarios.bench.outcome import EARLY_S, is_false, is_hit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.model import FloatArray
+    from gpuwatchd.core.model import FloatArray
     from tests.scenarios.bench.outcome import Forecast, Outcome
 
 DAY_S = 86400.0

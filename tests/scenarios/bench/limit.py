@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from gpuwatchd.model import FloatArray, Series
+    from gpuwatchd.core.model import FloatArray, Series
     from tests.scenarios.world import Truth
 
 LEAST_S = 60.0

@@ -6,17 +6,17 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.config import Config
-from gpuwatchd.errors import GpuwatchdError
-from gpuwatchd.model import Series
-from gpuwatchd.pipeline.offline import analyze
-from gpuwatchd.sources.replay import read_log
+from gpuwatchd.collect.replay import read_log
+from gpuwatchd.core.config import Config
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import Series
+from gpuwatchd.pipeline.replay import analyze
 from tests.scenarios import rivals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.sources.replay import LogFile, LogSeries
+    from gpuwatchd.collect.replay import LogFile, LogSeries
 
 LEAST_SAMPLES = 20
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TextIO, TypeVar
 import msgspec
 
 import gpuwatchd
-from gpuwatchd import units
+from gpuwatchd.core import units
 from tests.scenarios.bench.measure import Task, run
 from tests.scenarios.bench.outcome import Outcome
 

@@ -1,0 +1,69 @@
+"""Findings + rules + past alerts -> decisions: when people are told, by what, and why not.
+
+Pure: the state comes in as an :class:`~gpuwatchd.core.model.Alert` and goes out as a new one; the
+store keeps it, so that a restart, a crash or a reboot changes nothing.
+"""
+
+from gpuwatchd.alerts.alert_history import Past, matters, recalled, remembered, reopened
+from gpuwatchd.alerts.due import group_of, notice_due
+from gpuwatchd.alerts.grouping import Announced, Around, Notice, announce
+from gpuwatchd.alerts.inhibition import STALE, inhibitor
+from gpuwatchd.alerts.lifecycle import (
+    FAST_S,
+    SLOW_S,
+    STOPPED,
+    alert_hold_s,
+    clear_hold_s,
+    ended,
+    evaluate,
+    inherited,
+    pause_s,
+    watch_hold_s,
+)
+from gpuwatchd.alerts.matching import fits, matches, rules_for
+from gpuwatchd.alerts.quiet_hours import Until, quiet_until
+from gpuwatchd.alerts.routing import may_grow, routes, silenced, told_as
+from gpuwatchd.alerts.rules import Effective, Local, Outcome, Override, Route, Rules
+from gpuwatchd.alerts.severity import grade
+
+__all__ = [
+    "FAST_S",
+    "SLOW_S",
+    "STALE",
+    "STOPPED",
+    "Announced",
+    "Around",
+    "Effective",
+    "Local",
+    "Notice",
+    "Outcome",
+    "Override",
+    "Past",
+    "Route",
+    "Rules",
+    "Until",
+    "alert_hold_s",
+    "announce",
+    "clear_hold_s",
+    "ended",
+    "evaluate",
+    "fits",
+    "grade",
+    "group_of",
+    "inherited",
+    "inhibitor",
+    "matches",
+    "matters",
+    "may_grow",
+    "notice_due",
+    "pause_s",
+    "quiet_until",
+    "recalled",
+    "remembered",
+    "reopened",
+    "routes",
+    "rules_for",
+    "silenced",
+    "told_as",
+    "watch_hold_s",
+]

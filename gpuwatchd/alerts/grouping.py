@@ -1,0 +1,340 @@
+"""Which notices are due, which leave together, and what is held back and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gpuwatchd.alerts.alert_history import ladder_s
+from gpuwatchd.alerts.due import Due, Signature, group_of, notice_due, together
+from gpuwatchd.alerts.inhibition import STALE, Above, inhibitor
+from gpuwatchd.alerts.matching import rules_for
+from gpuwatchd.alerts.routing import routes as routes_of
+from gpuwatchd.alerts.routing import told_as
+from gpuwatchd.alerts.rules import HOUR_S, Local, Route, Rules
+from gpuwatchd.core import units
+from gpuwatchd.core.model import Alert, Decision, NoticeKind, Silence, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.core.model import Severity
+
+SUMMARY_S = 900.0
+"""Beyond the limit per hour, what is due leaves together, this long after the last message."""
+LATE_S = 86_400.0
+"""That something is over is no news any more after this time."""
+_URGENT_SHARE = 4.0
+_LIMITED = " messages went out within the hour"
+
+
+class Notice(Value, frozen=True, kw_only=True):
+    """One message that is to be made."""
+
+    kind: NoticeKind
+    alert: Alert
+    """The worst one that it is about: with this notice booked, as severe as people are told."""
+    also: tuple[Alert, ...] = ()
+    """Others that share it."""
+    routes: tuple[Route, ...] = ()
+    """Channels that it leaves by, now or later."""
+
+
+class Announced(NamedTuple):
+    """What :func:`announce` found."""
+
+    alerts: list[Alert]
+    """Those that changed: with their notices booked, or why they are held back."""
+    decisions: list[Decision]
+    notices: list[Notice]
+
+
+class Around(Value, frozen=True, kw_only=True):
+    """What counts beside the alerts that are announced."""
+
+    local: Local | None = None
+    """The time where people are; None: it is never quiet."""
+    silences: tuple[Silence, ...] = ()
+    """Those in force."""
+    others: tuple[Alert, ...] = ()
+    """Open alerts that are announced elsewhere: they may make one of these no news."""
+    past: tuple[Alert, ...] = ()
+    """Alerts that are over and of whose group people were told lately."""
+    levels: dict[str, float] = msgspec.field(default_factory=dict)
+    """Alert key -> bytes that its subject holds now, where that is known."""
+
+
+ALONE = Around()
+
+
+def announce(
+    alerts: Iterable[Alert],
+    rules: Rules,
+    *,
+    now_s: float,
+    sent_at_s: Sequence[float],
+    around: Around = ALONE,
+) -> Announced:
+    """Return what is to be told now of these alerts, and what is held back and why.
+
+    Parameters
+    ----------
+    alerts
+        Open alerts, and those that are over and of which that is still owed.
+    sent_at_s
+        When messages went out lately, for the limit per hour.
+    """
+    mine = list(alerts)
+    teller = _Teller(rules, now_s, around, [*mine, *around.others])
+    due = [found for alert in mine if (found := teller.look(alert)) is not None]
+    if due:
+        due = teller.grouped(due, [*mine, *around.others, *around.past])
+        teller.send(together(due + teller.joining(mine, due)), sent_at_s)
+    return Announced(list(teller.changed.values()), teller.decisions, teller.notices)
+
+
+def _has_waited(batch: Iterable[Due]) -> bool:
+    return any(one.alert.held_back.endswith(_LIMITED) for one in batch)
+
+
+class _Teller:
+    """Looks at alerts one after the other and keeps what comes of it."""
+
+    def __init__(self, rules: Rules, now_s: float, around: Around, beside: Iterable[Alert]) -> None:
+        self.rules = rules
+        self.now_s = now_s
+        self.around = around
+        self.above = Above(beside)
+        self.reminds = bool(rules.repeat_s) or any(one.repeat_s for one in rules.overrides)
+        self.changed: dict[tuple[str, float], Alert] = {}
+        self.decisions: list[Decision] = []
+        self.notices: list[Notice] = []
+
+    def look(self, alert: Alert) -> Due | None:
+        """Return what is due of an alert and may leave; note why it may not."""
+        if alert.next_notice_at_s is None and self.reminds:
+            alert = self._planned(alert)
+        notice = notice_due(alert, self.now_s)
+        if notice is None and not (self.above.lost or alert.held_back or alert.inhibited_by):
+            return None
+        alert = self._inhibited(alert, due=notice is not None)
+        if alert.held_back == STALE and alert.notices and alert.state == "firing":
+            return None  # Nobody is reminded of what nobody has heard of.
+        found = None if notice is None else self._due(alert)
+        if found is None:
+            if alert.held_back and alert.held_back != STALE:
+                self._change(alert, held_back="")
+            return None
+        held = next((one for one in found.routes if one.kind == "hold"), None)
+        if found.signature or held is None:
+            return found
+        over = alert.resolved_at_s
+        late = over is not None and self.now_s - over > LATE_S
+        if notice == "resolved" and (late or held.until_at_s is None):
+            self._drop(found, held.reason)
+        else:
+            self._hold(found, held.reason)
+        return None
+
+    def _planned(self, alert: Alert) -> Alert:
+        """Plan the reminder of an alert that had none until the rules were changed."""
+        last_s, steps_s = alert.last_notice_at_s, rules_for(alert, self.rules).repeat_s
+        if alert.state != "firing" or last_s is None or not (alert.notices and steps_s):
+            return alert
+        next_s = ladder_s(alert.notices - 1, steps_s, self.rules, last_s)
+        return self._change(alert, next_notice_at_s=next_s)
+
+    def _due(self, alert: Alert) -> Due | None:
+        """Return what is due of an alert as people are told of it; None where nothing is."""
+        effective = rules_for(alert, self.rules)
+        severity = told_as(alert, effective)
+        capped = alert if severity == alert.severity else _as(alert, severity)
+        notice = notice_due(capped, self.now_s)
+        if notice is None:
+            return None
+        found = routes_of(
+            alert,
+            notice,
+            self.rules,
+            local=self.around.local,
+            silences=self.around.silences,
+            others=self.above.near(alert),
+            level_bytes=self.around.levels.get(alert.key),
+        )
+        return Due(alert, notice, severity, effective, found)
+
+    def _inhibited(self, alert: Alert, *, due: bool) -> Alert:
+        """Note which alert makes this one no news, or that none does any more."""
+        # Of a lost GPU it is shown at once; of others when there is something to tell.
+        every = due or alert.inhibited_by
+        others = self.above.near(alert) if every else self.above.lost
+        above = inhibitor(alert, others) if alert.state == "firing" else None
+        key = "" if above is None else above.key
+        return alert if alert.inhibited_by == key else self._change(alert, inhibited_by=key)
+
+    def _change(self, alert: Alert, **changes: object) -> Alert:
+        alert = msgspec.structs.replace(alert, **changes)
+        self.changed[alert.key, alert.opened_at_s] = alert
+        return alert
+
+    def grouped(self, due: list[Due], beside: Iterable[Alert]) -> list[Due]:
+        """Return what may leave now: not new members of a group that was just told of.
+
+        They leave with the next notice of their group, or after its pause.
+        """
+        fresh = {one.group for one in due if one.notice == "firing"}
+        if not fresh:
+            return due
+        told_s: dict[str, float] = {}
+        for alert in beside:
+            at_s, group = alert.last_notice_at_s, alert.group or group_of(alert)
+            if group in fresh and alert.notices and at_s is not None:
+                told_s[group] = max(told_s.get(group, at_s), min(at_s, self.now_s))
+        pause_s = self.rules.group_interval_s
+        soon = {
+            one.group
+            for one in due
+            if one.notice in {"escalated", "repeat"}
+            or (one.notice == "firing" and self._cannot_wait(one))
+        }
+        out: list[Due] = []
+        for one in due:
+            last_s = told_s.get(one.group)
+            early = last_s is not None and self.now_s - last_s < pause_s
+            if one.notice == "firing" and early and one.group not in soon:
+                pause = units.duration(pause_s)
+                self._hold(one, f"its group was told of lately; new alerts of it after {pause}")
+            else:
+                out.append(one)
+        return out
+
+    def _cannot_wait(self, one: Due) -> bool:
+        """Say whether the pause of its group would cost an alert a quarter of the time left."""
+        eta = one.alert.finding.eta
+        soon = eta is None or eta.low_s < _URGENT_SHARE * self.rules.group_interval_s
+        return one.severity == "critical" and soon
+
+    def joining(self, alerts: Iterable[Alert], due: list[Due]) -> list[Due]:
+        """Return those that are not due and leave with others of their group all the same.
+
+        Somebody who is told of one alert is told of the others that have fired meanwhile, and is
+        reminded of all at once.
+        """
+        wanted = {one.together for one in due if one.notice != "resolved"}
+        known = {one.alert.key for one in due}
+        out: list[Due] = []
+        for old in alerts if wanted else ():
+            alert = self.changed.get((old.key, old.opened_at_s), old)
+            if alert.key in known or not self._may_join(alert):
+                continue
+            found = self._due(_as_due(alert, self.now_s))
+            if found is not None and found.together in wanted:
+                out.append(found._replace(alert=alert, joins=True))
+        return out
+
+    def _may_join(self, alert: Alert) -> bool:
+        """Say whether an alert that has fired waits for nothing but its time, and that is near."""
+        at_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
+        if alert.state != "firing" or at_s is None or alert.held_back:
+            return False
+        if alert.notices == 0 or last_s is None:
+            return last_s is None
+        rules = self.rules
+        cool = self.now_s - last_s >= rules.cooldown_s
+        return cool and at_s - self.now_s <= rules.group_interval_s
+
+    def send(self, batches: list[list[Due]], sent_at_s: Sequence[float]) -> None:
+        """Book what leaves; beyond the limit per hour it leaves together, or waits for that."""
+        lately = [at_s for at_s in sent_at_s if self.now_s - at_s < HOUR_S]
+        count, limit = len(lately), self.rules.max_per_hour
+        last_s = max(lately, default=-HOUR_S)
+        # Where more goes on being due than may leave, what waits would wait for ever.
+        crowded = len(batches) > limit - count > 0 and any(map(_has_waited, batches))
+        most = limit - 1 if crowded else limit
+        beyond: list[Due] = []
+        for batch in batches:
+            # What is critical passes, but not for ever: a storm of it would be as bad as silence.
+            if count < most or (batch[0].urgent and count < 2 * limit):
+                count, last_s = count + 1, self.now_s
+                self._book(batch)
+            else:
+                beyond += batch
+        if not beyond:
+            return
+        if self.now_s - last_s < SUMMARY_S and not crowded:
+            for one in beyond:
+                self._hold(one, f"{limit}{_LIMITED}")
+            return
+        summaries: dict[tuple[bool, Signature], list[Due]] = {}
+        for one in beyond:
+            summaries.setdefault((one.notice == "resolved", one.signature), []).append(one)
+        for batch in summaries.values():
+            self._book(sorted(batch, key=lambda one: one.order))
+
+    def _book(self, batch: list[Due]) -> None:
+        booked = []
+        for one in batch:
+            alert = self._change(one.alert, **self._booked(one))
+            booked.append(_as(alert, one.severity))
+            for route in one.routes:
+                held = route.kind == "hold"
+                self._decide(one, "hold" if held else "notify", route.reason, route.channel)
+        first = batch[0]
+        leaving = tuple(route for route in first.routes if route.kind != "hold")
+        self.notices.append(
+            Notice(kind=first.notice, alert=booked[0], also=tuple(booked[1:]), routes=leaving)
+        )
+
+    def _booked(self, one: Due) -> dict[str, object]:
+        """Return what changes of an alert whose notice leaves."""
+        alert, rules = one.alert, self.rules
+        changes: dict[str, object] = {
+            "notices": alert.notices + 1,
+            "held_back": "",
+            "told_severity": one.severity,
+            "told_on": tuple(dict.fromkeys((*alert.told_on, *(s[0] for s in one.signature)))),
+        }
+        if one.notice == "resolved":
+            return {**changes, "next_notice_at_s": None, "told_over": True}
+        flapping = one.notice == "firing" and alert.flaps + 1 >= rules.flaps
+        steps_s = one.effective.repeat_s
+        return {
+            **changes,
+            "last_notice_at_s": self.now_s,
+            "next_notice_at_s": ladder_s(alert.notices, steps_s, rules, self.now_s),
+            "told_flapping": alert.told_flapping or flapping,
+        }
+
+    def _hold(self, one: Due, why: str) -> None:
+        """Note why a notice that is due stays due: once, not at every look."""
+        if one.alert.held_back != why and not one.joins:
+            self._decide(one, "hold", why)
+            self._change(one.alert, held_back=why)
+
+    def _drop(self, one: Due, why: str) -> None:
+        """Note why nobody is told that something is over."""
+        self._decide(one, "hold", why)
+        self._change(one.alert, held_back=why, next_notice_at_s=None)
+
+    def _decide(self, one: Due, kind: str, reason: str, target: str = "") -> None:
+        self.decisions.append(
+            Decision(
+                finding_id=one.alert.finding.id,
+                alert_key=one.alert.key,
+                kind="hold" if kind == "hold" else "notify",
+                target=target,
+                notice=one.notice,
+                reason=reason,
+                at_s=self.now_s,
+            )
+        )
+
+
+def _as(alert: Alert, severity: Severity) -> Alert:
+    """Return an alert as severe as people are told."""
+    return msgspec.structs.replace(alert, severity=severity)
+
+
+def _as_due(alert: Alert, now_s: float) -> Alert:
+    return msgspec.structs.replace(alert, next_notice_at_s=now_s)

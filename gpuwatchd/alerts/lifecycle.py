@@ -1,0 +1,308 @@
+r"""The life of an alert: it opens, fires, gets worse or milder, and is over.
+
+::
+
+    pending -> watch -> firing -> resolved
+          \------------/   \-> resolved
+
+A finding opens as a *watch* (shown, not sent) when several evaluations in a row support it, and
+*fires* when they support an alert for a time that is weighed against the time that is left: with
+20 h to out-of-memory minutes of certainty are free, with 20 min they are not.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuwatchd.alerts.alert_history import first_notice_s, ladder_s
+from gpuwatchd.alerts.matching import rules_for
+from gpuwatchd.alerts.rules import HOUR_S, RANK, Outcome, Rules
+from gpuwatchd.alerts.severity import MILDER_HOLD_S, grade
+from gpuwatchd.core.model import Alert, Finding
+
+_URGENT_S = 7200.0
+_LONGEST_PAUSE_S = 300.0
+
+SLOW_S = 60.0
+"""Time between two judgements of one subject while nothing is urgent."""
+FAST_S = 10.0
+"""The same while memory may run out within two hours, or something has just begun to grow."""
+STOPPED = "it stopped growing"
+"""Why an alert is over whose evidence has gone."""
+
+
+def _clip(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
+
+
+def watch_hold_s(finding: Finding) -> float:
+    """Return how long the evidence must last before a watch opens."""
+    left = finding.eta.mid_s if finding.eta is not None else HOUR_S
+    return _clip(0.02 * left, 20.0, 180.0)
+
+
+def alert_hold_s(finding: Finding) -> float:
+    """Return how long the evidence must last before an alert fires.
+
+    A twentieth of the time that is left, between one and five minutes: the shorter the time, the
+    dearer each minute of certainty.
+    """
+    left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
+    return _clip(0.05 * left, 60.0, 300.0)
+
+
+def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: int) -> float:
+    """Return how long to wait before the same subject is judged again.
+
+    Parameters
+    ----------
+    finding
+        The judgement just made.
+    alert
+        Its alert after that judgement.
+    young
+        Whether the subject has too few samples for a full judgement yet.
+    calm_looks
+        How many judgements in a row found it calm (sawtooth, plateau ...). Whoever asks must look
+        sooner when such a subject rises above everything seen so far.
+    """
+    left = finding.eta.mid_s if finding.eta is not None and finding.tier != "none" else None
+    forming = alert is not None and alert.state == "pending"
+    if alert is not None and alert.state == "firing" and left is not None:
+        # It has been told; what can still change is how soon.
+        return _clip(left / 120.0, FAST_S, _LONGEST_PAUSE_S)
+    if young or forming or (left is not None and left < _URGENT_S):
+        return FAST_S
+    if alert is None and finding.tier == "none":
+        return min(SLOW_S * (1 + calm_looks // 15), _LONGEST_PAUSE_S)
+    return SLOW_S
+
+
+def clear_hold_s(alert: Alert) -> float:
+    """Return how long the evidence must be absent before an alert is resolved.
+
+    In proportion to the age of the growth: a staircase that rises every ten minutes has not
+    recovered because it stood still for three.
+    """
+    onset = alert.finding.onset_at_s
+    age = alert.finding.judged_at_s - onset if onset is not None else 0.0
+    if alert.state == "firing":
+        return _clip(0.25 * age, 300.0, 3600.0)
+    return _clip(0.1 * age, 60.0, 900.0)
+
+
+def evaluate(
+    finding: Finding,
+    alert: Alert | None,
+    rules: Rules,
+    *,
+    now_s: float,
+    title: str,
+) -> Outcome:
+    """Return the alert after one evaluation of its subject.
+
+    Parameters
+    ----------
+    finding
+        The judgement of this instant.
+    alert
+        The open alert of the same subject, if there is one.
+    now_s
+        Time on the clock that the finding was judged on.
+    title
+        Who it is about.
+    """
+    if finding.tier == "none":
+        return _without_evidence(finding, alert, rules, now_s)
+    if alert is None:
+        alert = _begun(finding, now_s, title)
+    strong = finding.tier == "alert"
+    grown = msgspec.structs.replace(
+        alert,
+        finding=finding,
+        # Nobody was told of a watch: what it is worth now counts, up or down.
+        severity=alert.severity if alert.state == "firing" else grade(finding),
+        confirmations=alert.confirmations + 1,
+        held_since_s=now_s if alert.held_since_s is None else alert.held_since_s,
+        alert_confirmations=alert.alert_confirmations + 1 if strong else 0,
+        alert_since_s=(now_s if alert.alert_since_s is None else alert.alert_since_s)
+        if strong
+        else None,
+        clears=0,
+        clear_since_s=None,
+    )
+    outcome = _promote(grown, rules, now_s)
+    alert = outcome.alert
+    if alert is None or alert.finding.severity == alert.severity:
+        return outcome
+    # Whoever shows the judgement of an alert must not say another severity than the alert has.
+    judged = msgspec.structs.replace(finding, severity=alert.severity)
+    alert = msgspec.structs.replace(alert, finding=judged)
+    return msgspec.structs.replace(outcome, alert=alert)
+
+
+def _begun(finding: Finding, now_s: float, title: str) -> Alert:
+    return Alert(
+        key=f"leak:{finding.subject.id}",
+        kind="leak",
+        subject=finding.subject,
+        state="pending",
+        severity=grade(finding),
+        finding=finding,
+        opened_at_s=now_s,
+        changed_at_s=now_s,
+        title=title,
+    )
+
+
+def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
+    finding = alert.finding
+    held = now_s - (alert.held_since_s if alert.held_since_s is not None else now_s)
+    strong = now_s - (alert.alert_since_s if alert.alert_since_s is not None else now_s)
+    if (
+        alert.state != "firing"
+        and alert.alert_confirmations >= rules.confirm
+        and strong >= alert_hold_s(finding)
+    ):
+        fired = msgspec.structs.replace(
+            alert,
+            state="firing",
+            severity=grade(finding),
+            watch_at_s=now_s if alert.watch_at_s is None else alert.watch_at_s,
+            firing_at_s=now_s,
+            changed_at_s=now_s,
+        )
+        first_s = first_notice_s(fired, rules)
+        fired = msgspec.structs.replace(fired, next_notice_at_s=first_s)
+        return Outcome(alert=fired, changed=True)
+    if (
+        alert.state == "pending"
+        and alert.confirmations >= rules.confirm
+        and held >= watch_hold_s(finding)
+    ):
+        watched = msgspec.structs.replace(
+            alert, state="watch", severity=grade(finding), watch_at_s=now_s, changed_at_s=now_s
+        )
+        return Outcome(alert=watched, changed=True)
+    return _regraded(alert, rules, now_s) if alert.state == "firing" else _same(alert)
+
+
+def _same(alert: Alert) -> Outcome:
+    return Outcome(alert=alert, changed=False)
+
+
+def _regraded(alert: Alert, rules: Rules, now_s: float) -> Outcome:
+    """Return a firing alert with the severity that its newest evidence has held.
+
+    Worse counts at once, and is news; milder only when it has lasted, and is shown in silence.
+    """
+    worth, is_now = grade(alert.finding, alert.severity), RANK[alert.severity]
+    if worth == "info" and is_now > 0:
+        worth = "warning"  # What has been an alert for people stays one until it is over.
+    if RANK[worth] == is_now:
+        calm = alert.milder_since_s is None
+        return _same(alert if calm else msgspec.structs.replace(alert, milder_since_s=None))
+    if RANK[worth] < is_now:
+        since_s = now_s if alert.milder_since_s is None else alert.milder_since_s
+        if now_s - since_s < MILDER_HOLD_S:
+            return _same(msgspec.structs.replace(alert, milder_since_s=since_s))
+    told = alert.told_severity
+    if told is None and alert.notices > 0:
+        told = alert.severity
+    graded = msgspec.structs.replace(
+        alert, severity=worth, told_severity=told, changed_at_s=now_s, milder_since_s=None
+    )
+    next_s = _replanned_s(graded, rules, worse=RANK[worth] > is_now)
+    return Outcome(alert=msgspec.structs.replace(graded, next_notice_at_s=next_s), changed=True)
+
+
+def _replanned_s(alert: Alert, rules: Rules, *, worse: bool) -> float | None:
+    """Return when the next notice of an alert is due whose severity has just changed.
+
+    What is worse than people know passes every pause by itself (see :func:`passes`). What is as bad
+    again as they know it, after it was milder, is told when the first reminder would be: on a long
+    ladder they would not hear of it for hours.
+    """
+    planned_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
+    if alert.notices == 0:
+        return first_notice_s(alert, rules) if worse else planned_s
+    steps_s = rules_for(alert, rules).repeat_s
+    if last_s is None or not steps_s:
+        return planned_s
+    usual_s = ladder_s(alert.notices - 1, steps_s, rules, last_s)
+    if not worse:
+        return usual_s
+    soon_s = ladder_s(0, steps_s, rules, last_s)
+    return min(one for one in (usual_s, soon_s) if one is not None)
+
+
+def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s: float) -> Outcome:
+    if alert is None or alert.state == "pending":
+        return Outcome(alert=None, changed=False)
+    if finding.pattern == "unknown":
+        # Missing data is not health: an alert is never resolved by silence.
+        return Outcome(alert=alert, changed=False)
+    since = now_s if alert.clear_since_s is None else alert.clear_since_s
+    cleared = msgspec.structs.replace(
+        alert,
+        clears=alert.clears + 1,
+        clear_since_s=since,
+        confirmations=0,
+        held_since_s=None,
+        alert_confirmations=0,
+        alert_since_s=None,
+    )
+    if cleared.clears < rules.clear_after or now_s - since < clear_hold_s(alert):
+        return Outcome(alert=cleared, changed=False)
+    return Outcome(alert=_resolve(cleared, STOPPED, rules, now_s), changed=True)
+
+
+def ended(alert: Alert, why: str, rules: Rules, *, now_s: float, quietly: bool = False) -> Outcome:
+    """Return the alert after its subject has gone (the process ended, the memory came back).
+
+    ``quietly`` tells nobody: another alert goes on in its place.
+    """
+    if alert.state == "pending":
+        return Outcome(alert=None, changed=False)
+    over = _resolve(alert, why, rules, now_s)
+    if quietly:
+        over = msgspec.structs.replace(over, next_notice_at_s=None)
+    return Outcome(alert=over, changed=True)
+
+
+def inherited(alert: Alert, before: Alert) -> Alert:
+    """Return an alert that has just fired, in the place of one on the same growth.
+
+    What people were told about the other they need not be told again: the next notice is the
+    reminder that the other would have sent, unless it is worse.
+    """
+    if before.notices <= alert.notices:
+        return alert
+    return msgspec.structs.replace(
+        alert,
+        notices=before.notices,
+        last_notice_at_s=before.last_notice_at_s,
+        next_notice_at_s=before.next_notice_at_s,
+        told_severity=before.told_severity or before.severity,
+        told_on=before.told_on,
+        told_flapping=before.told_flapping,
+        first_message=before.first_message,
+        flaps=max(alert.flaps, before.flaps),
+    )
+
+
+def _resolve(alert: Alert, why: str, rules: Rules, now_s: float) -> Alert:
+    tell = rules.recovered and alert.notices > 0
+    # Of one that comes and goes people hear when it has been calm for an hour.
+    tell_s = now_s + HOUR_S if alert.told_flapping else now_s
+    return msgspec.structs.replace(
+        alert,
+        state="resolved",
+        resolved_at_s=now_s,
+        changed_at_s=now_s,
+        ended=why,
+        next_notice_at_s=tell_s if tell else None,
+        inhibited_by="",
+        # Of what nobody was told it stays known why.
+        held_back="" if alert.notices > 0 else alert.held_back,
+    )

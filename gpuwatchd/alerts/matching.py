@@ -1,0 +1,87 @@
+"""Which alerts a rule or a silence is about, and which rules hold for an alert."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.alerts.rules import Effective
+from gpuwatchd.core.model import About
+
+if TYPE_CHECKING:
+    from gpuwatchd.alerts.rules import Override, Rules
+    from gpuwatchd.core.model import Alert, Matcher
+
+_NOBODY = About()
+_LONGEST = 500
+"""Making sense of a longer glob takes seconds; who wrote one by hand meant none."""
+_OF_ABOUT = ("user", "process", "framework", "command", "job", "container")
+
+
+def fits(pattern: str, *values: str) -> bool:
+    """Say whether a glob fits one of some values, whatever their case; an empty one fits all.
+
+    Examples
+    --------
+    >>> fits("A100*", "", "NVIDIA A100"), fits("*a100*", "NVIDIA A100"), fits("", "x")
+    (False, True, True)
+    """
+    if not pattern:
+        return True
+    pattern = pattern.lower()
+    # What is meant word for word may have brackets in it.
+    return any(
+        value
+        and (
+            value.lower() == pattern
+            or (len(pattern) <= _LONGEST and fnmatchcase(value.lower(), pattern))
+        )
+        for value in values
+    )
+
+
+def matches(matcher: Matcher, alert: Alert, *, device_uid: str | None = None) -> bool:
+    """Say whether an alert is one of those that a matcher is about.
+
+    Parameters
+    ----------
+    device_uid
+        Of its device; by default the subject's.
+    """
+    about = alert.about or _NOBODY
+    uid = alert.subject.device_uid if device_uid is None else device_uid
+    short = about.gpu_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return (
+        fits(matcher.key, alert.key)
+        and fits(matcher.kind, alert.kind)
+        and fits(matcher.pattern, alert.finding.pattern)
+        and fits(matcher.severity, alert.severity)
+        and fits(matcher.gpu, about.gpu, uid, about.gpu_name, short)
+        and all(fits(getattr(matcher, name), getattr(about, name)) for name in _OF_ABOUT)
+    )
+
+
+def rules_for(alert: Alert, rules: Rules) -> Effective:
+    """Return the rules for one alert: of the overrides that fit, the last to set a key wins."""
+    values: dict[str, Any] = {"channels": rules.channels, "repeat_s": rules.repeat_s}
+    applied: dict[str, str] = {}
+    for one in rules.overrides:
+        if not matches(one.matcher, alert):
+            continue
+        for key, value in _set_by(one).items():
+            values[key], applied[key] = value, one.name
+    return Effective(**values, applied=tuple(applied.items()))
+
+
+def _set_by(one: Override) -> dict[str, Any]:
+    """Return what an override sets."""
+    said = f"{one.name}: {one.why}" if one.why else one.name
+    found: dict[str, Any] = {
+        "severity": one.severity,
+        "channels": one.channels,
+        "repeat_s": one.repeat_s,
+        "grows_to_bytes": one.grows_to_bytes,
+        "mute": said if one.mute else None,
+        "grows": said if one.grows or one.grows_to_bytes is not None else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}

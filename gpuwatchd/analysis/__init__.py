@@ -1,0 +1,1 @@
+"""From series of memory to findings. Pure: no clock, no files, no threads."""

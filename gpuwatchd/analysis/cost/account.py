@@ -1,0 +1,193 @@
+"""What a period cost, entry by entry: parts that add up to the whole, and never count twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from gpuwatchd.analysis.cost.charges import total
+from gpuwatchd.core.model import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpuwatchd.analysis.cost.charges import Part, Since
+    from gpuwatchd.analysis.cost.intervals import Stint
+
+What = Literal["at-risk", "lost", "held", "saved"]
+WHATS: Final[tuple[What, ...]] = ("at-risk", "lost", "held", "saved")
+MARGIN_S: Final = 600.0
+"""An end is clearly before the crash that was foreseen when it is at least so long before it."""
+
+
+class Entry(Value, frozen=True, kw_only=True):
+    """One device's part of one incident."""
+
+    what: What
+    key: str
+    """Of the alert; of memory held without work, its id."""
+    title: str
+    device_uid: str
+    gpu: str
+    user: str = ""
+    job: str = ""
+    since_at_s: float | None = None
+    since: Since = "first-seen"
+    until_at_s: float
+    gpu_hours: float | None
+    usd: float | None
+    """With the electricity that is known."""
+    electricity_usd: float | None = None
+    """Of that, electricity; None where it is not counted."""
+    whole_gpu_hours: float | None = None
+    """Hours for which it was on the device at all: more where others shared it."""
+    whole_usd: float | None = None
+    """What the whole device cost in these."""
+    ahead_gpu_hours: float | None = None
+    """Of what is at risk: from now until memory is full; None where nothing is foreseen."""
+    ahead_usd: float | None = None
+    basis: str = ""
+    said: str = ""
+    """Why it counts, in one sentence."""
+
+
+class Sum(Value, frozen=True, kw_only=True):
+    """Several entries as one. A sum of which a part is unknown is unknown."""
+
+    incidents: int
+    gpu_hours: float | None
+    usd: float | None
+    known_usd: float
+    """What is known of it: at least so much."""
+    electricity_usd: float | None
+    ahead_gpu_hours: float | None
+    ahead_usd: float | None
+    known_ahead_usd: float
+
+
+def summed(entries: Iterable[Entry]) -> Sum:
+    """Return the sum of entries; what lies ahead counts where something is foreseen."""
+    found = list(entries)
+    ahead = [one for one in found if one.ahead_gpu_hours is not None]
+    current = [one.electricity_usd for one in found if one.electricity_usd is not None]
+    return Sum(
+        incidents=len({one.key for one in found}),
+        gpu_hours=total(one.gpu_hours for one in found),
+        usd=total(one.usd for one in found),
+        known_usd=sum((one.usd for one in found if one.usd is not None), 0.0),
+        electricity_usd=sum(current) if current else None,
+        ahead_gpu_hours=total(one.ahead_gpu_hours for one in ahead) if ahead else None,
+        ahead_usd=total(one.ahead_usd for one in ahead) if ahead else None,
+        known_ahead_usd=sum((one.ahead_usd for one in ahead if one.ahead_usd is not None), 0.0),
+    )
+
+
+def grouped(
+    entries: Iterable[Entry], name: Callable[[Entry], str]
+) -> list[tuple[str, list[Entry]]]:
+    """Return entries by a name, the dearest group first."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(name(entry), []).append(entry)
+
+    def weight(group: tuple[str, list[Entry]]) -> tuple[float, float, str]:
+        own = [one for one in group[1] if one.what != "saved"]
+        return (
+            -sum(one.usd or 0.0 for one in own),
+            -sum(one.gpu_hours or 0.0 for one in own),
+            group[0],
+        )
+
+    return sorted(groups.items(), key=weight)
+
+
+def entries_of(stint: Stint, like: Entry, *, left_s: float | None = None) -> list[Entry]:
+    """Return an entry for each device of a stint.
+
+    Parameters
+    ----------
+    like
+        What all of them have in common; its device, hours and amounts are replaced.
+    left_s
+        Seconds until memory is full; None where nothing is foreseen.
+    """
+    left_h = None if left_s is None else max(0.0, left_s) / 3600.0
+    return [
+        _entry(
+            like,
+            uid,
+            part,
+            hours=part.hours,
+            ahead=None if left_h is None or part.share is None else part.share * left_h,
+            since=(stint.since_at_s, stint.since),
+        )
+        for uid, part in stint.parts
+    ]
+
+
+def saved(stint: Stint, like: Entry, *, told_at_s: Sequence[float], low_at_s: float) -> list[Entry]:
+    """Return what an early warning saved, counted conservatively; nothing where that is doubtful.
+
+    Only where somebody was told before the end, and the end was clearly before the earliest crash
+    that was foreseen; then only the hours from the end to that crash, which the job would have
+    gone on for in vain, and nothing of what it had cost before.
+
+    Parameters
+    ----------
+    stint
+        The process until its end.
+    told_at_s
+        When messages about it had arrived.
+    low_at_s
+        The low end of the forecast: the earliest crash, epoch seconds.
+    """
+    end_s = stint.until_s
+    if not any(at_s < end_s for at_s in told_at_s) or low_at_s - end_s < MARGIN_S:
+        return []
+    left_h = (low_at_s - end_s) / 3600.0
+    return [
+        _entry(
+            like,
+            uid,
+            part,
+            hours=None if part.share is None else part.share * left_h,
+            ahead=None,
+            since=(end_s, "first-seen"),
+        )
+        for uid, part in stint.parts
+    ]
+
+
+def _entry(
+    like: Entry,
+    uid: str,
+    part: Part,
+    *,
+    hours: float | None,
+    ahead: float | None,
+    since: tuple[float | None, Since],
+) -> Entry:
+    price = part.price
+    hourly = None if price is None else price.running_usd_per_hour
+    current = None if price is None else price.electricity_usd_per_hour
+    whole = part.whole_hours if like.what in {"at-risk", "lost"} else None
+    return Entry(
+        what=like.what,
+        key=like.key,
+        title=like.title,
+        device_uid=uid,
+        gpu=like.gpu,
+        user=like.user,
+        job=like.job,
+        since_at_s=since[0],
+        since=since[1],
+        until_at_s=like.until_at_s,
+        gpu_hours=hours,
+        usd=None if hours is None or hourly is None else hours * hourly,
+        electricity_usd=None if hours is None or current is None else hours * current,
+        whole_gpu_hours=whole,
+        whole_usd=None if whole is None or hourly is None else whole * hourly,
+        ahead_gpu_hours=ahead,
+        ahead_usd=None if ahead is None or hourly is None else ahead * hourly,
+        basis="" if price is None else price.basis,
+        said=like.said,
+    )

@@ -1,0 +1,117 @@
+"""From when on an alert is counted, and what it had of its devices since."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from gpuwatchd.analysis.cost.charges import Part, Since
+from gpuwatchd.analysis.cost.sharing import Taken, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from gpuwatchd.analysis.cost.price import Price
+    from gpuwatchd.analysis.cost.sharing import Held
+
+SEEN_SOON_S: Final = 600.0
+"""A process that was seen on the device so soon after its start was there from the start."""
+TAIL_S: Final = 180.0
+"""What was seen last has lasted until now, if that was not longer ago: rows are written late."""
+
+
+class Ask(Protocol):
+    """Who knows what was seen, and what it costs."""
+
+    def rows(self, uid: str, since_s: float, until_s: float, /) -> Iterable[Held]:
+        """Return who held what on a device between two instants."""
+
+    def price(self, uid: str, since_s: float, until_s: float, /) -> Price | None:
+        """Return what a device costs, by its power between two instants; None where unknown."""
+
+
+def begun(
+    started_at_s: float | None, saved_at_s: float | None, first_at_s: float | None
+) -> tuple[float | None, Since]:
+    """Return from when on something is counted, and what happened then.
+
+    Parameters
+    ----------
+    started_at_s
+        Start of the process; of a job, of its first rank.
+    saved_at_s
+        Its newest checkpoint; None where none is known: then it counts from the start.
+    first_at_s
+        When it was first seen on the device.
+    """
+    if saved_at_s is not None:
+        return saved_at_s, "checkpoint"
+    if started_at_s is None:
+        return first_at_s, "first-seen"
+    if first_at_s is not None and first_at_s > started_at_s + SEEN_SOON_S:
+        return first_at_s, "first-seen"
+    return started_at_s, "start"
+
+
+class Stint(NamedTuple):
+    """What the subject of something had of its devices, and since when that is counted."""
+
+    parts: tuple[tuple[str, Part], ...]
+    """UUID of a device, and what it had of it."""
+    since_at_s: float | None
+    since: Since
+    until_s: float
+
+
+def stint(
+    members: Sequence[tuple[str, Hashable]],
+    ask: Ask,
+    *,
+    started_at_s: float | None,
+    saved_at_s: float | None,
+    until_s: float,
+    lasts: bool = True,
+) -> Stint:
+    """Return what something had of its devices since its start or its newest checkpoint.
+
+    Parameters
+    ----------
+    members
+        (UUID of a device, who on it): one, or all ranks of a job on all of their devices.
+    ask
+        Knows who held what, and what devices cost.
+    started_at_s, saved_at_s
+        Start of the process or job, and its newest checkpoint.
+    until_s
+        Now, or when it ended.
+    lasts
+        Whether it still goes on: then the newest rows, which are written late, last until now.
+    """
+    early_s = saved_at_s if saved_at_s is not None else started_at_s
+    early_s = 0.0 if early_s is None else min(early_s, until_s)
+    found: list[tuple[str, Taken]] = []
+    for uid, who in members:
+        had = taken(ask.rows(uid, early_s, until_s), early_s, until_s).get(who)
+        # A rank that is on no list of its device is not counted there: nobody has seen it.
+        if had is not None:
+            found.append((uid, _until(had, until_s) if lasts else had))
+    first_at_s = min((had.first_at_s for _, had in found), default=None)
+    since_at_s, since = begun(started_at_s, saved_at_s, first_at_s)
+    parts = tuple(
+        (
+            uid,
+            Part(had.hours, had.last_share, ask.price(uid, early_s, until_s), had.whole_hours),
+        )
+        for uid, had in found
+    )
+    return Stint(parts, since_at_s, since, until_s)
+
+
+def _until(had: Taken, until_s: float) -> Taken:
+    tail_s = until_s - had.last_at_s
+    if not 0.0 < tail_s <= TAIL_S:
+        return had
+    hours, share = had.hours, had.last_share
+    more = None if hours is None or share is None else hours + share * tail_s / 3600.0
+    return had._replace(
+        hours=more, whole_hours=had.whole_hours + tail_s / 3600.0, last_at_s=until_s
+    )

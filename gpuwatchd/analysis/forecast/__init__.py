@@ -1,0 +1,66 @@
+"""Will this growth reach the limit before it stops by itself? Growth laws, stop prior, score, ETA.
+
+The retained floor of many windows is explained by competing growth laws (straight, accelerating,
+decelerating in several ways, stopped). Each law says when the limit is reached, if ever. Benign
+ramps stop after times that follow a Lomax law; leaks do not stop. From both comes one probability
+per window, and from it and a few terms of shape and noise the score that verdict judges by.
+
+References: Crow-AMSAA power law and Lomax (Pareto II) survival; the sums over laws are a Bayesian
+model average with multinomial increments. docs/explanation/detection.md has the measurements.
+"""
+
+from __future__ import annotations
+
+from gpuwatchd.analysis.forecast.eta import eta
+from gpuwatchd.analysis.forecast.laws import BINS, LAWS
+from gpuwatchd.analysis.forecast.posterior import (
+    HORIZON_S,
+    LEAK_PRIOR,
+    STOP_SCALE_S,
+    STOP_SHAPE,
+    Weights,
+    weigh,
+)
+from gpuwatchd.analysis.forecast.profile import (
+    PROFILE_AGES_S,
+    PROFILE_LOOKBACKS_S,
+    profile,
+    yesterday,
+)
+from gpuwatchd.analysis.forecast.program_prior import Personal, personal
+from gpuwatchd.analysis.forecast.windows import (
+    HOLD_MARGIN,
+    HOLD_SHARE,
+    HOLDS,
+    LOOKBACKS_S,
+    NOISE_FACTOR,
+    Windows,
+    joined,
+    windows,
+)
+
+__all__ = [
+    "BINS",
+    "HOLDS",
+    "HOLD_MARGIN",
+    "HOLD_SHARE",
+    "HORIZON_S",
+    "LAWS",
+    "LEAK_PRIOR",
+    "LOOKBACKS_S",
+    "NOISE_FACTOR",
+    "PROFILE_AGES_S",
+    "PROFILE_LOOKBACKS_S",
+    "STOP_SCALE_S",
+    "STOP_SHAPE",
+    "Personal",
+    "Weights",
+    "Windows",
+    "eta",
+    "joined",
+    "personal",
+    "profile",
+    "weigh",
+    "windows",
+    "yesterday",
+]

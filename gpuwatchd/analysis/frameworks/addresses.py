@@ -1,0 +1,257 @@
+"""Where a serving engine listens, from the command lines of a process and its ancestors. Pure.
+
+The process that holds GPU memory is often a child with a rewritten title ("VLLM::EngineCore"); the
+port stands on the command line of the parent that it was started by.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.analysis.frameworks.recognition import command_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PORTS: Final[dict[str, int]] = {
+    "Ollama": 11434,
+    "vLLM": 8000,
+    "SGLang": 30000,
+    "llama.cpp": 8080,
+}
+"""Engines that can be asked, and the port on which each listens unless it is told otherwise."""
+
+LOOPBACK: Final = "127.0.0.1"
+_EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::", "[::]", "*"})  # noqa: S104 - read, not bound
+_SCHEMES: Final = {"http": 80, "https": 443}
+_LETTERS: Final = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
+_IPV4: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+_BLOB: Final = re.compile(r"/blobs/(sha256-[0-9a-f]{1,12})[0-9a-f]{0,64}$")
+_SERVES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "Ollama": (("ollama serve",), ()),
+    "vLLM": (("vllm serve",), ("vllm.entrypoints",)),
+    "SGLang": (("sglang serve",), ("sglang.launch_server",)),
+    "llama.cpp": (("llama-server", "server"), ()),
+}
+
+
+class Launch(NamedTuple):
+    """How one process was started."""
+
+    pid: int
+    argv: tuple[str, ...]
+    """The whole command line, as it is: not to be shown or stored."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """The few variables of its environment that were asked for, where it may be read."""
+
+
+VARIABLES: Final = ("OLLAMA_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_HOST")
+"""The variables that say where an engine listens."""
+
+
+class Address(NamedTuple):
+    """Where an engine listens."""
+
+    url: str
+    """"http://127.0.0.1:8000", without a path."""
+    pid: int | None = None
+    """The process that listens."""
+    model: str | None = None
+    """What it was told to serve, for an engine that does not say it when asked."""
+    pool_share: float | None = None
+    """Share of the device that it was told to take."""
+
+
+def address(kind: str, chain: Sequence[Launch]) -> Address | None:
+    """Return where the engine of a process listens; None when it serves nobody over TCP.
+
+    Parameters
+    ----------
+    kind
+        A key of :data:`PORTS`.
+    chain
+        The process that holds GPU memory, then its ancestors, nearest first.
+
+    Examples
+    --------
+    >>> address("vLLM", [Launch(2, ("VLLM::EngineCore",)),
+    ...                  Launch(1, ("python", "/bin/vllm", "serve", "m", "--port", "8001"))]).url
+    'http://127.0.0.1:8001'
+    >>> address("vLLM", [Launch(2, ("VLLM::EngineCore",)), Launch(1, ("python", "batch.py"))])
+    """
+    server = next((one for one in chain if _serves(kind, one)), None)
+    if kind == "Ollama":
+        starts = chain if server is None else (server, *chain)
+        said = (dict(one.variables).get("OLLAMA_HOST", "") for one in starts)
+        url = ollama_url(next((text for text in said if text), ""))
+        if url is None or not _needs_no_look_up(url):
+            return None
+        return Address(url, server.pid if server else None)
+    if server is None or option(server.argv, "--uds") is not None:
+        return None
+    said_of = dict(server.variables) if kind == "llama.cpp" else {}
+    host = option(server.argv, "--host") or said_of.get("LLAMA_ARG_HOST", "")
+    port = option(server.argv, "--port") or said_of.get("LLAMA_ARG_PORT", "")
+    scheme = "https" if option(server.argv, "--ssl-keyfile", "--ssl-key-file") else "http"
+    url = _url(scheme, host, port or str(PORTS[kind]))
+    if url is None or not _needs_no_look_up(url):
+        return None
+    return Address(url, server.pid, _model(kind, server.argv), _pool_share(kind, server.argv))
+
+
+def ollama_url(text: str) -> str | None:
+    """Return where Ollama listens, as its variable OLLAMA_HOST says it; None for what is no host.
+
+    Forms: host, host:port, :port, scheme://host:port. Without a port http means 80, https 443 and
+    neither 11434. A server on every address is asked on the loopback one.
+
+    Examples
+    --------
+    >>> ollama_url(""), ollama_url("0.0.0.0:9000")
+    ('http://127.0.0.1:11434', 'http://127.0.0.1:9000')
+    >>> ollama_url("https://gpu-box"), ollama_url("[::]")
+    ('https://gpu-box:443', 'http://127.0.0.1:11434')
+    """
+    text = text.strip().strip("\"'")
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        scheme, rest = "http", text
+    scheme = scheme.lower()
+    if scheme not in _SCHEMES:
+        return None
+    default = str(_SCHEMES[scheme] if mark else PORTS["Ollama"])
+    host, port = _split(rest.partition("/")[0])
+    return _url(scheme, host, port or default)
+
+
+def runner_model(argv: Sequence[str]) -> str | None:
+    """Return what an Ollama runner was started for: a name, or the short digest of its file.
+
+    Examples
+    --------
+    >>> runner_model(["llama-server", "--model", "/m/blobs/sha256-3c168af1dea0a4142999", "-c", "1"])
+    'sha256-3c168af1dea0'
+    >>> runner_model(["ollama", "runner", "--mlx-engine", "--model", "qwen3:8b-mlx"])
+    'qwen3:8b-mlx'
+    """
+    told = option(argv, "--model") or ""
+    blob = _BLOB.search(told)
+    if blob is not None:
+        return blob.group(1)
+    return told if told and "/" not in told else None
+
+
+def configured(text: str) -> tuple[str, str] | None:
+    """Return (kind, URL) of one entry of ``[endpoints] urls``; None when it is not understood.
+
+    Examples
+    --------
+    >>> configured("vllm=http://127.0.0.1:8001/")
+    ('vLLM', 'http://127.0.0.1:8001')
+    >>> configured("http://127.0.0.1:8001")
+    """
+    name, mark, where = text.partition("=")
+    kind = next((known for known in PORTS if known.lower() == name.strip().lower()), None)
+    scheme, colon, rest = where.strip().partition("://")
+    if not mark or kind is None or not colon or scheme.lower() not in _SCHEMES:
+        return None
+    host, port = _split(rest.partition("/")[0])
+    url = _url(scheme.lower(), host, port or str(PORTS[kind]))
+    return (kind, url) if url is not None and host else None
+
+
+def misread(urls: Sequence[str]) -> tuple[str, ...]:
+    """Return what is wrong with ``[endpoints] urls``, one sentence for each bad entry.
+
+    Examples
+    --------
+    >>> misread(["vLLM=http://127.0.0.1:8001"])
+    ()
+    """
+    return tuple(
+        f"[endpoints] urls: {text!r} is not understood; write it as "
+        f'"vLLM=http://127.0.0.1:8001" (kinds: {", ".join(PORTS)})'
+        for text in urls
+        if configured(text) is None
+    )
+
+
+def option(argv: Sequence[str], *names: str) -> str | None:
+    """Return the value of an option on a command line; None when it is not there.
+
+    Both "--port 80" and "--port=80" are understood, and "_" for "-" inside a name.
+
+    Examples
+    --------
+    >>> option(["x", "--port=80"], "--port"), option(["x --port 81"], "--port")
+    ('80', '81')
+    """
+    words = _words(argv)
+    for position, word in enumerate(words):
+        name, mark, value = word.partition("=")
+        if not word.startswith("-") or name.replace("_", "-") not in names:
+            continue
+        if mark:
+            return value
+        following = words[position + 1] if position + 1 < len(words) else ""
+        return following if not following.startswith("-") else ""
+    return None
+
+
+def _serves(kind: str, launch: Launch) -> bool:
+    programs, modules = _SERVES[kind]
+    command = command_of(launch.argv)
+    if command.program in programs or f"{command.program} {command.word}" in programs:
+        return True
+    return any(command.module == name or command.module.startswith(name + ".") for name in modules)
+
+
+def _words(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command line that may be one long string (a rewritten title)."""
+    words = [word for word in argv if word]
+    return words[0].split() if len(words) == 1 and " " in words[0] else words
+
+
+def _split(place: str) -> tuple[str, str]:
+    """Return (host, port) of "host:port", "[::1]:port", "::1" or ":port"."""
+    if place.startswith("["):
+        host, _, rest = place[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if place.count(":") > 1:
+        return place, ""
+    host, _, port = place.partition(":")
+    return host, port
+
+
+def _url(scheme: str, host: str, port: str) -> str | None:
+    host = LOOPBACK if host.strip() in _EVERYWHERE else host.strip()
+    if not _LETTERS.fullmatch(host) or not (port.isascii() and port.isdigit() and len(port) < 6):
+        return None
+    number = int(port)
+    if not 0 < number < 65536:
+        return None
+    return f"{scheme}://[{host}]:{number}" if ":" in host else f"{scheme}://{host}:{number}"
+
+
+def _needs_no_look_up(url: str) -> bool:
+    """Say whether a host is a number or this machine: anybody may start a program with any name."""
+    host = url.partition("://")[2].rpartition(":")[0].strip("[]")
+    return host == "localhost" or ":" in host or bool(_IPV4.fullmatch(host))
+
+
+def _model(kind: str, argv: Sequence[str]) -> str | None:
+    if kind != "llama.cpp":
+        return None  # the others say it themselves
+    said = option(argv, "--alias", "-a") or option(argv, "--model", "-m") or option(argv, "-hf")
+    return said.rsplit("/", 1)[-1] if said else None
+
+
+def _pool_share(kind: str, argv: Sequence[str]) -> float | None:
+    if kind != "SGLang":
+        return None
+    try:
+        share = float(option(argv, "--mem-fraction-static") or "")
+    except ValueError:
+        return None
+    return share if 0.0 < share <= 1.0 else None

@@ -1,0 +1,235 @@
+"""Which framework a process runs, from its command line, title, threads and loaded libraries. Pure.
+
+A serving engine names the process; otherwise the libraries do, in an order of precedence:
+TensorFlow before JAX before PyTorch, because TensorFlow drags the JAX libraries in, and both are
+often found beside PyTorch's.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.analysis.frameworks.table import APPS, EITHER_XLA, GUESSES, LIBRARIES, ROLES, App
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+_PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*")
+_WORD: Final = re.compile(r"[a-z]+")
+_TAKES_VALUE: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+_NO_SCRIPT: Final = frozenset({"-c", "-"})
+
+
+class Command(NamedTuple):
+    """What really runs behind an interpreter and its options."""
+
+    program: str
+    """Base name of what runs: the executable, or the script that an interpreter runs."""
+    module: str
+    word: str
+    """The first argument after it."""
+    line: str
+
+
+def recognise(
+    argv: Sequence[str],
+    libraries: Iterable[str] = (),
+    name: str = "",
+    threads: Iterable[str] = (),
+) -> tuple[str | None, bool]:
+    """Return (framework, sure); (None, False) when nothing is recognised.
+
+    Parameters
+    ----------
+    argv
+        Command line; one long string (a rewritten title) is understood too.
+    libraries
+        Paths of the files that the process has mapped; empty when they cannot be read.
+    name
+        Process name as the kernel has it.
+    threads
+        Names of its threads, which anybody may read: they help where the libraries cannot be.
+
+    Returns
+    -------
+    tuple
+        ``sure`` is True only when a loaded library supports the answer.
+
+    Examples
+    --------
+    >>> recognise(["python", "-m", "vllm.entrypoints.openai.api_server"])
+    ('vLLM', False)
+    >>> recognise(["python", "train.py"], ["/usr/lib/libtorch_cpu.so"])
+    ('PyTorch', True)
+    """
+    paths = "\n".join(libraries)
+    beneath = _by_library(paths)
+    command = command_of(argv)
+    for app in APPS:
+        if any(part in paths for part in app.libraries):
+            return app.name, True
+        if _matches(app, command, name):
+            return _named(app, beneath)
+    if beneath is not None:
+        return beneath, True
+    return _by_threads(tuple(threads), _guess(command)), False
+
+
+def loaded(libraries: Iterable[str]) -> tuple[str, ...]:
+    """Return every framework whose libraries a process has mapped, in order of precedence.
+
+    Examples
+    --------
+    >>> loaded(["/x/jaxlib/_jax.so", "/x/libtensorflow_cc.so.2"])
+    ('TensorFlow', 'JAX')
+    """
+    paths = "\n".join(libraries)
+    if not paths:
+        return ()
+    rows = (*((app.name, app.libraries) for app in APPS), *LIBRARIES)
+    return tuple(
+        dict.fromkeys(name for name, parts in rows if any(part in paths for part in parts))
+    )
+
+
+def role(argv: Sequence[str], name: str = "") -> str | None:
+    """Return which part a process plays in what it belongs to; None for an ordinary program.
+
+    Parameters
+    ----------
+    argv
+        Command line.
+    name
+        Process name as the kernel has it: a title that was cut is enough.
+
+    Examples
+    --------
+    >>> role(["python", "-m", "ipykernel_launcher", "-f", "/run/kernel-1.json"])
+    'notebook kernel'
+    >>> role(["/usr/bin/ollama", "serve"]), role(["python", "train.py"])
+    ('Ollama server (holds no memory)', None)
+    """
+    return _role(tuple(argv), name)
+
+
+@lru_cache(maxsize=1024)
+def _role(argv: tuple[str, ...], name: str) -> str | None:
+    """Return the same; a process is asked about again and again."""
+    command = command_of(argv)
+    if command.program == "llama-server" and _matches(_OLLAMA, command, name):
+        return "Ollama runner"
+    for told, titles, programs, modules in ROLES:
+        if any(text.startswith(start) for start in titles for text in (command.line, name)):
+            return told
+        if _is_program(programs, command) or _is_module(modules, command.module):
+            return told
+    return None
+
+
+def _named(app: App, beneath: str | None) -> tuple[str, bool]:
+    """Return what a match by command line amounts to, given the library evidence."""
+    if beneath is None:
+        return app.name, False
+    if beneath == app.name or beneath in app.beneath:
+        return app.name, True
+    # "torchrun train_jax.py": a launcher says less than what is loaded.
+    return (beneath, True) if app.launches else (app.name, False)
+
+
+def _by_library(paths: str) -> str | None:
+    if not paths:
+        return None
+    for framework, parts in LIBRARIES:
+        if any(part in paths for part in parts):
+            return framework
+    return None
+
+
+def _by_threads(threads: Collection[str], guess: str | None) -> str | None:
+    """Return what thread names and a guess amount to; both are hints and no more."""
+    if any(thread.startswith("pt_") for thread in threads):
+        return "PyTorch"
+    if any(thread.startswith("tf_") for thread in threads):
+        return guess if guess in {"TensorFlow", "JAX"} else EITHER_XLA
+    return guess
+
+
+def _matches(app: App, command: Command, name: str) -> bool:
+    title = command.line or name
+    if any(title.startswith(start) or name.startswith(start) for start in app.titles):
+        return True
+    if _is_program(app.programs, command) or (not command.line and name in app.programs):
+        return True
+    if _is_module(app.modules, command.module):
+        return True
+    if any(command.program == program and part in command.line for program, part in app.pairs):
+        return True
+    return any(part in command.line for part in app.paths)
+
+
+def _is_program(programs: Collection[str], command: Command) -> bool:
+    return command.program in programs or f"{command.program} {command.word}" in programs
+
+
+def _is_module(modules: Iterable[str], module: str) -> bool:
+    return bool(module) and any(
+        module == known or module.startswith(known + ".") for known in modules
+    )
+
+
+def command_of(argv: Sequence[str]) -> Command:
+    """Find what really runs behind an interpreter and its options.
+
+    Examples
+    --------
+    >>> command_of(["/usr/bin/python3", "-u", "-m", "vllm.entrypoints.api_server", "m"])[:3]
+    ('vllm.entrypoints.api_server', 'vllm.entrypoints.api_server', 'm')
+    """
+    words = [word for word in argv if word]
+    if len(words) == 1 and " " in words[0]:
+        words = _split(words[0])
+    line = " ".join(words)
+    if not words:
+        return Command("", "", "", "")
+    program, rest = _base(words[0]), words[1:]
+    if not _PYTHON.fullmatch(program):
+        return Command(program, "", rest[0] if rest else "", line)
+    while rest and rest[0].startswith("-"):
+        option = rest[0]
+        if option == "-m" and len(rest) > 1:
+            return Command(rest[1], rest[1], rest[2] if len(rest) > 2 else "", line)
+        if option in _NO_SCRIPT:
+            return Command(program, "", "", line)
+        rest = rest[2:] if option in _TAKES_VALUE else rest[1:]
+    if not rest:
+        return Command(program, "", "", line)
+    return Command(_base(rest[0]), "", rest[1] if len(rest) > 1 else "", line)
+
+
+def _split(line: str) -> list[str]:
+    """Split a command line that is one string; a path with blanks in it stays whole."""
+    words = line.split()
+    first = _base(words[0]) if words else ""
+    known = first in _FIRST_WORDS or _PYTHON.fullmatch(first)
+    return words if known or not line.startswith("/") else [line]
+
+
+def _base(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+_OLLAMA: Final = next(app for app in APPS if app.name == "Ollama")
+_FIRST_WORDS: Final = frozenset(
+    program.split(" ", 1)[0] for app in APPS for program in app.programs
+)
+
+
+def _guess(command: Command) -> str | None:
+    """Guess from the script's or module's own name ("train_jax.py")."""
+    words = frozenset(_WORD.findall(command.program.lower()))
+    for framework, known in GUESSES:
+        if words & known:
+            return framework
+    return None

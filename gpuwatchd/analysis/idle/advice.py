@@ -1,0 +1,95 @@
+"""What would free memory that is held: advice with its limits, never a promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gpuwatchd.analysis.idle.facts import Held
+    from gpuwatchd.core.model import ProcessInfo
+
+ON_THE_HOST: Final = "this is a container: look on its host, where the pids mean something"
+_RESET: Final = "else only a GPU reset, with nothing running on it, or a reboot frees it"
+GONE: Final = (
+    "no signal can help: there is no process to get one",
+    "a thread or child of it may live on in another pid namespace: see who holds /dev/nvidia*",
+    _RESET,
+)
+DRIVER_WAIT: Final = (
+    "no signal helps while it waits in the kernel, SIGKILL included",
+    "the kernel's log may say why (NVRM, Xid); a network file system that hangs looks the same",
+    "if it is the driver, only a GPU reset with nothing else running on it, or a reboot helps",
+)
+GHOST: Final = (
+    "after a crash in a container another pid namespace may hold it: see who holds /dev/nvidia*",
+    _RESET,
+)
+GHOST_BESIDE: Final = (
+    "it may be managed or shared memory of a listed process: see whether it falls as that ends",
+    *GHOST,
+)
+ORPHANED_RUNNER: Final = (
+    "restart Ollama (systemctl restart ollama): its runners end with it",
+    "it is a known fault of some versions: see whether a newer one is out",
+)
+LEFT_RUNNER: Final = (
+    "end it (SIGTERM first): a new Ollama server starts runners of its own and knows nothing of it",
+)
+NO_MODEL: Final = ("restart the server, or end it: it has nothing loaded to serve",)
+LEAKED_KV: Final = (
+    "restart the server: cache blocks that it has lost come back with it",
+    "requests that were cut off or timed out are the usual cause: see its log",
+)
+HUNG_RANK: Final = (
+    "see where it stands: py-spy dump --pid PID",
+    "ending it (SIGTERM first) frees its memory; the job has to start from its last checkpoint",
+)
+ELSEWHERE: Final = (
+    "see whether it needs this GPU: CUDA_VISIBLE_DEVICES at its start keeps it to the others",
+)
+RANK_LEFT: Final = (
+    "its siblings will not come back: unless it is still saving something, end it (SIGTERM first)",
+)
+_STOPPED: Final = {
+    "T": "it was stopped (Ctrl-Z, SIGSTOP): fg or SIGCONT lets it go on, or end it",
+    "t": "a debugger has it: let it go on there, or end it",
+}
+
+
+def defunct(held: Held) -> tuple[str, ...]:
+    """Return what would let a process go that has ended already."""
+    parent = f"its parent {held.parent}" if held.parent else "its parent"
+    return (
+        f"{parent} must collect it; if that ends, init collects it",
+        "if one of its threads still waits in the driver, only a GPU reset or a reboot helps",
+    )
+
+
+def idle(held: Held) -> tuple[str, ...]:
+    """Return what would free the memory of a process that does nothing."""
+    info = held.info
+    if is_notebook(info):
+        return ("restart the notebook's kernel (or shut it down): results in memory are lost",)
+    found = []
+    if held.state in _STOPPED:
+        found.append(_STOPPED[held.state])
+    if held.orphan:
+        found.append("whoever started it has ended: nobody will stop it unless you do")
+    if info.framework == "Ollama":
+        found.append("ollama stop MODEL unloads it; a shorter OLLAMA_KEEP_ALIVE does so by itself")
+    elif info.framework in {"vLLM", "SGLang", "Triton Server", "llama.cpp"}:
+        found.append("a server waits for requests: stop it while nobody asks it")
+    if info.unit and info.unit.endswith(".service"):
+        found.append(f"systemctl stop {info.unit} ends it")
+    elif info.job:
+        found.append(f"it belongs to {info.job}: cancel that where it was submitted")
+    elif info.container:
+        found.append(f"it runs in {info.container}: stop that if nobody needs it")
+    elif not found:
+        found.append(f"ask {info.user or 'its owner'}; ending it (SIGTERM first) frees the memory")
+    return tuple(found)
+
+
+def is_notebook(info: ProcessInfo) -> bool:
+    """Return whether a process is a notebook's kernel."""
+    return any("ipykernel" in word or "jupyter" in word for word in (info.name, *info.argv[:4]))

@@ -1,0 +1,143 @@
+"""Ranks of one job: who has ended, and who waits for nobody or lets the others wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.analysis.idle import activity, advice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.analysis.idle.activity import Activity
+    from gpuwatchd.analysis.idle.facts import Board, Held
+    from gpuwatchd.core.model import ProcessInfo, ProcessKey
+
+ABSENT_LOOKS: Final = 2
+"""A rank that was not listed in so many looks has ended."""
+
+
+MOST_JOBS: Final = 256
+"""Jobs that are remembered although none of their ranks is seen any more."""
+
+
+Team = tuple[str, int | str | None]
+"""``ProcessInfo.team``: a job and whose it is."""
+
+
+class _Seen:
+    """Where a rank was last seen, and for how many looks it has not been."""
+
+    __slots__ = ("absent", "uid")
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.absent = 0
+
+
+class Rank(NamedTuple):
+    """One rank on one device."""
+
+    board: Board
+    held: Held
+    does: Activity
+
+
+class Wait(NamedTuple):
+    """Why a rank does nothing for its job."""
+
+    words: str
+    advice: tuple[str, ...]
+
+
+class Ranks:
+    """Remembers who belonged to which job."""
+
+    def __init__(self) -> None:
+        self._known: dict[Team, dict[ProcessKey, _Seen]] = {}
+        self._lost: dict[Team, int] = {}
+
+    def __len__(self) -> int:
+        """Return how many jobs are remembered."""
+        return len(self._known)
+
+    def remember(self, processes: Iterable[ProcessInfo]) -> None:
+        """Take up whom an earlier run of the daemon saw."""
+        for info in processes:
+            if info.team is not None:
+                self._known.setdefault(info.team, {})[info.key] = _Seen("")
+
+    def bereaved(self, team: Team) -> None:
+        """Take up that ranks of a job have ended, without their number."""
+        self._lost.setdefault(team, 0)
+
+    def look(self, boards: Sequence[Board]) -> dict[tuple[str, ProcessKey], Wait]:
+        """Return (device, process) -> why that rank does nothing for its job."""
+        jobs: dict[Team, list[Rank]] = {}
+        for board in boards:
+            around = activity.scene(board)
+            for held in board.uses or ():
+                team = held.info.team
+                if team is not None and not (held.exempt or held.info.foreign or ended(held)):
+                    rank = Rank(board, held, activity.of(board, held, around))
+                    jobs.setdefault(team, []).append(rank)
+        if jobs or self._known:
+            self._count(jobs, boards)
+        found = {}
+        for team, members in jobs.items():
+            for rank in members:
+                wait = self._waits(team, rank, members)
+                if wait is not None:
+                    found[rank.board.uid, rank.held.info.key] = wait
+        return found
+
+    def _count(self, jobs: dict[Team, list[Rank]], boards: Sequence[Board]) -> None:
+        """Note which ranks have ended; nobody has whose device's list is unknown, or lacks some."""
+        blind = {board.uid for board in boards if board.uses is None or not board.complete}
+        for team, members in jobs.items():
+            known = self._known.setdefault(team, {})
+            if any(rank.held.info.key not in known for rank in members):
+                # It begins, or has been started again: who was there before is not missed.
+                known.clear()
+                self._lost.pop(team, None)
+            known.update((rank.held.info.key, _Seen(rank.board.uid)) for rank in members)
+        for team, known in list(self._known.items()):
+            present = {rank.held.info.key for rank in jobs.get(team, ())}
+            for key in [key for key in known if key not in present]:
+                seen = known[key]
+                seen.absent += seen.uid not in blind
+                if seen.absent >= ABSENT_LOOKS:
+                    del known[key]
+                    self._lost[team] = self._lost.get(team, 0) + 1
+            if not known or (not present and len(self._known) > MOST_JOBS):
+                del self._known[team]
+                self._lost.pop(team, None)
+
+    def _waits(self, team: Team, rank: Rank, members: Sequence[Rank]) -> Wait | None:
+        info, does = rank.held.info, rank.does
+        if does not in {"still", "spins"}:
+            return None
+        name = f"rank {info.rank}" if info.rank is not None else "this one"
+        what = "computes nothing" if does == "still" else "only waits on its GPU"
+        group = team[0]
+        if team in self._lost:
+            count = self._lost[team]
+            who = "1 rank" if count == 1 else f"{count or 'other'} ranks"
+            verb = "has" if count == 1 else "have"
+            return Wait(f"{who} of {group} {verb} ended and {name} {what}", advice.RANK_LEFT)
+        if rank.held.orphan:
+            return Wait(f"the launcher of {group} has ended and {name} {what}", advice.RANK_LEFT)
+        others = [other for other in members if other.held.info.key != info.key]
+        if does == "still" and others and all(o.does in {"busy", "spins"} for o in others):
+            count = len({other.held.info.key for other in others})
+            waiting = all(other.does == "spins" for other in others)
+            doing = "only waiting" if waiting else "at work"
+            plural = "rank is" if count == 1 else "ranks are"
+            words = f"{count} other {plural} {doing} while {name} of {group} {what}"
+            return Wait(words, advice.HUNG_RANK)
+        return None
+
+
+def ended(held: Held) -> bool:
+    """Say whether a listed process has ended."""
+    return held.exists is False or held.state in {"Z", "X"}

@@ -1,0 +1,296 @@
+"""One look: which memory seems to be held without work, and by which facts.
+
+Nothing is concluded here yet: a sign counts only after it has been there look after look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from gpuwatchd.analysis.idle import activity, advice
+from gpuwatchd.analysis.idle.facts import STOPPED, Sign
+from gpuwatchd.core import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from gpuwatchd.analysis.idle.activity import Scene
+    from gpuwatchd.analysis.idle.facts import Board, Held, Limits, Server
+    from gpuwatchd.analysis.idle.ranks import Wait
+    from gpuwatchd.core.model import HoldingKind, ProcessKey
+
+DRIVER_WAIT_S: Final = 60.0
+"""Every disk access waits in state D for a moment."""
+BESIDE_S: Final = 600.0
+"""Memory above the sum of what is listed must stand still for so long."""
+KEEP_ALIVE_S: Final = 300.0
+"""Ollama's own, where the server's is not known."""
+ORPHAN_EXTRA_S: Final = 120.0
+NO_MODEL_S: Final = 300.0
+"""Loading a model takes memory before there is a model."""
+HUNG_S: Final = 600.0
+"""As long as PyTorch's own watchdog waits for a collective operation."""
+BASELINE_SHARE: Final = 0.02
+BASELINE_BYTES: Final = 2**30
+"""The driver alone takes no more than this, or than that share of the device."""
+MOST_GB: Final = 2.0**20
+"""No cache is as large: what a server says of its own is not believed then."""
+_STUCK: Final = frozenset({"D", "Z", "X"})
+_MPS: Final = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
+
+
+def read(
+    boards: Sequence[Board],
+    servers: Sequence[Server],
+    waits: Mapping[tuple[str, ProcessKey], Wait],
+    limits: Limits,
+    is_early: Callable[[str, ProcessKey], bool] = lambda _uid, _key: False,
+) -> Iterator[Sign]:
+    """Yield the signs of one look: at most one per process and device, the surest.
+
+    Parameters
+    ----------
+    boards
+        Every device; one whose list is unknown gives no sign.
+    servers
+        What serving engines say.
+    waits
+        (device, process) -> why that rank does nothing for its job.
+    limits
+        What counts.
+    is_early
+        Says of a process on a device that it has not been idle for long enough to be told of:
+        nobody will read the words, which take most of a look where many are idle.
+    """
+    elsewhere: set[ProcessKey] | None = None
+    for board in boards:
+        if board.uses is None:
+            continue
+        ghost = _ghost(board, limits)
+        if ghost is not None:
+            yield ghost
+        around = activity.scene(board)
+        for held in board.uses:
+            used = held.used_bytes
+            if held.exempt or (used is not None and (used < limits.minimum_bytes or used <= 0)):
+                continue
+            if (
+                held.busy_pct
+                and held.exists
+                and held.state not in _STUCK
+                and not (servers or waits)
+            ):
+                continue  # at work, as most are
+            found = (
+                _ended(board, held)
+                or (_serving(board, held, servers) if servers else None)
+                or _left_runner(board, held)
+                or (_hung(board, held, waits) if waits else None)
+                or _idle(board, held, servers, limits.idle_after_s, around, is_early=is_early)
+            )
+            if found is not None and found.kind == "idle" and found.evidence:
+                elsewhere = _works_elsewhere(boards) if elsewhere is None else elsewhere
+                if held.info.key in elsewhere:
+                    found = structs.replace(
+                        found,
+                        evidence=f"{found.evidence}; it works on another GPU",
+                        advice=advice.ELSEWHERE,
+                    )
+            if found is not None:
+                yield found
+
+
+def _works_elsewhere(boards: Sequence[Board]) -> set[ProcessKey]:
+    """Return the processes that are at work on some device now."""
+    found = set()
+    for board in boards:
+        around = activity.scene(board)
+        for held in board.uses or ():
+            if activity.of(board, held, around) in {"busy", "spins"}:
+                found.add(held.info.key)
+    return found
+
+
+def _sign(  # noqa: PLR0913 - the fields of one value
+    board: Board,
+    held: Held,
+    kind: HoldingKind,
+    evidence: str,
+    hints: tuple[str, ...],
+    *,
+    needs_s: float = 0.0,
+    flat: bool = False,
+    begun_s: float | None = None,
+) -> Sign:
+    return Sign(
+        kind=kind,
+        device_uid=board.uid,
+        process=held.info,
+        held_bytes=held.used_bytes,
+        needs_s=needs_s,
+        flat=flat,
+        begun_s=begun_s,
+        evidence=evidence,
+        advice=hints,
+    )
+
+
+def _ended(board: Board, held: Held) -> Sign | None:
+    """Return the sign of a process that is gone, defunct, or waits in the kernel."""
+    pid = held.info.key.pid
+    if held.info.foreign:
+        return None
+    if held.exists is False:
+        words = f"the driver still lists pid {pid}, which does not exist any more"
+        return _sign(board, held, "gone", words, advice.GONE)
+    if held.state not in _STUCK:
+        return None
+    if held.state != "D":
+        parent = f" {held.parent}" if held.parent else ""
+        words = f"pid {pid} has ended and its parent{parent} has not collected it"
+        return _sign(board, held, "defunct", words, advice.defunct(held))
+    if held.cpu_pct is not None and held.cpu_pct < activity.STILL_CPU_PCT:
+        words = f"pid {pid} waited in the kernel (state D) in every look and used no CPU"
+        return _sign(board, held, "driver-wait", words, advice.DRIVER_WAIT, needs_s=DRIVER_WAIT_S)
+    return None
+
+
+def _ghost(board: Board, limits: Limits) -> Sign | None:
+    """Return the sign of memory that no listed process owns, beyond what the driver takes."""
+    ledger, uses = board.ledger, board.uses or ()
+    if ledger is None or ledger.state != "whole" or ledger.unattributed_bytes is None:
+        return None
+    if any("M" in held.kind or held.info.name in _MPS for held in uses):
+        return None  # what clients of the MPS server hold may be hidden behind it
+    unowned = ledger.unattributed_bytes
+    most = max(BASELINE_BYTES, BASELINE_SHARE * (board.total_bytes or 0))
+    usual = most if ledger.baseline_bytes is None else min(most, max(0, ledger.baseline_bytes))
+    if unowned <= usual + limits.minimum_bytes:
+        return None
+    if board.contained and board.util_pct != 0:
+        return None  # others, whom nobody lists in here, may be at work
+    if board.util_pct and all(held.exempt for held in uses):
+        return None  # somebody is at work who is not listed: the list lacks some
+    words = f"{units.size(unowned)} is used that no listed process owns, where the driver"
+    words += f" may take {units.size(usual)}; "
+    plural = "process is" if len(uses) == 1 else "processes are"
+    words += f"{len(uses)} {plural} listed" if uses else "no process is listed"
+    words += f", with {units.size(ledger.owned_bytes)}" if uses else ""
+    hints: tuple[str, ...] = advice.GHOST_BESIDE if uses else advice.GHOST
+    needs_s = BESIDE_S if uses else 0.0
+    if board.contained:
+        hints, needs_s = (advice.ON_THE_HOST,), limits.idle_after_s
+    return Sign(
+        kind="ghost",
+        device_uid=board.uid,
+        held_bytes=unowned,
+        needs_s=needs_s,
+        flat=bool(uses) or board.contained,
+        evidence=words,
+        advice=hints,
+    )
+
+
+def _servers_of(held: Held, servers: Iterable[Server]) -> list[Server]:
+    key, pids = held.info.key, {held.info.key.pid, held.info.parent_pid}
+    return [
+        server
+        for server in servers
+        if key in server.members or (server.reading.pid is not None and server.reading.pid in pids)
+    ]
+
+
+def _serving(board: Board, held: Held, servers: Sequence[Server]) -> Sign | None:
+    """Return the sign of a server that has nothing loaded, or whose cache does not come back."""
+    if held.info.foreign:
+        return None
+    runner = held.info.framework == "Ollama"
+    mine = _servers_of(held, servers)
+    if runner and not mine:
+        mine = [s for s in servers if s.reading.kind == "Ollama" and not _has_own(s)]
+    for server in mine:
+        reading = server.reading
+        if not reading.ok:
+            continue
+        where = f"{reading.kind} ({reading.url})"
+        words = f"{units.size(held.used_bytes)} is held while {where} has no model loaded"
+        if reading.models == () and runner:
+            wait_s = reading.facts.get("keep_alive_s", KEEP_ALIVE_S) + ORPHAN_EXTRA_S
+            hints = advice.ORPHANED_RUNNER
+            return _sign(board, held, "orphaned-runner", words, hints, needs_s=wait_s)
+        if reading.models == ():
+            return _sign(board, held, "no-model", words, advice.NO_MODEL, needs_s=NO_MODEL_S)
+        if server.kv_left is not None:
+            words = (
+                f"{units.percent(server.kv_left)} of the KV cache of {where} stays taken, and no"
+                f" request has been worked on for {units.duration(server.kv_idle_s)}"
+            )
+            begun_s = None if server.kv_idle_s is None else reading.at_s - server.kv_idle_s
+            found = _sign(board, held, "leaked-kv", words, advice.LEAKED_KV, begun_s=begun_s)
+            return structs.replace(found, held_bytes=_leaked_bytes(server))
+    return None
+
+
+def _left_runner(board: Board, held: Held) -> Sign | None:
+    """Return the sign of an Ollama runner whose server has ended: nobody can ask it any more."""
+    if held.info.framework != "Ollama" or not held.orphan or held.info.foreign:
+        return None
+    words = f"{units.size(held.used_bytes)} is held by a runner whose Ollama server has ended"
+    hints = advice.LEFT_RUNNER
+    return _sign(board, held, "orphaned-runner", words, hints, needs_s=ORPHAN_EXTRA_S)
+
+
+def _leaked_bytes(server: Server) -> int | None:
+    """Return how much of a KV cache stays taken, where one process has it and says its size."""
+    size = server.reading.facts.get("kv_cache_memory_usage_gb")
+    if size is None or server.kv_left is None or len(server.members) > 1:
+        return None
+    if not 0.0 <= size < MOST_GB:
+        return None
+    return round(server.kv_left * size * 2**30)
+
+
+def _has_own(server: Server) -> bool:
+    return server.reading.pid is not None or bool(server.members)
+
+
+def _hung(board: Board, held: Held, waits: Mapping[tuple[str, ProcessKey], Wait]) -> Sign | None:
+    """Return the sign of a rank that does nothing for its job."""
+    wait = waits.get((board.uid, held.info.key))
+    if wait is None:
+        return None
+    return _sign(board, held, "hung-rank", wait.words, wait.advice, needs_s=HUNG_S, flat=True)
+
+
+def _idle(
+    board: Board,
+    held: Held,
+    servers: Sequence[Server],
+    after_s: float,
+    around: Scene,
+    *,
+    is_early: Callable[[str, ProcessKey], bool],
+) -> Sign | None:
+    """Return the sign of a process that holds memory and does nothing with it."""
+    if held.used_bytes is None or held.kind == "G":
+        return None
+    if activity.of(board, held, around) != "still":
+        return None
+    asked = [s.reading for s in _servers_of(held, servers) if s.reading.ok] if servers else ()
+    if any((r.running or 0) > 0 or (r.waiting or 0) > 0 for r in asked):
+        return None
+    if is_early(board.uid, held.info.key):
+        return _sign(board, held, "idle", "", (), needs_s=after_s, flat=True)
+    amount = units.size(held.used_bytes)
+    if activity.use(board, held, around) is None:
+        words = f"{amount} unchanged, and next to no CPU used (its use of the GPU is unknown)"
+    else:
+        words = f"{amount} unchanged, and the GPU did nothing for it in any look"
+    if held.state in STOPPED:
+        words += f"; {STOPPED[held.state]}"
+    if held.orphan:
+        words += "; whoever started it has ended"
+    hints = (advice.ON_THE_HOST,) if held.info.foreign else advice.idle(held)
+    return _sign(board, held, "idle", words, hints, needs_s=after_s, flat=True)

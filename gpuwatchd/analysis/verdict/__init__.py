@@ -1,0 +1,76 @@
+"""Signals -> at most one finding per subject: is this a leak, which kind, how sure, how long left.
+
+The score of :mod:`gpuwatchd.analysis.forecast` decides; the detectors name the pattern, veto, and
+give the facts. ``confidence`` is the score with its scale moved so that the alert level of the
+formula
+(0.80) reads 0.75, the default of ``confidence-threshold``; the watch level (0.50) then reads 0.43.
+A user's threshold therefore acts on exactly the figure that is shown.
+
+Everything is a function of the series alone: same series, same finding. What must last before
+people are told is policy's business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.numerics import MIB
+from gpuwatchd.analysis.screen import GROWTH_SHARE
+from gpuwatchd.analysis.verdict.growth import find
+from gpuwatchd.analysis.verdict.harmless import collecting, finding, harmless
+from gpuwatchd.analysis.verdict.leak import WATCH_CONFIDENCE, leak
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import Finding, Series
+
+__all__ = ["WATCH_CONFIDENCE", "judge", "minimum_growth"]
+
+
+def minimum_growth(series: Series, settings: DetectionSection) -> float:
+    """Return the least growth in bytes that makes a candidate."""
+    scale = series.total_bytes or series.limit_bytes or 0.0
+    return max(settings.minimum_growth_mib * MIB, GROWTH_SHARE * scale)
+
+
+def judge(series: Series, settings: DetectionSection) -> Finding:
+    """Return the judgement on one subject at the instant of its last sample.
+
+    Parameters
+    ----------
+    series
+        Everything known about the subject, up to now; its arrays are not changed. What is older
+        than ``analysis-window-hours``, or before a gap, is not looked at.
+    settings
+        The section ``[detection]``.
+
+    Returns
+    -------
+    Finding
+        Always one; harmless and unknown patterns have tier "none". ``tier`` is what the evidence
+        of this instant supports. ``eta`` is None without a limit or without growth.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpuwatchd.core.config import DetectionSection
+    >>> from gpuwatchd.core.model import Series, Subject
+    >>> t = np.arange(0.0, 3600.0, 5.0)
+    >>> leak = Series(subject=Subject(device_uid="G"), t_s=t, used_bytes=12e9 + t * 1e6,
+    ...               limit_bytes=24e9)
+    >>> found = judge(leak, DetectionSection())
+    >>> found.pattern, found.tier, round(found.eta.mid_s / 60)
+    ('gradual', 'alert', 140)
+    """
+    window_s = settings.analysis_window_hours * 3600.0
+    view = numerics.prepare(series, window_s)
+    if view.samples < 2:
+        return finding(series, view, "unknown", reason=collecting(view, settings))
+    least = minimum_growth(series, settings)
+    growth = find(series, view, least)
+    if growth is not None:
+        found = leak(series, view, settings, growth)
+        if found is not None:
+            return found
+    return harmless(series, view, settings, least, growing=growth)

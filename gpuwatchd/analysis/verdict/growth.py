@@ -1,0 +1,232 @@
+"""The growth of a subject that most deserves a verdict: which window, how sure, since when."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuwatchd.analysis import forecast, numerics
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.core.model import FloatArray, Series
+
+SHIFT = math.log(0.8 / 0.2) - math.log(0.75 / 0.25)
+"""Log odds between the formula's alert level 0.80 and the default threshold 0.75."""
+PEAK_SHARE = 0.25
+"""The limit must hold the highest level of the last quarter of the growth."""
+LEAST_AGE_S = 30.0
+"""Growth younger than this is not even watched."""
+
+
+class Growth(NamedTuple):
+    """The growth that scores best, and what is known about it."""
+
+    found: forecast.Windows
+    weights: forecast.Weights
+    best: int
+    """Index of the window."""
+    confidence: float
+    onset_s: float
+    """Seconds before now, <= 0."""
+    headroom: float | None
+    """Bytes from the recent peak to the limit."""
+    plain: bool
+    """Whether some window shows steady growth that is plain to see, though it may still end."""
+    expected: bool
+    """Whether this growth is what earlier runs of the same program did as well."""
+    personal: forecast.Personal | None = None
+    """What these say; None without any."""
+    whole: forecast.Windows | None = None
+    """The windows that they were asked about, and the index of this one among them."""
+    rank: int = 0
+
+    def compared(self, *, beyond: bool = False) -> str:
+        """Return how it compares with earlier runs, in words; ``beyond``: only what is new."""
+        if self.personal is None or self.whole is None:
+            return ""
+        return self.personal.words(self.whole, self.rank, beyond=beyond)
+
+
+class Candidates(NamedTuple):
+    """Every growth that may be the one."""
+
+    groups: list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]
+    """Windows, headroom (k,) in bytes or None without a limit, and what the laws say."""
+    whole: forecast.Windows
+    """The windows of all groups as one."""
+    plain: bool
+    steady_s: float
+    """Length of the longest rise that is steady under the noise, 0 without one."""
+    youngest_s: float
+    """Windows younger than this do not count."""
+    personal: forecast.Personal | None
+    """What earlier runs of the same program say."""
+    expected: npt.NDArray[np.bool_] | None
+    """Of each window of all groups: whether it is what these did as well."""
+
+
+def candidates(series: Series, view: View, least: float) -> Candidates | None:
+    """Return the windows that grew by ``least`` bytes or more; None without any."""
+    groups = forecast.windows(view, least)
+    if not groups:
+        return None
+    personal = forecast.personal(series, view)
+    whole = forecast.joined(groups)
+    headroom = _headroom(series, view, whole)
+    expected = None if personal is None else personal.expects(whole, headroom)
+    plain = _plain(whole, expected)
+    steady_s = 0.0
+    if view.noise_bytes > 0.0:
+        steady_s = numerics.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
+    weighed = _weigh(view, groups, whole, headroom, personal)
+    # A rise that is steady over its length is not to be judged by a lucky moment of it.
+    oldest = float(whole.age_s.max())
+    youngest_s = min(0.5 * steady_s, oldest)
+    return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected)
+
+
+def find(series: Series, view: View, least: float) -> Growth | None:
+    """Return the growth of ``least`` bytes or more that scores best; None without any."""
+    every = candidates(series, view, least)
+    if every is None:
+        return None
+    scored = []
+    for k, (found, _, weights) in enumerate(every.groups):
+        scores = np.where(found.age_s >= every.youngest_s, weights.score, -np.inf)
+        scored.append((float(scores.max()), k, int(scores.argmax())))
+    score, k, best = max(scored)
+    found, headroom, weights = every.groups[k]
+    onset_s = _onset(found.view, found, best)
+    steady_s = every.steady_s
+    rank = best + sum(group.size for group, _, _ in every.groups[:k])
+    expected = every.expected is not None and bool(every.expected[rank])
+    return Growth(
+        found=found,
+        weights=weights,
+        best=best,
+        confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
+        onset_s=onset_s if onset_s <= -0.5 * steady_s else -steady_s,
+        headroom=float(headroom[best]) if headroom is not None else None,
+        plain=every.plain or (steady_s > 0.0 and not expected),
+        expected=expected,
+        personal=every.personal,
+        whole=every.whole,
+        rank=rank,
+    )
+
+
+def _weigh(
+    view: View,
+    groups: list[forecast.Windows],
+    whole: forecast.Windows,
+    headroom: FloatArray | None,
+    personal: forecast.Personal | None,
+) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
+    """Return each group with headroom (k,) in bytes, None without a limit, and what the laws say.
+
+    All groups are weighed at once: most of the cost is by call, not by window.
+    """
+    # Without a limit nothing is known about the time that is left; the level stands in for room.
+    room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
+    weights = forecast.weigh(whole, room, personal=personal)
+    out, first = [], 0
+    for found in groups:
+        last = first + found.size
+        known = None if headroom is None else headroom[first:last]
+        out.append((found, known, weights.part(first, last)))
+        first = last
+    return out
+
+
+def _headroom(series: Series, view: View, found: forecast.Windows) -> FloatArray | None:
+    """Return bytes (k,) from the recent peak to the limit; None without a limit."""
+    if series.limit_bytes is None:
+        return None
+    # What a subject needed lately at its peak it will need again before it runs out.
+    recent = np.maximum(forecast.HOLD_MARGIN * found.lag_s, PEAK_SHARE * found.age_s)
+    reach = view.t_s.searchsorted(-np.maximum(recent, 60.0))
+    tops = np.maximum.accumulate(view.high[::-1])[::-1]
+    return series.limit_bytes - tops[np.minimum(reach, tops.size - 1)]
+
+
+def _plain(found: forecast.Windows, expected: npt.NDArray[np.bool_] | None) -> bool:
+    """Say whether one window is steady growth well above noise and drawdowns, going on now.
+
+    What is ``expected``, because earlier runs of the same program did as well, does not count.
+    """
+    plain = (
+        ((found.shares > 0.01).sum(axis=1) >= 10)
+        & (found.excess <= 0.1)
+        & (found.deficit <= 0.17)
+        & (found.stall <= 1.5)
+        & (found.calm >= 1.0)
+        & (found.events >= 3.0)
+        & (found.growth >= 4.0 * found.noise_bytes)
+        & (found.begin_s <= -LEAST_AGE_S)
+    )
+    if expected is not None:
+        plain &= ~expected
+    return bool(plain.any())
+
+
+def _onset(view: View, found: forecast.Windows, index: int) -> float:
+    """Return when the growth of a window began, seconds before now.
+
+    Longer windows are taken as long as they bring more growth at a similar rate and stay near
+    their chord; then the knee of the next longer one, if it has one.
+    """
+    order = found.age_s.argsort().tolist()
+    best = index
+    for longer in order[order.index(index) + 1 :]:
+        rate = found.growth[longer] / found.age_s[longer]
+        usual = found.growth[best] / found.age_s[best]
+        bent = max(found.deficit[longer], found.excess[longer])
+        if not (0.6 * usual <= rate <= 1.7 * usual and bent <= 0.15):
+            break
+        best = longer
+    begin, end = float(found.begin_s[best]), float(found.end_s[best])
+    oldest = float(view.t_s[view.start])
+    before = max(oldest, end - 2.5 * (end - begin))
+    if before >= begin - view.step_s:
+        return _knee(view, begin, end)
+    level = np.interp([before, begin, end], view.t_s, view.floor)
+    # What came before is another story when it is faster (a load, a warm-up), not a slow start.
+    if level[1] - level[0] > 0.7 * (level[2] - level[1]):
+        return begin
+    return _knee(view, before, end)
+
+
+def after_load(view: View, onset_s: float) -> float:
+    """Return where a load ended that growth of one pace has followed; ``onset_s`` without one.
+
+    Look-backs are √2 apart: the longest one that lies after the load may be much younger than the
+    growth. What is judged is the growth of the window; this says since when it has gone on.
+    """
+    t, x = view.t_s[view.start :], view.floor[view.start :]
+    if t.size < 3 or x[-1] <= x[0]:
+        return onset_s
+    above = (x - x[0]) / (x[-1] - x[0]) - (t - t[0]) / (t[-1] - t[0])
+    bend = int(above.argmax())
+    since_s = float(t[bend])
+    if above[bend] <= 0.1 or since_s >= onset_s - view.step_s:
+        return onset_s
+    at_onset = float(np.interp(onset_s, t, x))
+    pace = (float(x[-1]) - at_onset) / -onset_s
+    alike = 0.6 * pace <= (at_onset - float(x[bend])) / (onset_s - since_s) <= 1.7 * pace
+    return since_s if alike else onset_s
+
+
+def _knee(view: View, begin: float, end: float) -> float:
+    """Return where the floor is furthest below its chord, if that is a bend at all."""
+    first, last = view.t_s.searchsorted((begin - 1e-6, end + 1e-6)).tolist()
+    t, x = view.t_s[first:last], view.floor[first:last]
+    if t.size < 3 or x[-1] <= x[0]:
+        return begin
+    below = (t - t[0]) / (t[-1] - t[0]) - (x - x[0]) / (x[-1] - x[0])
+    knee = int(below.argmax())
+    return float(t[knee]) if below[knee] > 0.1 else begin

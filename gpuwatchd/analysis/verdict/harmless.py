@@ -1,0 +1,294 @@
+"""What is no leak, or not yet: its name, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.detectors.cycle import Cycle
+from gpuwatchd.analysis.detectors.plateau import Plateau
+from gpuwatchd.analysis.detectors.spike import GROWING, TOO_EARLY, Spike
+from gpuwatchd.analysis.frameworks import PREALLOCATES, advice
+from gpuwatchd.analysis.numerics import MIB
+from gpuwatchd.analysis.screen import POOL_SHARE
+from gpuwatchd.analysis.verdict.naming import decelerates, seems_to_rise
+from gpuwatchd.analysis.verdict.timing import ending
+from gpuwatchd.core import units
+from gpuwatchd.core.model import Finding
+
+if TYPE_CHECKING:
+    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.verdict.growth import Growth
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import Pattern, Series, Signal
+
+FLAT_SHARE = 0.02
+NEWS_S = 1800.0
+"""A jump is news for half an hour; then what matters is that memory has been flat since."""
+CALM_SHARE = 0.3
+"""In a short record, flat for this share of it is flat."""
+MAIN_SHARE = 0.6
+"""One jump that makes up this share of the whole range is what happened in the record."""
+MOST_ALIKE = 2.0
+"""More jumps of its size than this are no single event."""
+SCATTER_SHARE = 0.5
+"""Swings come back to one floor when their troughs scatter by this share of them, or less."""
+LARGER = 1.5
+"""A rise this many times the swings that followed it is what happened."""
+POOL_LEVEL, POOL_JUMP = 0.75, 0.3
+"""A jump by this share of the device to this level, flat since, is a pool."""
+FAINT = 0.25
+"""Growth within what counts as flat is not spoken of below this confidence."""
+_CYCLE, _PLATEAU = Cycle(), Plateau()
+_POOLS = frozenset(name.lower() for name in PREALLOCATES)
+
+
+def collecting(view: View, settings: DetectionSection) -> str:
+    """Return what is still missing for a verdict, in words."""
+    if view.samples < settings.minimum_samples:
+        return f"collecting, {view.samples} of {settings.minimum_samples} samples"
+    have_s, want_s = view.span_s, float(settings.minimum_duration)
+    if want_s <= 600.0:
+        return f"collecting, {have_s:.0f}s of {want_s:.0f}s"
+    return f"collecting, {units.duration(have_s)} of {units.duration(want_s)}"
+
+
+def harmless(
+    series: Series,
+    view: View,
+    settings: DetectionSection,
+    least: float,
+    *,
+    growing: Growth | None,
+) -> Finding:
+    """Name what is no leak (yet): what happened over the record, gaps included."""
+    if view.samples < settings.minimum_samples or view.span_s < settings.minimum_duration:
+        return finding(series, view, "unknown", reason=collecting(view, settings))
+    wide = _wide(series, view, settings)
+    spike = Spike(settings.spike_percent, settings.spike_window).look_at(wide)
+    level = float(view.mean[-1])
+    pool = _preallocated(series, view, spike, level)
+    if pool is not None:
+        return pool
+    span = float(wide.high.max() - wide.low.min())
+    faint = growing is None or growing.confidence < FAINT
+    if span <= max(least, FLAT_SHARE * level, 8.0 * wide.noise_bytes) and faint:
+        return finding(series, view, "stable", reason=f"flat at {units.size(level)}")
+    calm_s = _calm_since(wide, least)
+    event = _event(series, view, wide, spike, calm_s)
+    if event is not None:
+        return event
+    if calm_s is None and growing is not None:
+        return _unsure(series, view, growing)
+    return _rest(series, view, wide, calm_s)
+
+
+def _event(
+    series: Series, view: View, wide: View, spike: Signal | None, calm_s: float | None
+) -> Finding | None:
+    """Return what happened in the record, if that has a name: swings, one jump, a rise."""
+    plateau = _PLATEAU.look_at(wide)
+    cycle = _CYCLE.look_at(wide)
+    if cycle is not None and _goes_on(wide, cycle, calm_s, plateau):
+        return _sawtooth(series, view, cycle)
+    if spike is not None and (_main(wide, spike) or _news(spike, calm_s)):
+        return _spike(series, view, spike)
+    return _plateau(series, view, plateau) if plateau is not None else None
+
+
+def _rest(series: Series, view: View, wide: View, calm_s: float | None) -> Finding:
+    """Name a record in which nothing stands out."""
+    low, high = float(wide.low.min()), float(wide.high.max())
+    kept = float(wide.floor[-1] - wide.floor[0])
+    rose = kept >= 0.5 * (high - low)
+    text = f"rose by {units.size(kept)} over the record, " if rose else ""
+    if calm_s is not None:
+        text += f"flat at {units.size(float(view.mean[-1]))} for {units.duration(calm_s)}"
+        return finding(series, view, "plateau" if rose else "stable", reason=text)
+    if rose and wide.samples > view.samples:
+        text += f"but there is a gap in it {units.duration(view.span_s)} ago: "
+        return finding(series, view, "unknown", reason=text + "too early to say if it goes on")
+    text = f"moves between {units.size(low)} and {units.size(high)}, nothing that it keeps grows"
+    return finding(series, view, "stable", reason=text)
+
+
+def _wide(series: Series, view: View, settings: DetectionSection) -> View:
+    """Return the view of all that was recorded, across gaps."""
+    if view.samples >= series.t_s.size:
+        return view
+    return numerics.prepare(series, settings.analysis_window_hours * 3600.0, across_gaps=True)
+
+
+def _main(wide: View, spike: Signal) -> bool:
+    """Say whether one jump is what happened in the record."""
+    span = float(wide.high.max() - wide.low.min())
+    return spike.facts["jump_bytes"] >= MAIN_SHARE * span and spike.facts["alike"] <= MOST_ALIKE
+
+
+def _news(spike: Signal, calm_s: float | None) -> bool:
+    """Say whether the jump is what there is to say now: it is young, and not one of many."""
+    if spike.facts["after"] == TOO_EARLY:
+        return True
+    single = spike.facts["alike"] <= MOST_ALIKE
+    return single and (calm_s is None or spike.facts["age_s"] < NEWS_S)
+
+
+def _goes_on(view: View, cycle: Signal, calm_s: float | None, plateau: Signal | None) -> bool:
+    """Say whether these swings are what the record is about.
+
+    They have not ended long ago, and no warm-up that brought more than they do is the larger
+    story. What the present swing holds does not count for either.
+    """
+    facts = cycle.facts
+    if calm_s is not None and calm_s > max(3.0 * facts["period_s"], 0.5 * view.span_s):
+        return False
+    kept = float(np.interp(-facts["last_fall_s"], view.t_s, view.floor) - view.floor[0])
+    return plateau is None or kept < LARGER * facts["swing_bytes"]
+
+
+def _calm_since(view: View, least: float) -> float | None:
+    """Return for how long memory has been flat, in seconds; None when not for long enough."""
+    level = float(view.mean[-1])
+    allowed = max(least, 0.5 * FLAT_SHARE * level, 8.0 * view.noise_bytes)
+    tops = np.maximum.accumulate(view.high[::-1])[::-1]
+    # floor is the minimum and tops the maximum from each instant to now.
+    calm = tops - view.floor <= allowed
+    if not calm[-1]:
+        return None
+    first = int(np.argmax(calm))
+    since = -float(view.t_s[first])
+    return since if since >= min(NEWS_S, CALM_SHARE * view.span_s) else None
+
+
+def _preallocated(series: Series, view: View, spike: Signal | None, level: float) -> Finding | None:
+    total = series.total_bytes or series.limit_bytes
+    if not total or series.subject.host or series.subject.unattributed:
+        return None  # Nobody takes a pool there: what jumps is left behind, or not listed.
+    recent = view.mean[np.searchsorted(view.t_s, -120.0) :]
+    flat = float(recent.max() - recent.min()) <= max(0.01 * total, 64.0 * MIB)
+    name = (series.framework or "").lower()
+    known = name in _POOLS and level >= POOL_SHARE * total
+    jumped = (
+        spike is not None
+        and spike.facts["jump_bytes"] >= POOL_JUMP * total
+        and (level >= POOL_LEVEL * total or spike.facts["jump_bytes"] >= POOL_SHARE * total)
+        and spike.facts["kept"] >= 0.8
+        and spike.facts["after"] == 0.0
+    )
+    if not flat or not (known or jumped):
+        return None
+    text = (
+        f"memory is a preallocated pool ({units.size(level)}, "
+        f"{units.percent(level / total)} of the device), flat by design; "
+        "a leak inside it is invisible here"
+    )
+    signals = (spike,) if spike is not None else ()
+    told = advice.lines("pool", series.framework, series.role)
+    found = finding(series, view, "preallocated", reason=text, signals=signals)
+    return msgspec.structs.replace(found, advice=told)
+
+
+def _plateau(series: Series, view: View, plateau: Signal) -> Finding:
+    facts = plateau.facts
+    text = f"grew by {units.size(facts['growth_bytes'])} in {units.duration(facts['rise_s'])}, "
+    level = units.size(facts["level_bytes"])
+    text += f"then levelled off at {level}" if facts["ended"] else f"slowing down towards {level}"
+    return finding(series, view, "plateau", reason=text, signals=(plateau,))
+
+
+def _sawtooth(series: Series, view: View, cycle: Signal) -> Finding:
+    facts = cycle.facts
+    text = (
+        f"rises and falls by {units.size(facts['swing_bytes'])} about every "
+        f"{units.duration(facts['period_s'])}"
+    )
+    scatter = facts["scatter_bytes"] > SCATTER_SHARE * facts["swing_bytes"]
+    if seems_to_rise(cycle):
+        text += f"; what it keeps moves up by {units.rate(facts['slope_bytes_per_s'])}, "
+        text += "too little to tell"
+    else:
+        text += ", nothing that it keeps grows" if scatter else " and comes back"
+    level_floor = facts["floor_growth_bytes"] < 0.02 * facts["swing_bytes"]
+    higher = facts["peaks_slope_bytes_per_s"] * view.span_s
+    if level_floor and higher > 0.1 * facts["swing_bytes"]:
+        text += "; peaks rise, what is kept does not"
+    return finding(series, view, "sawtooth", reason=text, signals=(cycle,))
+
+
+def _spike(series: Series, view: View, spike: Signal) -> Finding:
+    facts = spike.facts
+    ago = units.duration(facts["age_s"])
+    text = f"one jump by {units.size(facts['jump_bytes'])} {ago} ago"
+    if facts["after"] == TOO_EARLY:
+        text += "; too early to say whether it settles"
+    elif facts["kept"] < 0.5:
+        text += ", given back since"
+    else:
+        text += ", growing since" if facts["after"] == GROWING else ", settled since"
+    return finding(series, view, "spike", reason=text, signals=(spike,))
+
+
+def _unsure(series: Series, view: View, growth: Growth) -> Finding:
+    """Growth that is not worth a watch: say what speaks against it, or what is missing."""
+    found, index = growth.found, growth.best
+    age_s = float(found.age_s[index])
+    speed = units.rate(float(found.growth[index]) / age_s)
+    text = f"{units.size(float(found.growth[index]))} more than before, at {speed}, but "
+    slows, level = decelerates(view, growth), None
+    if found.stall[index] >= 2.0:
+        text += f"not rising any more for {units.duration(-float(found.end_s[index]))}"
+        pattern: Pattern = "plateau"
+    elif slows is not None:
+        level, ends = ending(growth, slows.level_bytes, series.limit_bytes)
+        text += f"slowing down; {ends}" if ends else "slowing down"
+        pattern = "plateau"
+    elif found.calm[index] < 1.0:
+        text += "it also gives back as much"
+        pattern = "stable"
+    elif growth.expected:
+        text = f"{units.size(float(found.growth[index]))} more in {units.duration(age_s)}, "
+        text += growth.compared()
+        pattern = "plateau"
+    else:
+        events = round(float(found.events[index]))
+        seen = f"{events} rise{'s' if events != 1 else ''} in {units.duration(age_s)}"
+        text += f"too little to tell a leak from a warm-up ({seen}): it must go on, or stop"
+        pattern = "unknown"
+    return finding(
+        series, view, pattern, reason=text, confidence=growth.confidence, levels_off_bytes=level
+    )
+
+
+def finding(
+    series: Series,
+    view: View,
+    pattern: Pattern,
+    *,
+    reason: str,
+    signals: tuple[Signal, ...] = (),
+    confidence: float = 0.0,
+    levels_off_bytes: float | None = None,
+) -> Finding:
+    """Return a finding of tier "none"."""
+    return Finding(
+        id=series.subject.id,
+        subject=series.subject,
+        judged_at_s=view.now_s,
+        pattern=pattern,
+        tier="none",
+        severity="info",
+        confidence=confidence,
+        rate_bytes_per_s=None if pattern == "unknown" else 0.0,
+        eta=None,
+        detector=signals[0].detector if signals else None,
+        onset_at_s=signals[0].since_s if signals else None,
+        reason=reason,
+        framework=series.framework,
+        limit_bytes=series.limit_bytes,
+        levels_off_bytes=levels_off_bytes,
+        samples=view.samples,
+        signals=signals,
+    )

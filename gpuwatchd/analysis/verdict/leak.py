@@ -1,0 +1,269 @@
+"""Growth -> a finding that it leaks: pattern, tier, rate, time left, words."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.forecast import BINS
+from gpuwatchd.analysis.frameworks import advice
+from gpuwatchd.analysis.screen import POOL_SHARE
+from gpuwatchd.analysis.verdict.growth import LEAST_AGE_S, SHIFT, after_load
+from gpuwatchd.analysis.verdict.naming import line, name, p_value_since
+from gpuwatchd.analysis.verdict.timing import Prospect, ending, prospect_of
+from gpuwatchd.core import units
+from gpuwatchd.core.model import Finding
+
+if TYPE_CHECKING:
+    from gpuwatchd.analysis.numerics import View
+    from gpuwatchd.analysis.verdict.growth import Growth
+    from gpuwatchd.analysis.verdict.naming import Named
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import EtaRange, Pattern, Series, Severity, Tier
+
+WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT))
+"""The watch level, even odds, on the scale of ``confidence``."""
+LEAST_SAMPLES = 5
+LEAST_EVENTS = 2.5
+"""One jump, or two, prove nothing: a load, a larger batch."""
+GIVEN_BACK = 0.5
+"""A fall by this share of a growth is worth a word."""
+EVEN_SHARE = 0.01
+"""A sixteenth of a growth with more than this share of it has risen."""
+HEARD_SHARE, HEARD_S = 0.45, 90.0
+"""People are to hear of growth when this share of its time to full is gone; from the first evidence
+of an alert to its message it takes so long."""
+LEAST_WAIT = 0.6
+"""It is never alerted on before this share of ``minimum-duration``: harmless loads take that."""
+NEW_SHARE = 0.75
+"""What has brought more than this share of what is held is being loaded, as far as is known."""
+MANY_EVENTS = 20.0
+"""A ramp of few and large steps, such as that of a batch size, is not plain to see so early."""
+LOADS_BYTES_PER_S = 8e9 / 60.0
+"""So fast disks and networks are, and few leaks."""
+_INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
+_CRITICAL_S, _WARNING_S = 3600.0, 86400.0
+
+
+def leak(series: Series, view: View, settings: DetectionSection, growth: Growth) -> Finding | None:
+    """Return the finding if the growth deserves a watch or an alert, else None.
+
+    Gates of the settings: ``min-slope-mb-per-sec`` for every pattern, ``min-r-squared`` for
+    gradual ones, ``minimum-samples`` and ``minimum-duration`` for the alert but not the watch,
+    ``eta-horizon`` beyond which it is information.
+    """
+    named = name(view, growth)
+    rate = named.rate
+    if rate <= 0.0 or rate < settings.min_slope_mb_per_sec * 1e6:
+        return None
+    if named.signal is not None and named.pattern in {"cyclic", "step"}:
+        # The first trough or riser that counts is older than the window that scores best.
+        onset_s = min(growth.onset_s, named.signal.since_s - view.now_s)
+        growth = growth._replace(onset_s=onset_s)
+    _, _, r_squared = line(view, growth.onset_s)
+    if named.pattern == "gradual" and r_squared < settings.min_r_squared:
+        return None
+    since_s = growth.onset_s
+    if named.pattern == "gradual":
+        since_s = after_load(view, since_s)
+    tier = _tier(view, settings, growth, named, since_s)
+    if tier == "none":
+        return None
+    if named.slows is not None:
+        return _slowing(series, view, growth, named)
+    prospect = prospect_of(series, growth, rate, settings)
+    eta = prospect.eta
+    severity = _severity(tier, eta, growth, settings)
+    if eta is None and prospect.levels_off_bytes is not None:
+        # It almost surely ends before the limit.
+        tier, severity = "watch", "info"
+    if eta is not None and eta.mid_s > settings.eta_horizon:
+        tier, severity = "watch", "info"
+    growth = growth._replace(onset_s=since_s)
+    trend = next((one for one in named.signals if one.detector == "trend"), None)
+    p_value = trend.facts["p_value"] if trend is not None else p_value_since(view, growth.onset_s)
+    return Finding(
+        id=series.subject.id,
+        subject=series.subject,
+        judged_at_s=view.now_s,
+        pattern=named.pattern,
+        tier=tier,
+        severity=severity,
+        confidence=growth.confidence,
+        rate_bytes_per_s=rate,
+        eta=eta,
+        r_squared=r_squared,
+        p_value=p_value,
+        detector=named.signal.detector if named.signal is not None else "trend",
+        onset_at_s=view.now_s + growth.onset_s,
+        reason=_leak_reason(growth, named, prospect, series),
+        framework=series.framework,
+        growth_bytes=_grown(growth),
+        limit_bytes=series.limit_bytes,
+        levels_off_bytes=prospect.levels_off_bytes,
+        samples=view.samples,
+        signals=named.signals,
+        advice=_advice(series, view, named.pattern),
+    )
+
+
+def _slowing(series: Series, view: View, growth: Growth, named: Named) -> Finding:
+    """Return the watch on growth that provably slows down: shown, told to nobody, no time left."""
+    slows = named.slows
+    guess = None if slows is None else slows.level_bytes
+    level, ends = ending(growth, guess, series.limit_bytes)
+    text = f"{units.size(_grown(growth))} more in {units.duration(-growth.onset_s)}, "
+    text += f"slowing down, now {units.rate(named.rate)}"
+    text += f"; {ends}" if ends else ""
+    said = growth.compared(beyond=True)
+    text += f"; {said}" if said else ""
+    return Finding(
+        id=series.subject.id,
+        subject=series.subject,
+        judged_at_s=view.now_s,
+        pattern="plateau",
+        tier="watch",
+        severity="info",
+        confidence=growth.confidence,
+        rate_bytes_per_s=named.rate,
+        eta=None,
+        detector="plateau",
+        onset_at_s=view.now_s + growth.onset_s,
+        reason=text,
+        framework=series.framework,
+        growth_bytes=_grown(growth),
+        limit_bytes=series.limit_bytes,
+        levels_off_bytes=level,
+        samples=view.samples,
+        signals=named.signals,
+        advice=_advice(series, view, "plateau"),
+    )
+
+
+def _advice(series: Series, view: View, pattern: Pattern) -> tuple[str, ...]:
+    """Return what to check: usual causes, none of them known."""
+    total = series.total_bytes or series.limit_bytes
+    topic = advice.topic_of(
+        pattern,
+        series.framework,
+        leaks=True,
+        host=series.subject.host,
+        unattributed=series.subject.unattributed,
+        pool_full=total is not None and float(view.mean[-1]) >= POOL_SHARE * total,
+    )
+    return () if topic is None else advice.lines(topic, series.framework, series.role)
+
+
+def _is_old_enough(view: View, settings: DetectionSection, growth: Growth, since_s: float) -> bool:
+    """Say whether growth may alert: after ``minimum-duration``, or sooner where that is too late.
+
+    Waiting that long would cost a leak that fills the device in ten minutes half of its time. So
+    growth that is plain to see waits only as long as its message can still come before half of the
+    time is gone, at least :data:`LEAST_WAIT` of the setting. Loading looks the same, but begins
+    with little, or is as fast as a disk: what may be that waits as long as everything else.
+    """
+    usual_s = float(settings.minimum_duration)
+    if -growth.onset_s >= usual_s and view.span_s >= usual_s:
+        return True
+    many = float(growth.found.events[growth.best]) >= MANY_EVENTS
+    if growth.headroom is None or not (growth.plain and many):
+        return False
+    now, age_s = float(view.floor[-1]), -since_s
+    grown = now - float(np.interp(since_s, view.t_s, view.floor))
+    rate = grown / age_s
+    if not 0.0 < grown <= NEW_SHARE * now or rate > LOADS_BYTES_PER_S:
+        return False
+    wait_s = HEARD_SHARE * (age_s + max(growth.headroom, 0.0) / rate) - HEARD_S
+    return wait_s < usual_s and age_s >= max(wait_s, LEAST_WAIT * usual_s)
+
+
+def _tier(
+    view: View, settings: DetectionSection, growth: Growth, named: Named, since_s: float
+) -> Tier:
+    enough = view.samples >= settings.minimum_samples and _is_old_enough(
+        view, settings, growth, since_s
+    )
+    events = float(growth.found.events[growth.best])
+    if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S:
+        return "none"
+    confidence = growth.confidence if events >= LEAST_EVENTS else 0.0
+    if confidence >= settings.confidence_threshold and enough:
+        return "alert"
+    level = min(WATCH_CONFIDENCE, settings.confidence_threshold)
+    if not growth.expected and (confidence >= level or _worth_watching(growth, named)):
+        return "watch"
+    return "none"
+
+
+def _worth_watching(growth: Growth, named: Named) -> bool:
+    """Say whether growth is plain to see, though it may still end by itself."""
+    signal = named.signal
+    if named.pattern == "cyclic":
+        return signal is not None and signal.n >= 4 and signal.confidence >= 0.3
+    if named.pattern == "step":
+        return signal is not None and signal.n >= 3 and signal.confidence >= 0.3
+    return growth.plain
+
+
+def _grown(growth: Growth) -> float:
+    seen = growth.found.view
+    end = float(growth.found.end_s[growth.best])
+    low, high = np.interp([growth.onset_s, end], seen.t_s, seen.floor).tolist()
+    return max(high - low, float(growth.found.growth[growth.best]))
+
+
+def _keeps(growth: Growth) -> bool:
+    """Say whether nothing worth a word was given back since the growth began."""
+    seen = growth.found.view
+    since = seen.mean[seen.t_s.searchsorted(growth.onset_s) :]
+    return numerics.drawdown(since) <= GIVEN_BACK * _grown(growth)
+
+
+def _severity(
+    tier: Tier, eta: EtaRange | None, growth: Growth, settings: DetectionSection
+) -> Severity:
+    grown = float(growth.found.growth.max())
+    left = eta.mid_s if eta is not None else math.inf
+    if left > settings.eta_horizon and eta is not None:
+        return "info"
+    if tier == "alert" and (left < _CRITICAL_S or grown > _CRITICAL_BYTES):
+        return "critical"
+    return "warning" if left < _WARNING_S or grown >= _INFO_BYTES else "info"
+
+
+def _leak_reason(growth: Growth, named: Named, prospect: Prospect, series: Series) -> str:
+    for_s = units.duration(-growth.onset_s)
+    grown = units.size(_grown(growth))
+    speed = units.rate(named.rate)
+    kept = ", none given back" if _keeps(growth) else ""
+    if named.pattern == "step" and named.signal is not None:
+        facts = named.signal.facts
+        text = (
+            f"rises in steps of {units.size(facts['riser_bytes'])} every "
+            f"{units.duration(facts['pause_s'])}, {named.signal.n} so far{kept}"
+        )
+    elif named.pattern == "cyclic" and named.signal is not None:
+        facts = named.signal.facts
+        text = (
+            f"rises and falls every {units.duration(facts['period_s'])}, and what is kept after "
+            f"each of {named.signal.n} cycles creeps up by {speed}"
+        )
+    else:
+        how = "grows" if prospect.words else "grows steadily"
+        rose = int((growth.found.shares[growth.best] > EVEN_SHARE).sum())
+        text = f"{how} by {speed} for {for_s}, {grown} so far{kept}, up in {rose} of {BINS} parts"
+    said = growth.compared(beyond=True)
+    text += f"; {said}" if said else ""
+    text += f"; {prospect.words}" if prospect.words else ""
+    eta = prospect.eta
+    if eta is None:
+        return text if series.limit_bytes is not None else f"{text}; the limit is not known"
+    room = growth.headroom or 0.0
+    left = "its recent peak does not fit any more"
+    if room > 0.0:
+        gone = _grown(growth) / (_grown(growth) + room)
+        left = f"{units.percent(gone)} of its room is gone, {units.size(room)} left"
+    return f"{text}; {left}, full in {units.band(eta.low_s, eta.mid_s, eta.high_s)}"

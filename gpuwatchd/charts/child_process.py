@@ -1,0 +1,136 @@
+"""Having a picture drawn: by a process of its own, within a few seconds, or not at all.
+
+A mail never waits longer for its picture than :data:`DEADLINE_S`, and is never lost for want of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.charts import text_chart
+from gpuwatchd.charts.mail_chart import FOLDER, Order
+from gpuwatchd.core import extras, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuwatchd.core.model import Chart
+
+log = logging.getLogger(__name__)
+
+DEADLINE_S = 5.0
+MOST_BYTES = 400_000
+PROGRAM = ("-m", "gpuwatchd.charts.mail_chart")
+MISSING = f"no pictures: {extras.install('charts')}"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_KEPT = frozenset({
+    "HOME", "LANG", "PYTHONPATH", "PYTHONHOME", "TMPDIR", "TZ", "TZDIR", "USER", "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+})  # fmt: skip
+"""Of our environment the child gets no more than this: no secrets, no sockets."""
+_KILL_WAIT_S = 0.5
+
+
+def available() -> bool:
+    """Say whether the library that draws is installed; it is not imported."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(chart: Chart, *, deadline_s: float = DEADLINE_S) -> bytes | None:
+    """Return a chart as PNG; None where that cannot be had in time.
+
+    Parameters
+    ----------
+    chart
+        Of a curve.
+    deadline_s
+        Seconds.
+    """
+    if text_chart.drawable(chart) is None or not available():
+        return None
+    order = msgspec.json.encode(Order(chart=chart, now_s=time.time()))
+    out, why = ask(PROGRAM, order, deadline_s=deadline_s)
+    if out is not None and out.startswith(_PNG) and len(out) <= MOST_BYTES:
+        return out
+    log.debug("no picture: %s", why or f"{len(out or b'')} bytes")
+    return None
+
+
+def ask(
+    program: Sequence[str], order: bytes, *, deadline_s: float = DEADLINE_S
+) -> tuple[bytes | None, str]:
+    """Return what a child has drawn, and "" or why there is nothing.
+
+    Parameters
+    ----------
+    program
+        Arguments of Python.
+    order
+        For its standard input.
+    deadline_s
+        Seconds until it is ended.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix=FOLDER)
+    except OSError as error:
+        return None, str(error)
+    try:
+        return _run(program, order, environment(os.environ, folder), deadline_s)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return None, str(error)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment(base: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Return the environment of the child; ``folder`` takes what Matplotlib writes."""
+    kept = {k: v for k, v in base.items() if k in _KEPT or k.startswith("LC_")}
+    return kept | {"MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _run(
+    program: Sequence[str], order: bytes, environ: dict[str, str], deadline_s: float
+) -> tuple[bytes | None, str]:
+    process = subprocess.Popen(
+        [sys.executable, *program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        out, said = process.communicate(order, timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        return None, f"not drawn within {deadline_s:g} s"
+    finally:
+        _end(process)
+    if process.returncode == 0:
+        return out, ""
+    return None, text.clean(said[-400:]).strip() or f"exit {process.returncode}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it where it has not ended; one that cannot be killed is left behind, not waited for."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_WAIT_S)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()

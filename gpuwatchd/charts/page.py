@@ -1,0 +1,152 @@
+"""One self-contained page: its look, its pictures and what draws them, in one file.
+
+Nothing is loaded from anywhere, and the page forbids it: a policy allows this one script and this
+one style sheet by their hashes. Without scripts, as in the preview of a mail, every chart is there
+as a drawing, with its sentence and its numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.charts import as_json, assets, text_description, time_zones
+from gpuwatchd.charts.elements import Markup, badge, element, join, table
+from gpuwatchd.charts.svg import draw
+from gpuwatchd.core import units
+from gpuwatchd.core.design import LEGEND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.elements import Node
+
+sentence = text_description.sentence
+
+
+def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
+    """Return a chart with its title, verdict, notes and numbers.
+
+    Parameters
+    ----------
+    picture
+        What is drawn.
+    place
+        Of this picture among those that :func:`document` gets.
+    titled
+        False below a heading that says title and verdict: then they are only read out.
+    """
+    notes = [element("li", None, note) for note in picture.notes]
+    return element(
+        "figure", {"class": "picture"},
+        element("figcaption", None if titled else {"class": "hidden"},
+                element("strong", None, picture.title), badge(picture.kind),
+                element("span", {"class": "faint"}, picture.verdict)),
+        element("div", {"class": "chart", "data-chart": place}, _legend(picture), draw(picture),
+                element("div", {"class": "chart-foot"},
+                        element("p", {"class": "chart-zone"},
+                                f"time in {units.zone(picture.now_s)}"))),
+        element("ul", {"class": "notes"}, notes) if notes else None,
+        _numbers(picture),
+    )  # fmt: skip
+
+
+def _numbers(picture: Picture) -> Markup | None:
+    """Return what a chart shows as tables, folded: for those who cannot see it."""
+    said, marks = text_description.rows(picture), text_description.marks(picture)
+    if not said and not marks:
+        return None
+    return element(
+        "details", None, element("summary", None, "The numbers"),
+        table(text_description.heads(picture), said, caption=f"Memory of {picture.title}",
+              numbers=(1, 2, 3), stack=False) if said else None,
+        table(("time", "what", "happened"), marks, caption=f"Marks of {picture.title}",
+              stack=False) if marks else None,
+    )  # fmt: skip
+
+
+def _legend(picture: Picture) -> Markup:
+    keys = [
+        element("li", None, element("span", {"class": f"key key-{part}"}), LEGEND[part])
+        for part in text_description.parts(picture)
+    ]
+    return element("div", {"class": "chart-bar"}, element("ul", {"class": "chart-legend"}, keys))
+
+
+def document(
+    title: str, body: Node, *, pictures: Sequence[Picture], lang: str = "en",
+    head: Node = None, foot: Node = None,
+) -> str:  # fmt: skip
+    """Return a whole page.
+
+    Parameters
+    ----------
+    title
+        Of the window.
+    body
+        What is in ``main``: begins with the only ``h1`` unless ``head`` has it.
+    pictures
+        Those whose :func:`figure` is in the body, by their place.
+    lang
+        Of the words.
+    head, foot
+        Above and below ``main``.
+    """
+    style = assets.style()
+    script = f"{assets.script()}\n{assets.boot()}" if pictures else ""
+    runs = _hash(script) if script else "'none'"
+    policy = (
+        f"default-src 'none'; script-src {runs}; style-src {_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    programs = ""
+    if script:
+        data = _data(pictures)
+        programs = (
+            f'<script type="application/json" id="gpuwatchd-data">{data}</script>'
+            f"<script>{script}</script>"
+        )
+    return (
+        f'<!doctype html>\n{Markup("<html lang=")}"{join(lang)}">\n<head>\n'
+        f'<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{join(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"{element('a', {'class': 'skip', 'href': '#main'}, 'Skip to the content')}\n"
+        f"{element('header', {'class': 'page-head'}, head) if head is not None else ''}\n"
+        f"{element('main', {'id': 'main', 'tabindex': -1}, body)}\n"
+        f"{element('footer', {'class': 'page-foot'}, foot) if foot is not None else ''}\n"
+        f"{programs}\n</body>\n</html>\n"
+    )
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _data(pictures: Sequence[Picture]) -> str:
+    found: dict[str, Any] = {"pictures": [as_json.to_json(picture) for picture in pictures]}
+    if pictures:
+        begin_s = min(picture.begin_s for picture in pictures)
+        # A forecast reaches further, at most four times the span again.
+        end_s = max(5 * picture.end_s - 4 * picture.begin_s for picture in pictures)
+        found["zones"] = time_zones.rows(begin_s, end_s)
+    return json_for_html(found)
+
+
+def json_for_html(value: Any) -> str:
+    r"""Return JSON that cannot end the element in which it stands.
+
+    Examples
+    --------
+    >>> json_for_html("</script><!--")
+    '"\\u003c/script\\u003e\\u003c!--"'
+    """
+    said = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,144 @@
+"""What of time and memory a chart shows, and where its labels stand: the same wherever it is drawn.
+
+Memory is shown from 0, so that a height is a share of what there is. A forecast reaches into the
+future as far as it needs, but never takes more room than four times the past.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.core import units
+
+if TYPE_CHECKING:
+    from gpuwatchd.charts.drawing import Picture
+
+_LEAST_S: Final = 60.0
+_LEAST_AHEAD: Final = 0.15
+_MOST_AHEAD: Final = 4.0
+"""The future takes at least, and at most, so many times the width of the past."""
+_HEADROOM: Final = 1.12
+_FAR_SHARE: Final = 0.15
+"""Memory that fills less than this of the limit is shown without it."""
+_LEAST_BYTES: Final = 64.0 * 1024**2
+_DAY_S: Final = 86400.0
+_STEPS_S: Final = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
+    *(86400, 172800, 604800, 1209600, 2419200, 7862400, 15724800, 31449600, 314496000),
+)
+_FACTORS: Final = (1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 64, 80, 100, 128, 160, 200, 512)
+
+
+class Frame(NamedTuple):
+    """What is shown: epoch seconds, and bytes from 0."""
+
+    begin_s: float
+    end_s: float
+    top_bytes: float
+
+
+def frame(picture: Picture, window: tuple[float, float] | None = None) -> Frame:
+    """Return what a chart shows; ``window`` (epoch seconds) is another part of time."""
+    begin_s, end_s = span(picture) if window is None else window
+    return Frame(begin_s, max(end_s, begin_s + 1.0), top_bytes(picture))
+
+
+def span(picture: Picture) -> tuple[float, float]:
+    """Return from when until when a chart reaches, epoch seconds: the past, and its forecast."""
+    begin_s, end_s = picture.begin_s, max(picture.end_s, picture.begin_s + _LEAST_S)
+    told = picture.forecast
+    if told is None or told.mid_s is None:
+        return begin_s, end_s
+    wanted_s = 1.35 * told.mid_s
+    if told.high_s is not None and told.high_s < 2.5 * told.mid_s:
+        wanted_s = 1.06 * told.high_s
+    past_s = end_s - begin_s
+    ahead_s = min(max(wanted_s, _LEAST_AHEAD * past_s), _MOST_AHEAD * past_s)
+    return begin_s, max(end_s, told.judged_at_s + ahead_s)
+
+
+def top_bytes(picture: Picture) -> float:
+    """Return the upper end of the scale: above the limit, unless memory is far from it."""
+    curve = picture.curve
+    known = [v for values in (curve.high_bytes, curve.used_bytes) for v in values if v is not None]
+    high, limit = max(known, default=None), picture.limit_bytes
+    if high is None:
+        return _HEADROOM * limit if limit else 1024.0**3
+    leads_there = picture.forecast is not None and picture.forecast.mid_s is not None
+    if limit is not None and limit > 0 and (high > _FAR_SHARE * limit or leads_there):
+        return _HEADROOM * max(high, limit)
+    return 1.25 * max(high, _LEAST_BYTES)
+
+
+def levels(most_bytes: float, count: int = 5) -> list[float]:
+    """Return round levels from 0, at most ``count`` steps.
+
+    Examples
+    --------
+    >>> [level / 1024**3 for level in levels(90 * 1024.0**3)]
+    [0.0, 20.0, 40.0, 60.0, 80.0]
+    """
+    steps = (factor * 1024.0**power for power in (2, 3, 4, 5) for factor in _FACTORS)
+    step = next((step for step in steps if most_bytes / step <= count), most_bytes / count)
+    return [n * step for n in range(int(most_bytes / step) + 1)]
+
+
+def level(value_bytes: float) -> str:
+    """Return the label of a level.
+
+    Examples
+    --------
+    >>> level(8 * 1024**3), level(1.5 * 1024**3), level(0)
+    ('8 GiB', '1.5 GiB', '0')
+    """
+    words = units.size(value_bytes) if value_bytes else "0"
+    return words.replace(".00 ", " ").replace(".0 ", " ")
+
+
+def instants(begin_s: float, end_s: float, count: int = 7) -> tuple[list[float], float]:
+    """Return instants that are round on the local clock, and the seconds from one to the next.
+
+    At most ``count`` + 1 of them, oldest first, epoch seconds.
+    """
+    wanted_s = (end_s - begin_s) / max(1, count)
+    step_s = float(next((step for step in _STEPS_S if step >= wanted_s), _STEPS_S[-1]))
+    try:
+        return (_days if step_s >= _DAY_S else _clocks)(begin_s, end_s, step_s), step_s
+    except (OverflowError, OSError, ValueError):  # beyond the calendar
+        return [], step_s
+
+
+def _clocks(begin_s: float, end_s: float, step_s: float) -> list[float]:
+    found: list[float] = []
+    ahead_s = _ahead_s(begin_s)
+    place = -int(-(begin_s + ahead_s) // step_s)
+    while True:
+        guess_s = place * step_s - ahead_s
+        # Summer time may begin or end on the way.
+        at_s = place * step_s - _ahead_s(guess_s)
+        if at_s > end_s:
+            return found
+        if at_s >= begin_s and (not found or at_s > found[-1]):
+            found.append(at_s)
+        place += 1
+
+
+def _days(begin_s: float, end_s: float, step_s: float) -> list[float]:
+    days = round(step_s / _DAY_S)
+    day = datetime.fromtimestamp(begin_s).astimezone().date()
+    day += timedelta(days=(1 - day.toordinal()) % days)  # of weeks: a Monday
+    found: list[float] = []
+    while True:
+        at_s = datetime(day.year, day.month, day.day).astimezone().timestamp()
+        if at_s > end_s:
+            return found
+        if at_s >= begin_s:
+            found.append(at_s)
+        day += timedelta(days=days)
+
+
+def _ahead_s(at_s: float) -> float:
+    """Return how far local time is ahead of UTC, seconds."""
+    offset = datetime.fromtimestamp(at_s).astimezone().utcoffset()
+    return 0.0 if offset is None else offset.total_seconds()

@@ -1,0 +1,321 @@
+"""Draws a picture as SVG of our own: what is seen where no script runs, and on paper."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.charts.elements import element
+from gpuwatchd.charts.scales import frame, instants, level, levels
+from gpuwatchd.charts.text_description import NOTHING, sentence
+from gpuwatchd.core import units
+from gpuwatchd.core.design import (
+    BAND_OPACITY,
+    FIT_DASH,
+    FLAGS,
+    FLOOR_DASH,
+    LEGEND,
+    LOOKS,
+    PARTS,
+    SEVERITY_KINDS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.charts.drawing import Curve, Mark, Picture
+    from gpuwatchd.charts.elements import Attribute, Markup
+    from gpuwatchd.charts.scales import Frame
+
+HEIGHT: Final = 300
+"""In pixels; the width is that of the place: text keeps its size, what is drawn is stretched."""
+_WIDE, _TOP, _HIGH = 1000, 24, 236
+_APART = 35.0
+"""Marks closer than this, of :data:`_WIDE`, become one with their number."""
+_DAY_S = 86400.0
+_CHAR = 6.6
+"""Width of a letter, about, in pixels."""
+_FAR = 9.0
+"""Lines are drawn so many widths beyond the frame, and cut there."""
+_SLIM, _BROAD = 320.0, 760.0
+"""Widths of a place in pixels: on a phone, and elsewhere."""
+
+
+def draw(picture: Picture) -> Markup:
+    """Return the picture as an ``svg`` element with its sentence as alternative text."""
+    drawing = _Drawing(picture)
+    inner: dict[str, Attribute] = {
+        "role": "presentation", "x": 0, "y": _TOP, "width": "100%", "height": _HIGH,
+        "viewBox": f"0 0 {_WIDE} {_HIGH}", "preserveAspectRatio": "none",
+    }  # fmt: skip
+    parts = [drawing.grid(), drawing.gaps(), drawing.cone(), drawing.curve(), drawing.lines()]
+    head: dict[str, Attribute] = {
+        "width": "100%", "height": HEIGHT, "role": "img", "aria-label": sentence(picture),
+        "class": "drawn",
+    }  # fmt: skip
+    texts = [drawing.scales(), drawing.marks(), drawing.words()]
+    return element("svg", head, element("svg", inner, *map(list, parts)), *map(list, texts))
+
+
+def _colour(name: str) -> str:
+    looks: dict[str, str] = {kind: look.light for kind, look in LOOKS.items()}
+    return PARTS[name].light if name in PARTS else looks[name]
+
+
+def _day(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s).astimezone():%a %-d %b}"
+
+
+def _clock(at_s: float, step_s: float) -> str:
+    return units.clock(at_s, seconds=step_s < 60).partition(" ")[2]
+
+
+def _fade(name: str, left: float) -> Markup:
+    place: dict[str, Attribute] = {
+        "id": name, "gradientUnits": "userSpaceOnUse", "x1": left, "x2": _WIDE, "y1": 0, "y2": 0,
+    }  # fmt: skip
+    colour: dict[str, Attribute] = {"stop-color": _colour("band")}
+    return element(
+        "linearGradient", place,
+        element("stop", {"offset": 0, **colour}),
+        element("stop", {"offset": 1, "stop-opacity": 0, **colour}),
+    )  # fmt: skip
+
+
+def _line(part: str, points: str, width: float = 2, dash: Sequence[int] = ()) -> Markup:
+    return element(
+        "path",
+        {"class": f"s-{part}", "d": points, "fill": "none", "stroke": _colour(part),
+         "stroke-width": width, "stroke-dasharray": " ".join(map(str, dash)) or None,
+         "stroke-linecap": "round" if not dash else None, "vector-effect": "non-scaling-stroke"},
+    )  # fmt: skip
+
+
+def _dot(part: str, x: float, y: float) -> Markup:
+    """Return a dot, which a circle would not stay when it is stretched."""
+    return _line(part, f"M{x} {y}h0.01", 7)
+
+
+def _text(
+    said: str, x: float, y: float, part: str = "faint", anchor: str = "start",
+    *, right: float = 0, slim: bool = True,
+) -> Markup:  # fmt: skip
+    """Return text at a share of the width and a height in pixels, moved ``right`` by pixels.
+
+    Without ``slim`` it has no room on a phone.
+    """
+    return element(
+        "text",
+        {"class": f"f-{part}" + ("" if slim else " roomy"), "x": f"{round(x / _WIDE * 100, 2)}%",
+         "y": round(y, 1), "dx": right or None, "fill": _colour(part), "text-anchor": anchor,
+         "font-size": 12, "font-family": "system-ui, sans-serif"},
+        said,
+    )  # fmt: skip
+
+
+def _side(x: float) -> str:
+    """Return how text below a place is aligned, so that it stays within the drawing."""
+    return "start" if x < 0.04 * _WIDE else "end" if x > 0.96 * _WIDE else "middle"
+
+
+class _Drawing:
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self._shown: Frame = frame(picture)
+
+    def _x(self, at_s: float) -> float:
+        share = (at_s - self._shown.begin_s) / (self._shown.end_s - self._shown.begin_s)
+        return round(min(max(share, -_FAR), _FAR) * _WIDE, 1)
+
+    def _y(self, value_bytes: float) -> float:
+        return round(_HIGH - value_bytes / self._shown.top_bytes * _HIGH, 1)
+
+    def _toward(self, near: tuple[float, float], far: tuple[float, float]) -> tuple[float, float]:
+        """Return where a line from one (instant, bytes) to another ends: cut where it is far out.
+
+        It keeps its slope: only to bring its end nearer would draw a slow growth as a fast one.
+        """
+        width_s = self._shown.end_s - self._shown.begin_s
+        first_s, last_s = (self._shown.begin_s + edge * width_s for edge in (-_FAR, _FAR))
+        at_s = min(max(far[0], first_s), last_s)
+        value = far[1]
+        if at_s != far[0] and far[0] != near[0]:
+            value = near[1] + (far[1] - near[1]) * (at_s - near[0]) / (far[0] - near[0])
+        return self._x(at_s), self._y(value)
+
+    def grid(self) -> Iterator[Markup]:
+        """Draw a line at each round level."""
+        for value in levels(self._shown.top_bytes):
+            yield _line("grid", f"M0 {self._y(value)}H{_WIDE}", 1)
+
+    def scales(self) -> Iterator[Markup]:
+        """Write levels on their lines, and times below."""
+        for value in levels(self._shown.top_bytes)[1:]:
+            yield _text(level(value), 0, _TOP + self._y(value) - 4, right=1)
+        found, step_s = instants(self._shown.begin_s, self._shown.end_s)
+        before = ""
+        for n, at_s in enumerate(found):
+            x = self._x(at_s)
+            rows = [_day(at_s)] if step_s >= _DAY_S else [_clock(at_s, step_s), _day(at_s)]
+            new = rows[-1] != before and len(rows) > 1
+            yield _text(rows[0], x, HEIGHT - 24, anchor=_side(x), slim=n % 2 == 0)
+            if new:
+                yield _text(rows[-1], x, HEIGHT - 8, anchor=_side(x))
+            before = rows[-1]
+
+    def gaps(self) -> Iterator[Markup]:
+        """Draw time of which nothing is known."""
+        for gap in self._picture.gaps:
+            left, right = max(self._x(gap.begin_s), 0.0), min(self._x(gap.end_s), float(_WIDE))
+            if right < 0 or left > _WIDE:
+                continue
+            box: dict[str, Attribute] = {
+                "class": "f-gap", "fill": _colour("gap"), "fill-opacity": 0.55,
+                "x": left, "y": 0, "width": round(max(right - left, 1.0), 1), "height": _HIGH,
+            }  # fmt: skip
+            said = gap.why or LEGEND["gap"]
+            yield element("rect", box, element("title", None, said))
+
+    def cone(self) -> Iterator[Markup]:
+        """Draw where memory will be, between the fastest and the slowest growth."""
+        told = self._picture.forecast
+        if told is None or told.limit_bytes is None or told.low_s is None:
+            return
+        judged = (told.judged_at_s, told.level_bytes)
+        top = self._y(told.limit_bytes)
+        early = self._toward(judged, (told.judged_at_s + told.low_s, told.limit_bytes))
+        points = [(self._x(judged[0]), self._y(judged[1])), early]
+        fill = _colour("band")
+        if told.high_s is None:  # it may level off before it gets there: an end that fades
+            late = (_FAR * _WIDE, points[0][1])
+            name = f"fade-{sha256(self._picture.key.encode()).hexdigest()[:12]}"
+            yield _fade(name, points[0][0])
+            fill = f"url(#{name})"
+        else:
+            late = self._toward(judged, (told.judged_at_s + told.high_s, told.limit_bytes))
+        if early[1] == top != late[1]:
+            points.append((late[0], top))
+        drawn = _points(*zip(*[*points, late], strict=True)) + "Z"
+        yield element("path", {"fill": fill, "fill-opacity": BAND_OPACITY, "d": drawn})
+
+    def curve(self) -> Iterator[Markup]:
+        """Draw the memory used, with its lowest and highest."""
+        curve = self._picture.curve
+        for run in _runs(curve):
+            at = [self._x(curve.at_s[n]) for n in run]
+            used = [self._y(curve.used_bytes[n] or 0.0) for n in run]
+            low = [self._y(curve.low_bytes[n] or 0.0) for n in run]
+            high = [self._y(curve.high_bytes[n] or 0.0) for n in run]
+            if low != high and len(run) > 1:
+                points = _points(at, high) + "L" + _points(at[::-1], low[::-1])[1:] + "Z"
+                yield element("path", {"class": "f-range", "fill": _colour("range"), "d": points})
+            if len(run) == 1:
+                yield _dot("curve", at[0], used[0])
+            else:
+                yield _line("curve", _points(at, used))
+
+    def lines(self) -> Iterator[Markup]:
+        """Draw floor, fit, limit and now."""
+        picture, told = self._picture, self._picture.forecast
+        if picture.floor is not None:
+            floor = picture.floor
+            for run in _runs(floor):
+                levels_at = [self._y(floor.used_bytes[n] or 0.0) for n in run]
+                points = _points([self._x(floor.at_s[n]) for n in run], levels_at)
+                yield _line("floor", points, 1.75, FLOOR_DASH)
+        if told is not None:
+            onset_s = told.judged_at_s if told.onset_at_s is None else told.onset_at_s
+            before = told.level_bytes - told.rate_bytes_per_s * (told.judged_at_s - onset_s)
+            judged = (told.judged_at_s, told.level_bytes)
+            places = [
+                self._toward(judged, (onset_s, before)),
+                (self._x(judged[0]), self._y(judged[1])),
+            ]
+            if told.mid_s is not None and told.limit_bytes is not None:
+                places.append(self._toward(judged, (judged[0] + told.mid_s, told.limit_bytes)))
+            points = _points(*zip(*places, strict=True))
+            yield _line("fit", points, 1.5, FIT_DASH)
+            if len(places) > 2:
+                yield _dot("fit", *places[2])
+        if picture.limit_bytes is not None:
+            yield _line("limit", f"M0 {self._y(picture.limit_bytes)}h{_WIDE}", 1.75)
+        if 0 < self._x(picture.now_s) < _WIDE - 2:
+            yield _line("now", f"M{self._x(picture.now_s)} 0v{_HIGH}", 1, (1, 3))
+        for mark in picture.marks:
+            yield _line(_flag(mark), f"M{self._x(mark.at_s)} 0v{_HIGH}", 1, (2, 2))
+
+    def marks(self) -> Iterator[Markup]:
+        """Mark what happened, above the chart; what is close together is one, with its number."""
+        rows: list[list[Mark]] = []
+        last = -_APART
+        for mark in self._picture.marks:
+            x = self._x(mark.at_s)
+            if not 0 <= x <= _WIDE:
+                continue
+            if x - last < _APART:
+                rows[-1].append(mark)
+            else:
+                rows.append([mark])
+            last = x
+        for row in rows:
+            x = sum(self._x(mark.at_s) for mark in row) / len(row)
+            said = FLAGS[row[0].kind].mark + (str(len(row)) if len(row) > 1 else "")
+            yield _text(said, x, _TOP - 7, _flag(row[0]), "middle")
+
+    def words(self) -> Iterator[Markup]:
+        """Write beside the lines what they are."""
+        picture, told = self._picture, self._picture.forecast
+        for gap in picture.gaps:
+            left, right = max(self._x(gap.begin_s), 0.0), min(self._x(gap.end_s), float(_WIDE))
+            said = gap.why or LEGEND["gap"]
+            wide = (_CHAR * len(said) + 12) / max(right - left, 1.0) * _WIDE
+            if wide < _BROAD:
+                middle = (left + right) / 2
+                yield _text(said, middle, _TOP + _HIGH / 2, anchor="middle", slim=wide < _SLIM)
+        if picture.empty:
+            yield _text(NOTHING, _WIDE / 2, _TOP + _HIGH / 2, anchor="middle")
+        if picture.limit_bytes is not None:
+            y = self._y(picture.limit_bytes)
+            said = f"{LEGEND['limit']} {units.size(picture.limit_bytes)}" + (" ↑" if y < 0 else "")
+            yield _text(said, 0, _TOP + (max(y, 0) + 15 if y < 14 else y - 6), "limit", right=64)
+        if told is not None and told.mid_s is not None and told.limit_bytes is not None:
+            yield from self._end(told.judged_at_s + told.mid_s, self._y(told.limit_bytes))
+        now = self._x(picture.now_s)
+        if 0 < now < 0.92 * _WIDE:
+            yield _text(LEGEND["now"], now, _TOP + _HIGH - 6, right=4)
+
+    def _end(self, full_s: float, y: float) -> Iterator[Markup]:
+        end = self._x(full_s)
+        if end <= 0 or y < 0:
+            return
+        said = f"full {units.moment(full_s, now_s=self._picture.now_s)}"
+        said += " →" if end > _WIDE else ""
+        # Where it has room beside the label of the limit, on a phone too.
+        half = _CHAR * len(said) / 2 / _SLIM * _WIDE
+        beside = 0.5 * _WIDE + half < end < _WIDE - half
+        at = (end, "middle") if beside else (_WIDE, "end")
+        yield _text(said, at[0], _TOP + (y + 17 if y < 14 else y - 7), "ink", at[1])
+
+
+def _flag(mark: Mark) -> str:
+    if mark.kind == "alert" and mark.severity is not None:
+        return SEVERITY_KINDS[mark.severity]
+    return FLAGS[mark.kind].colour
+
+
+def _points(at: Sequence[float], levels_at: Sequence[float]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in zip(at, levels_at, strict=True))
+
+
+def _runs(curve: Curve) -> Iterator[list[int]]:
+    """Return the places of the points between gaps."""
+    run: list[int] = []
+    for n, value in enumerate(curve.used_bytes):
+        if value is not None:
+            run.append(n)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run

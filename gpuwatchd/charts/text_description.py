@@ -1,0 +1,163 @@
+"""A picture in words and numbers: for those who cannot see it, and where it cannot be drawn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.charts.marks import since_judged
+from gpuwatchd.core import units
+from gpuwatchd.core.design import FLAGS, LEGEND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.charts.drawing import Curve, Forecast, Picture
+
+MOST_ROWS: Final = 50
+NOTHING: Final = "Nothing is recorded for this time."
+
+
+def sentence(picture: Picture) -> str:
+    """Return what a chart shows, in words: its alternative text.
+
+    Examples
+    --------
+    >>> from gpuwatchd.charts.drawing import Curve, Picture
+    >>> empty = Picture(key="a", title="GPU 0", kind="unknown", verdict="no verdict yet",
+    ...                 begin_s=0.0, end_s=3600.0, now_s=3600.0, curve=Curve())
+    >>> sentence(empty).startswith("GPU 0: no verdict yet. Nothing is recorded from ")
+    True
+    """
+    said = [f"{_stop(f'{picture.title}: {picture.verdict}')} {_past(picture)}"]
+    if picture.limit_bytes is not None and not picture.empty:
+        said.append(f"The limit is {units.size(picture.limit_bytes)}.")
+    if picture.forecast is not None:
+        said.append(_future(picture.forecast, picture.now_s))
+    if picture.gaps:
+        said.append(_count(len(picture.gaps), "gap") + ".")
+    if picture.marks:
+        said.append(_count(len(picture.marks), "mark") + ".")
+    return " ".join(part for part in said if part)
+
+
+def _stop(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
+def _past(picture: Picture) -> str:
+    now_s = picture.now_s
+    begin = units.moment(picture.begin_s, now_s=now_s)
+    span = f"from {begin} to {units.moment(picture.end_s, now_s=now_s, zone=True)}"
+    known = [value for value in picture.curve.used_bytes if value is not None]
+    if not known:
+        return f"Nothing is recorded {span}."
+    low, high = extremes(picture.curve)
+    if len(known) == 1:
+        return f"One sample {span}: {units.size(known[0])} used."
+    if units.size(low) == units.size(high):
+        return f"Memory used {span}: {units.size(low)} throughout."
+    first, last = units.size(known[0]), units.size(known[-1])
+    return (
+        f"Memory used {span}: {first} at first, {last} at last, "
+        f"between {units.size(low)} and {units.size(high)}."
+    )
+
+
+def _future(told: Forecast, now_s: float) -> str:
+    rate = f"The fit grows {units.rate(told.rate_bytes_per_s)}"
+    if told.mid_s is None:
+        return f"{rate}; no time is foreseen at which memory is full."
+    passed_s = since_judged(told, now_s)
+    left_s = max(0.0, told.mid_s - passed_s)
+    full = f"full in {units.duration(left_s)}"
+    if told.low_s is None:
+        return f"{rate}: {full}."
+    early = units.duration(max(0.0, told.low_s - passed_s))
+    late = "open"
+    if told.high_s is not None:
+        late = units.duration(max(0.0, told.high_s - passed_s))
+    return f"{rate}: {full} ({early} - {late})."
+
+
+def extremes(curve: Curve) -> tuple[float | None, float | None]:
+    """Return the lowest and the highest known level, bytes; None where nothing is known."""
+    low = [value for value in (*curve.low_bytes, *curve.used_bytes) if value is not None]
+    high = [value for value in (*curve.high_bytes, *curve.used_bytes) if value is not None]
+    return (min(low), max(high)) if low and high else (None, None)
+
+
+def parts(picture: Picture) -> list[str]:
+    """Return the keys of :data:`gpuwatchd.core.design.LEGEND` that a chart shows."""
+    curve, told = picture.curve, picture.forecast
+    band = told is not None and told.low_s is not None and told.limit_bytes is not None
+    shown = {
+        "curve": not picture.empty,
+        "range": curve.low_bytes != curve.high_bytes,
+        "floor": picture.floor is not None and bool(picture.floor.at_s),
+        "fit": told is not None,
+        "band": band,
+        "limit": picture.limit_bytes is not None,
+        "gap": bool(picture.gaps),
+    }
+    return [part for part, there in shown.items() if there]
+
+
+def heads(picture: Picture) -> tuple[str, ...]:
+    """Return the titles of the columns of :func:`rows`."""
+    found = ("time", LEGEND["curve"])
+    return (*found, "lowest", "highest") if _ranged(picture) else found
+
+
+def _ranged(picture: Picture) -> bool:
+    curve = picture.curve
+    return len(curve.at_s) > MOST_ROWS or curve.low_bytes != curve.used_bytes
+
+
+def rows(picture: Picture) -> list[tuple[str, ...]]:
+    """Return the numbers of the curve, at most :data:`MOST_ROWS` rows and one for each gap in them.
+
+    A row of several points has their mean, lowest and highest; none is left out.
+    """
+    return list(_rows(picture))
+
+
+def _rows(picture: Picture) -> Iterator[tuple[str, ...]]:
+    curve = picture.curve
+    count = sum(value is not None for value in curve.used_bytes)
+    size = max(1, -(-count // MOST_ROWS))
+    ranged = _ranged(picture)
+    for start, stop in _runs(curve, size):
+        used = [value for value in curve.used_bytes[start:stop] if value is not None]
+        when = units.moment(curve.at_s[start], now_s=picture.now_s)
+        if not used:
+            yield (when, LEGEND["gap"], *(("", "") if ranged else ()))
+            continue
+        row: tuple[str, ...] = (when, units.size(sum(used) / len(used)))
+        if ranged:
+            low = [value for value in curve.low_bytes[start:stop] if value is not None]
+            high = [value for value in curve.high_bytes[start:stop] if value is not None]
+            row = (*row, units.size(min(low or used)), units.size(max(high or used)))
+        yield row
+
+
+def _runs(curve: Curve, size: int) -> Iterator[tuple[int, int]]:
+    """Return begin and end of runs of at most ``size`` points; a gap is a run of its own."""
+    edges = [0]
+    for n, value in enumerate(curve.used_bytes):
+        before = curve.used_bytes[n - 1] if n else None
+        if n - edges[-1] >= size or (n and (value is None) != (before is None)):
+            edges.append(n)
+    yield from pairwise([*edges, len(curve.at_s)]) if curve.at_s else ()
+
+
+def marks(picture: Picture) -> list[tuple[str, str, str]]:
+    """Return time, kind and text of everything that is marked on the chart."""
+    return [
+        (units.moment(mark.at_s, now_s=picture.now_s), FLAGS[mark.kind].word, mark.text)
+        for mark in picture.marks
+    ]

@@ -1,0 +1,273 @@
+"""Everything about one alert: when, why, what was decided, and what arrived where."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.cli import delivery_text, envelope, incidents, output, payload, verdict_text
+from gpuwatchd.cli.envelope import finite, maybe
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.output import Out, Part
+    from gpuwatchd.core.model import Alert, Cost, Decision, Delivery
+
+_MOST = 30
+"""Decisions that are told; the newest."""
+Line = tuple[str, str, str]
+"""Label, sentence, style."""
+
+
+class Story(NamedTuple):
+    """One alert with what is on record of it."""
+
+    alert: Alert
+    found: Found
+    deliveries: Sequence[Delivery] | None
+    """Of this opening, oldest first; None where the history cannot be read."""
+    decisions: Sequence[Decision] | None
+
+
+def quiet(alert: Alert, found: Found, now_s: float) -> list[Part]:
+    """Return why nobody is told of it now; [] where somebody is."""
+    parts: list[Part] = []
+    silence = found.silence(alert, now_s)
+    if silence is not None:
+        parts.append((delivery_text.silent(silence, now_s=now_s), "dim"))
+    if alert.inhibited_by:
+        parts.append((f"no news beside {_named(alert.inhibited_by, found)}", "dim"))
+    if alert.held_back:
+        parts.append((f"held back: {alert.held_back}", "yellow"))
+    return parts
+
+
+def _named(key: str, found: Found) -> str:
+    """Return the alert that makes another one no news: its code and whom it is about."""
+    other = next((one for one in found.alerts if one.key == key), None)
+    return key if other is None else f"{other.code} ({other.title or other.key})"
+
+
+def load(alert: Alert, found: Found) -> Story:
+    """Return an alert with what was decided and delivered of this opening of its key."""
+    from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
+
+    try:
+        with history_query.reader() as history:
+            mine = found.opening(alert)
+            deliveries = [one for one in history.deliveries(alert.key) if mine(one.created_at_s)]
+            decisions = [one for one in history.decisions(alert.key) if mine(one.at_s)]
+    except StoreError:  # already said by gather
+        return Story(alert, found, None, None)
+    return Story(alert, found, deliveries, decisions)
+
+
+def show(out: Out, story: Story) -> None:
+    """Write the whole story of an alert."""
+    alert = story.alert
+    out.line((text.clean(alert.title or alert.key), "bold"))
+    for label, value, style in lines(story):
+        first = f"  {label:<11}"
+        out.flow(output.sentence(value, style), first=first, rest=" " * 13, gap=" ")
+
+
+def lines(story: Story) -> Iterator[Line]:
+    """Yield label, sentence and style of each line, in order; a label that repeats is ""."""
+    alert, found, now_s = story.alert, story.found, time.time()
+    before = ""
+    for label, value, style in (
+        *_facts(story, now_s),
+        *_decided(story, now_s),
+        *_told(story, now_s),
+    ):
+        if value:
+            yield "" if label == before else label, value, style
+            before = label
+    if alert.key in found.untold:
+        yield "", "it has reached nobody yet: gpuwatchctl notify test", "red-bold"
+
+
+def _facts(story: Story, now_s: float) -> list[Line]:
+    alert, found, finding = story.alert, story.found, story.alert.finding
+    steps = (
+        ("noticed", alert.opened_at_s),
+        ("watched", alert.watch_at_s),
+        ("raised", alert.firing_at_s),
+        ("resolved", alert.resolved_at_s),
+    )
+    calm = verdict_text.calmed(alert, now_s=now_s)
+    leak, over = alert.kind == "leak", alert.state == "resolved"
+    facts = [
+        ("id", f"{alert.code}  {alert.key}"),
+        ("state", f"{alert.state}, {alert.severity}"),
+        ("since", verdict_text.since(alert, now_s=now_s) if finding.onset_at_s is not None else ""),
+    ]
+    facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
+    facts += [
+        ("judgement", verdict_text.verdict(finding)[0] if leak else ""),
+        ("growth", (calm or verdict_text.growth(finding.rate_bytes_per_s)) if leak else ""),
+        ("full in", "" if calm or over or not leak else verdict_text.eta(finding.eta) or "?"),
+        ("because", verdict_text.because(alert) or "?"),
+        ("cost", cost.line(alert.cost)),
+        ("group", _group(alert, found)),
+        (
+            "came again",
+            f"{verdict_text.times(alert.flaps)} within the hour before" if alert.flaps else "",
+        ),
+        ("ended", alert.ended),
+        ("feedback", verdict_text.said(found.said(alert))),
+        ("silent", _silent(alert, found, now_s)),
+        ("no news", f"beside {_named(alert.inhibited_by, found)}" if alert.inhibited_by else ""),
+        ("held back", alert.held_back or _why_quiet(alert)),
+    ]
+    return [(label, value, "") for label, value in facts]
+
+
+def _group(alert: Alert, found: Found) -> str:
+    """Return what its notices leave together with, and which open alerts are of it."""
+    if not alert.group:
+        return ""
+    others = [
+        one.code
+        for one in found.alerts
+        if one.group == alert.group and one.key != alert.key and one.state in incidents.OPEN
+    ]
+    of = alert.group.replace(":", " ", 1)
+    return f"{of}, with {', '.join(others)}" if others else of
+
+
+def _silent(alert: Alert, found: Found, now_s: float) -> str:
+    silence = found.silence(alert, now_s)
+    if silence is None:
+        return ""
+    if silence.matcher.key == alert.key:
+        return delivery_text.silence_end(silence, now_s=now_s)
+    return delivery_text.silence(silence, now_s=now_s, alerts=found.alerts)
+
+
+def _why_quiet(alert: Alert) -> str:
+    """Return why nothing was sent although something was seen; "" when something was."""
+    if alert.notices or alert.state == "resolved":
+        return "" if alert.notices else "it was over before a notice was due"
+    if alert.state in {"pending", "watch"}:
+        return "the evidence is not strong enough for an alert yet; a watch is shown, not sent"
+    return "the first notice waits, in case it is over at once"
+
+
+def _decided(story: Story, now_s: float) -> list[Line]:
+    made = story.decisions or ()
+    said = delivery_text.decisions(made, now_s=now_s)
+    style = ["yellow" if " held back: " in one or " waits: " in one else "" for one in said]
+    more = len(said) - _MOST
+    earlier = [("decided", f"{more} earlier ones are left out (--json has all)", "dim")]
+    kept = list(zip(["decided"] * len(said), said, style, strict=True))[-_MOST:]
+    return [*(earlier if more > 0 else []), *kept]
+
+
+def _told(story: Story, now_s: float) -> list[Line]:
+    if story.deliveries is None:
+        return [("delivered", "? (the history cannot be read)", "")]
+    if not story.deliveries:
+        return [("delivered", "nowhere", "")]
+    found = []
+    for one in story.deliveries:
+        at = units.moment(one.sent_at_s or one.created_at_s, now_s=now_s)
+        said = f"{at} {delivery_text.notice(one)}: {delivery_text.delivery(one, now_s=now_s)}"
+        found.append(("delivered", said, delivery_text.style(one)))
+    also = {key for one in story.deliveries for key in (one.alert_key, *one.message.also)}
+    also -= {story.alert.key, ""}
+    if also:
+        named = sorted(_named(key, story.found) for key in also)
+        found.append(("told with", "; ".join(named), ""))
+    return found
+
+
+def as_json(alert: Alert, found: Found, story: Story | None = None) -> dict[str, Any]:
+    """Return one alert; without ``story`` what was decided and delivered was not asked for."""
+    process = alert.subject.process
+    now_s = time.time()
+    silence = found.silence(alert, now_s)
+    deliveries = None if story is None else story.deliveries
+    decided = None if story is None else story.decisions
+    return {
+        "id": alert.code,
+        "key": text.clean(alert.key),
+        "kind": alert.kind,
+        "state": alert.state,
+        "severity": alert.severity,
+        "title": text.clean(alert.title),
+        "device_uid": text.clean(alert.subject.device_uid),
+        "process": None
+        if process is None
+        else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        "user": maybe(found.user(alert) or None),
+        "unattributed": alert.subject.unattributed,
+        "on_host": alert.subject.host,
+        "opened_at": units.instant(alert.opened_at_s),
+        "watch_at": units.instant(alert.watch_at_s),
+        "firing_at": units.instant(alert.firing_at_s),
+        "resolved_at": units.instant(alert.resolved_at_s),
+        "changed_at": units.instant(alert.changed_at_s),
+        "notices": alert.notices,
+        "next_notice_at": units.instant(alert.next_notice_at_s),
+        "held_back": text.clean(alert.held_back) or None,
+        "group": text.clean(alert.group) or None,
+        "flaps": alert.flaps,
+        "inhibited_by": text.clean(alert.inhibited_by) or None,
+        "silence": None if silence is None else payload.silence_json(silence),
+        "reached_nobody": alert.key in found.untold,
+        "ended": text.clean(alert.ended) or None,
+        "feedback": None if (word := found.said(alert)) is None else envelope.word_json(word),
+        "cost": None if alert.cost is None else _cost_json(alert.cost),
+        "verdict": envelope.verdict_json(alert.finding),
+        "decisions": None if decided is None else [_decision_json(one) for one in decided],
+        "deliveries": None if deliveries is None else [_delivery_json(one) for one in deliveries],
+    }
+
+
+def _cost_json(of: Cost) -> dict[str, Any]:
+    return {
+        "line": text.clean(cost.line(of)),
+        "spent_usd": finite(of.spent_usd),
+        "at_risk_usd": finite(of.at_risk_usd),
+        "gpu_hours": finite(of.gpu_hours),
+        "at_risk_gpu_hours": finite(of.at_risk_gpu_hours),
+        "since": of.since,
+        "since_at": units.instant(of.since_at_s),
+        "basis": text.clean(of.basis) or None,
+    }
+
+
+def _decision_json(one: Decision) -> dict[str, Any]:
+    return {
+        "at": units.instant(one.at_s),
+        "kind": one.kind,
+        "notice": one.notice,
+        "channel": text.clean(one.target) or None,
+        "reason": text.clean(one.reason),
+    }
+
+
+def _delivery_json(one: Delivery) -> dict[str, Any]:
+    return {
+        "channel": text.clean(one.channel),
+        "notice": one.message.notice,
+        "state": one.state,
+        "attempts": one.attempts,
+        "created_at": units.instant(one.created_at_s),
+        "sent_at": units.instant(one.sent_at_s),
+        "next_try_at": units.instant(one.next_try_at_s),
+        "error": text.clean(one.error) if one.error else None,
+        "known": text.clean(one.known) or None,
+        "held": text.clean(one.held) or None,
+        "fallback_of": text.clean(one.fallback_of) or None,
+        "message_id": text.clean(one.message.id),
+        "subject": text.clean(one.message.subject),
+        "also": [text.clean(key) for key in one.message.also],
+        "dry_run": one.dry_run,
+    }

@@ -1,0 +1,252 @@
+"""``doctor``, ``check``, ``config``, ``service``, ``release`` and words to and from jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from gpuwatchd.cli.answers.base import Answer, Bytes, Count, Instant, Pid, ProcessId, Seconds, Shape
+
+Setting = None | bool | int | float | str | list[Any] | dict[str, Any]
+"""A value of the configuration, as TOML has it."""
+
+
+class CheckShape(Shape):
+    """One answer of the doctor."""
+
+    name: str
+    level: Literal["ok", "warning", "failed"]
+    text: str
+    hint: str
+    """The command (or step) that mends it; empty where nothing is wrong."""
+    id: str
+    """What is wrong, the same in every version; where nothing is, the check that says so."""
+    page: str
+    """Page of the documentation; empty where nothing is wrong."""
+
+
+class Doctor(Answer):
+    """``doctor``."""
+
+    verb: Literal["doctor"]
+    data: tuple[CheckShape, ...]
+
+
+class Performance(Shape):
+    """One value of the performance data."""
+
+    label: str
+    value: float | None
+    """Null: unknown."""
+    unit: Literal["", "s", "%", "B", "c"]
+    warning: str | None
+    """A range of the guidelines for monitoring plug-ins."""
+    critical: str | None
+    min: float | None
+    max: float | None
+
+
+class PluginData(Shape):
+    """What a monitoring system is told."""
+
+    mode: Literal["all", "leak", "eta", "used", "zombies", "daemon"]
+    state: Literal["OK", "WARNING", "CRITICAL", "UNKNOWN"]
+    """In the letters of the guidelines for monitoring plug-ins."""
+    exit_code: Annotated[int, Meta(ge=0, le=3)]
+    text: str
+    details: tuple[str, ...]
+    perfdata: tuple[Performance, ...]
+
+
+class Check(Answer):
+    """``check``."""
+
+    verb: Literal["check"]
+    data: PluginData
+
+
+class ConfigFile(Shape):
+    """A file that is looked for."""
+
+    path: str
+    exists: bool
+
+
+class ConfigPaths(Shape):
+    """Where things are."""
+
+    files: tuple[ConfigFile, ...]
+    state_dir: str
+    runtime_dir: str
+
+
+class ConfigPath(Answer):
+    """``config path``."""
+
+    verb: Literal["config"]
+    data: ConfigPaths
+
+
+class ConfigKey(Shape):
+    """One key."""
+
+    key: str
+    value: Setting
+    """Secrets are `****`."""
+    default: Setting
+    origin: str
+    """default, a file, environment, flag."""
+
+
+class ConfigPrint(Answer):
+    """``config print``."""
+
+    verb: Literal["config"]
+    data: tuple[ConfigKey, ...]
+
+
+class Written(Shape):
+    """What was written."""
+
+    written: str
+
+
+class ConfigInit(Answer):
+    """``config init``."""
+
+    verb: Literal["config"]
+    data: Written
+
+
+class Validated(Shape):
+    """Whether a configuration can be used, and what follows from it."""
+
+    files: tuple[str, ...]
+    valid: bool
+    problems: tuple[str, ...]
+    consequences: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+class ConfigValidate(Answer):
+    """``config validate``."""
+
+    verb: Literal["config"]
+    data: Validated
+
+
+class Done(Shape):
+    """What was done, step by step."""
+
+    done: tuple[str, ...]
+    dry_run: bool | UnsetType = UNSET
+    """Only of ``install`` and ``uninstall``: only said what would be done."""
+
+
+class ServiceDone(Answer):
+    """``service install``, ``uninstall``, ``start``, ``stop`` and ``restart``."""
+
+    verb: Literal["service"]
+    data: Done
+
+
+class ServiceNow(Shape):
+    """How the service is, as the service manager says."""
+
+    running: bool
+    state: Literal["running", "starting", "stopping", "stopped", "failed", "not-installed"]
+    text: str
+    enabled: bool | None
+    """It starts by itself at the next login or boot."""
+    since_at: Instant | None
+    """Since when it runs, or does not."""
+    pid: Pid | None
+    restarts: Count | None
+    result: str | None
+    """How it ended last, in the manager's word; null for well."""
+    exit_code: int | None
+    memory_bytes: Bytes | None
+    memory_max_bytes: Bytes | None
+    watchdog_s: Seconds | None
+    file: str | None
+    beside: tuple[str, ...]
+    """Files that change it."""
+    log: tuple[str, ...]
+    hints: tuple[str, ...]
+
+
+class ServiceStatus(Answer):
+    """``service status``."""
+
+    verb: Literal["service"]
+    data: ServiceNow
+
+
+class Unit(Shape):
+    """The unit or property list."""
+
+    manager: str
+    unit: str
+
+
+class ServicePrint(Answer):
+    """``service print``."""
+
+    verb: Literal["service"]
+    data: Unit
+
+
+class ReleaseData(Shape):
+    """Whether the daemon has let go of the driver."""
+
+    released: bool | None
+    """Null: asked, not waited for."""
+    until_at: Instant | None
+    """Null with ``--end``."""
+    daemon: ProcessId | UnsetType | None = UNSET
+    """Who was asked; absent with ``--end``."""
+    open_files: tuple[str, ...] | UnsetType | None = UNSET
+    """Device files that it still holds; null where they cannot be seen."""
+    was_released: bool | UnsetType = UNSET
+    """Only with ``--end``."""
+
+
+class Release(Answer):
+    """``release``."""
+
+    verb: Literal["release"]
+    data: ReleaseData
+
+
+class Saved(Shape):
+    """A job that said that it has saved its work."""
+
+    pid: Pid
+    started_at: Instant | None
+    saved_at: Instant
+    said_by: str
+    daemon_running: bool
+
+
+class Checkpointed(Answer):
+    """``checkpointed``."""
+
+    verb: Literal["checkpointed"]
+    data: tuple[Saved, ...]
+
+
+class Asked(Shape):
+    """A job that was asked to save its work."""
+
+    process: ProcessId
+    asked: bool
+    """False: only said what would be done."""
+    result: str
+
+
+class AskCheckpoint(Answer):
+    """``ask-checkpoint``."""
+
+    verb: Literal["ask-checkpoint"]
+    data: Asked

@@ -1,0 +1,175 @@
+"""Which pictures are meant: of GPUs, of processes that run, or of ones that have ended."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.cli import charts, current_state, history_query, locations, user_filter
+from gpuwatchd.cli.charts import Asked
+from gpuwatchd.core import units
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.store import curves
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
+    from gpuwatchd.store.reader import Reader
+
+_POINTS = 400
+_MOST = 32
+"""Processes: of more nobody sees anything, and each is a question to the history."""
+
+
+class Chosen(NamedTuple):
+    """What is drawn."""
+
+    pictures: list[Picture]
+    left_out: int
+    """Processes that are meant too."""
+    missing: str = ""
+    """What was asked for and is not there, as a sentence."""
+
+
+def chosen(
+    flags: Globals, pids: Sequence[int], span: tuple[float, float], *, tight: bool
+) -> Chosen:
+    """Return what is to be drawn of a time, at least one picture with something on it.
+
+    Parameters
+    ----------
+    flags
+        ``--gpu`` and ``--user`` choose.
+    pids
+        Of processes; none means the GPUs, or with ``--user`` all of these users' processes.
+    span
+        From and to, epoch seconds.
+    tight
+        Whether to begin where the record begins, if that is later.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is no such GPU or process, or nothing is known of that time.
+    """
+    asked = Asked(*span, _POINTS)
+    drawn = _asked_for(flags, pids, asked)
+    found = drawn.pictures
+    first_s = min((one.curve.at_s[0] for one in found if not one.empty), default=None)
+    # One look of now is no curve: without a history there will be no more than that.
+    alone = all(len(one.curve.at_s) < 2 for one in found)
+    if first_s is None or (alone and not locations.recorded(locations.state_dir())):
+        raise _nothing(span)
+    shorter = charts.since_record(found, asked)
+    if tight and shorter != asked:
+        return _asked_for(flags, pids, shorter)
+    return drawn
+
+
+def now_s() -> float:
+    """Return now, or the newest sample where a simulation runs ahead of the clock."""
+    state, _ = current_state.read_state()
+    return time.time() if state is None else max(time.time(), state.taken_at_s)
+
+
+def _nothing(span: tuple[float, float]) -> GpuwatchdError:
+    if not locations.recorded(locations.state_dir()):
+        return GpuwatchdError(
+            "there is no history yet to draw",
+            hint="gpuwatchctl service install; without a GPU: gpuwatchctl demo",
+            page="errors#no-history",
+        )
+    between = f"{units.clock(span[0])} and {units.clock(span[1])}"
+    return GpuwatchdError(
+        f"nothing is recorded between {between}",
+        hint="ask for a longer time, such as --since 7d; what is now: gpuwatchctl status",
+        page="errors#nothing-recorded",
+    )
+
+
+def _asked_for(flags: Globals, pids: Sequence[int], asked: Asked) -> Chosen:
+    if not pids and not flags.user:
+        pictures, view = charts.all_devices(flags, asked)
+        return Chosen(pictures, 0, _nobody_there(view))
+    if not locations.recorded(locations.state_dir()):
+        return _processes(flags, None, pids, asked)
+    with history_query.reader() as history:
+        return _processes(flags, history, pids, asked)
+
+
+def _processes(flags: Globals, history: Reader | None, pids: Sequence[int], asked: Asked) -> Chosen:
+    """Return the pictures of processes: of those that run, then of others, the largest first."""
+    view = current_state.see(flags, want_trend=True)
+    running = [
+        (item, process)
+        for item in view.devices
+        for process in item.processes or ()
+        if not pids or process.info.key.pid in pids
+    ]
+    running.sort(key=lambda one: -(one[1].used_bytes or 0))
+    known = {(item.device.uid, process.info.key) for item, process in running}
+    ended = [] if history is None else _ended(flags, history, pids, asked, known)
+    count = len(running) + len(ended)
+    found = [
+        charts.of_process(history, view, item, process, asked) for item, process in running[:_MOST]
+    ]
+    if history is not None:
+        room = _MOST - len(found)
+        drawn = [charts.past_process(history, *one, asked) for one in ended[:room]]
+        found += [picture for picture in drawn if not picture.empty]
+        count -= sum(picture.empty for picture in drawn)
+    if not found:
+        raise _nobody(flags, pids)
+    return Chosen(found, count - len(found), _nobody_there(view))
+
+
+def _nobody_there(view: View) -> str:
+    return next((said for code, said in view.warnings if code == "no-such-gpu"), "")
+
+
+def _nobody(flags: Globals, pids: Sequence[int]) -> GpuwatchdError:
+    named = f"pid {', '.join(map(str, pids))}" if pids else f"user {', '.join(flags.user)}"
+    return GpuwatchdError(
+        f"no process of {named} is or was on a GPU here in that time",
+        hint="gpuwatchctl status; of an earlier time: --since 7d",
+        page="errors#no-such-process",
+    )
+
+
+def _ended(
+    flags: Globals,
+    history: Reader,
+    pids: Sequence[int],
+    asked: Asked,
+    known: Container[tuple[str, ProcessKey]],
+) -> list[tuple[Device, ProcessInfo]]:
+    """Return the others that were on a GPU in that time, the largest first."""
+    people = user_filter.People(flags.user) if flags.user else None
+    infos = {
+        info.key: info
+        for info in history.processes(asked.begin_s)
+        if (not pids or info.key.pid in pids) and (people is None or people.own(info))
+    }
+    span = (asked.begin_s, asked.end_s)
+    found: list[tuple[int, Device, ProcessInfo]] = []
+    for device in history.devices():
+        if not flags.wants(device):
+            continue
+        there = {
+            one.process: one.peak_bytes or 0
+            for one in history.ask(partial(curves.present, uid=device.uid, span=span))
+        }
+        # What was not rolled up yet, or not any more, can be asked for by its pid.
+        keys = infos.keys() if pids else infos.keys() & there.keys()
+        found += [
+            (there.get(key, 0), device, infos[key])
+            for key in keys
+            if (device.uid, key) not in known
+        ]
+    found.sort(key=lambda one: -one[0])
+    return [(device, info) for _, device, info in found]

@@ -1,0 +1,304 @@
+"""Pictures of devices and processes: the one place where every view gets them from."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.charts.drawing import Curve, Picture
+from gpuwatchd.cli import badges, chart_marks, current_state, locations, verdict_text
+from gpuwatchd.core import text
+from gpuwatchd.core.model import Subject
+from gpuwatchd.store import curves
+from gpuwatchd.view import recorded_chart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.charts.drawing import Mark
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.design import Kind
+    from gpuwatchd.core.model import Device, Finding, ProcessInfo
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.reader import Reader
+
+_LATE_S = 150.0
+"""The newest samples wait in memory for a minute, and a sample of the live state is of now."""
+_UNWRITTEN_S = 75.0
+"""So long after the last sample that is written the newest one still belongs to it."""
+_NOT_YET = "not in the history yet"
+
+
+class Asked(NamedTuple):
+    """What is to be drawn."""
+
+    begin_s: float
+    end_s: float
+    """Span of the past, epoch seconds; what lies ahead is added by a forecast."""
+    points: int = 400
+    """At most so many points, whatever the span."""
+
+
+_MARGIN = 0.02
+"""So much of what is drawn lies before the first sample."""
+_LEAST_S = 300.0
+"""Nothing is drawn of less time, however young a record is."""
+_WORTH = 0.1
+"""What is empty before the first sample is left out where it is more than this."""
+
+
+class _Subject(NamedTuple):
+    """Who a picture is of, and what is known of it now."""
+
+    id: Subject
+    title: str
+    kind: Kind
+    verdict: str
+    finding: Finding | None
+    limit_bytes: float | None
+    live: tuple[float, int] | None = None
+    """(instant, bytes) of the newest look; None where there is none."""
+    now_s: float = 0.0
+    marks: tuple[Mark, ...] = ()
+    """What the live state knows of it."""
+
+
+def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked) -> Picture:
+    """Return the picture of a device; without a history what the live state has of it."""
+    reading = item.reading
+    used = None if reading is None else reading.used_bytes
+    badge = badges.device(item)
+    finding = item.finding
+    if finding is not None and finding.subject.host:
+        finding = None
+    about = _Subject(
+        id=Subject(device_uid=item.device.uid),
+        title=_device_title(item.device),
+        kind=badge.kind,
+        verdict=text.clean(badge.words, limit=1024),
+        finding=finding,
+        limit_bytes=_device_limit(item),
+        live=None if used is None else (view.taken_at_s, used),
+        now_s=max(view.taken_at_s, asked.end_s),
+    )
+    marks = chart_marks.live(view, about.id, item.events)
+    if history is None:
+        few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
+        return _picture(about, asked, _Past(_within(few, about, asked), curves.NOTHING, marks, []))
+    recorded = history.ask(
+        lambda connection: curves.of_device(
+            connection, item.device.uid, (asked.begin_s, asked.end_s), asked.points
+        )
+    )
+    marks += chart_marks.of_device(history, item.device, asked.begin_s, asked.end_s)
+    reasons = chart_marks.reasons(history, item.device, asked.begin_s, asked.end_s)
+    few = recorded_chart.sparse(item.recent_bytes, item.recent_step_s, view.taken_at_s)
+    return _recorded(about, asked, _Past(few, recorded, marks, reasons))
+
+
+def of_process(
+    history: Reader | None, view: View, item: LiveDevice, process: LiveProcess, asked: Asked
+) -> Picture:
+    """Return the picture of a process that is on a device now."""
+    info, used = process.info, process.used_bytes
+    badge = badges.process(process)
+    about = _Subject(
+        id=Subject(device_uid=item.device.uid, process=info.key),
+        title=_process_title(item.device, info),
+        kind=badge.kind,
+        verdict=text.clean(badge.words, limit=1024),
+        finding=process.finding,
+        limit_bytes=_process_limit(item, process),
+        live=None if used is None else (view.taken_at_s, used),
+        now_s=max(view.taken_at_s, asked.end_s),
+    )
+    about = about._replace(marks=tuple(chart_marks.live(view, about.id, ())))
+    if history is None:
+        drawn = _within(Curve(), about, asked)
+        marks = [*about.marks, *chart_marks.began(info)]
+        return _picture(about, asked, _Past(drawn, curves.NOTHING, marks, []))
+    return _of_process(history, item.device, info, about, asked)
+
+
+def past_process(history: Reader, device: Device, info: ProcessInfo, asked: Asked) -> Picture:
+    """Return the picture of a process that has ended, or is not on the device now."""
+    about = _Subject(
+        id=Subject(device_uid=device.uid, process=info.key),
+        title=_process_title(device, info),
+        kind="unknown",
+        verdict="has ended",
+        finding=None,
+        limit_bytes=None if device.memory_total_bytes is None else float(device.memory_total_bytes),
+        now_s=max(time.time(), asked.end_s),
+    )
+    return _of_process(history, device, info, about, asked)
+
+
+def all_devices(flags: Globals, asked: Asked) -> tuple[list[Picture], View]:
+    """Return the pictures of every device that ``--gpu`` lets through, and where they are from.
+
+    Raises
+    ------
+    GpuwatchdError
+        Where there is neither a live state nor a history nor a GPU, or what there is cannot be
+        read.
+    """
+    recorded = locations.recorded(locations.state_dir())
+    if not recorded:
+        view = current_state.see(flags)
+        return [of_device(None, view, item, asked) for item in view.devices], view
+    from gpuwatchd.cli import history_query as recorded_past  # noqa: PLC0415 - numpy comes with it
+
+    view = current_state.see(flags, want_trend=True)
+    with closing(recorded_past.reader()) as history:
+        return [of_device(history, view, item, asked) for item in view.devices], view
+
+
+def since_record(found: Sequence[Picture], asked: Asked) -> Asked:
+    """Return what is asked for without the empty time before any of these pictures begins.
+
+    Parameters
+    ----------
+    found
+        What was drawn of ``asked``.
+    asked
+        Returned as it is where less than a tenth of it is empty, or nothing is drawn at all.
+    """
+    # Of a bucket, which may stand for an hour, only its middle is known.
+    begun = (one.curve.at_s[0] - one.curve.width_s for one in found if not one.empty)
+    first_s = min(begun, default=None)
+    if first_s is None:
+        return asked
+    begin_s = first_s - _MARGIN * (asked.end_s - first_s)
+    begin_s = min(begin_s, asked.end_s - _LEAST_S)
+    if begin_s <= asked.begin_s + _WORTH * (asked.end_s - asked.begin_s):
+        return asked
+    return asked._replace(begin_s=begin_s)
+
+
+# ---- inside -------------------------------------------------------------------------------------
+
+
+class _Past(NamedTuple):
+    """What is recorded of a subject."""
+
+    drawn: Curve
+    recorded: curves.Drawn
+    marks: list[Mark]
+    reasons: list[chart_marks.Reason]
+
+
+def _of_process(
+    history: Reader, device: Device, info: ProcessInfo, about: _Subject, asked: Asked
+) -> Picture:
+    recorded = history.ask(
+        lambda connection: curves.of_process(
+            connection, device.uid, info.key, (asked.begin_s, asked.end_s), asked.points
+        )
+    )
+    marks = [*about.marks, *chart_marks.of_process(history, device, info, asked.begin_s)]
+    if about.live is not None:
+        marks = [mark for mark in marks if mark.kind != "ended"]
+    reasons = chart_marks.reasons(history, device, asked.begin_s, asked.end_s)
+    return _recorded(about, asked, _Past(Curve(), recorded, marks, reasons))
+
+
+def _recorded(about: _Subject, asked: Asked, known: _Past) -> Picture:
+    """Return the picture of what is recorded, on to the newest look.
+
+    ``known.drawn`` is what the live state remembers: it fills in what is not written yet.
+    """
+    live, recorded, reasons = _live(about, asked), known.recorded, known.reasons
+    if live is not None:
+        late_s = max(_UNWRITTEN_S, recorded.limit_s)
+        late_s += curves.HOUR_S if recorded.level == "hour" else 0.0
+        written = len(recorded.holes)
+        recorded = recorded_chart.joined(recorded, known.drawn, live[0], late_s)
+        reasons = [*reasons, *((end_s, None, _NOT_YET) for _, end_s in recorded.holes[written:])]
+    drawn = recorded_chart.curve(recorded, live)
+    return _picture(about, asked, _Past(drawn, recorded, known.marks, reasons))
+
+
+def _picture(about: _Subject, asked: Asked, known: _Past) -> Picture:
+    holes = list(known.recorded.holes)
+    tail = _tail(about, asked, known)
+    if tail is not None:
+        holes.append(tail)
+    missing = recorded_chart.gaps(holes, known.reasons)
+    kept, left_out = recorded_chart.ordered(known.marks, asked.begin_s, asked.end_s)
+    return Picture(
+        key=about.id.id,
+        title=about.title,
+        kind=about.kind,
+        verdict=about.verdict,
+        begin_s=asked.begin_s,
+        end_s=asked.end_s,
+        now_s=about.now_s,
+        curve=known.drawn,
+        floor=recorded_chart.floor(known.drawn),
+        limit_bytes=about.limit_bytes,
+        forecast=recorded_chart.forecast(about.finding, known.drawn, about.limit_bytes),
+        marks=kept,
+        gaps=missing,
+        notes=recorded_chart.notes(known.drawn, missing, left_out=left_out),
+    )
+
+
+def _live(about: _Subject, asked: Asked) -> tuple[float, int] | None:
+    """Return the newest look where it belongs to the span."""
+    if about.live is None or not asked.begin_s <= about.live[0] <= asked.end_s + _LATE_S:
+        return None
+    return about.live
+
+
+def _within(drawn: Curve, about: _Subject, asked: Asked) -> Curve:
+    """Return what the live state has, as far as it is in the span."""
+    inside = [n for n, at_s in enumerate(drawn.at_s) if at_s >= asked.begin_s]
+    while inside and drawn.used_bytes[inside[0]] is None:
+        del inside[0]
+    if not inside:
+        return recorded_chart.curve(curves.NOTHING, _live(about, asked))
+    used = tuple(drawn.used_bytes[n] for n in inside)
+    at_s = tuple(drawn.at_s[n] for n in inside)
+    return Curve(at_s=at_s, used_bytes=used, low_bytes=used, high_bytes=used)
+
+
+def _tail(about: _Subject, asked: Asked, known: _Past) -> curves.Span | None:
+    """Return the time after the last sample of a device, where that is a gap."""
+    recorded, drawn = known.recorded, known.drawn
+    if about.id.process is not None or not recorded.points or not drawn.at_s:
+        return None
+    last_s = max(recorded.points[-1].last_s, drawn.at_s[-1])
+    late_s = _LATE_S + (curves.HOUR_S if recorded.level == "hour" else 0.0)
+    if _live(about, asked) is not None and last_s >= asked.end_s - late_s:
+        return None
+    return (last_s, asked.end_s) if asked.end_s - last_s > late_s else None
+
+
+def _device_title(device: Device) -> str:
+    return text.clean(f"{device.label}  {device.name}".rstrip())
+
+
+def _process_title(device: Device, info: ProcessInfo) -> str:
+    return f"{text.clean(verdict_text.who(info))} on {text.clean(device.label)}"
+
+
+def _device_limit(item: LiveDevice) -> float | None:
+    """Return where a device runs out: what is used and what is free, else all it has."""
+    reading = item.reading
+    if reading is not None and reading.used_bytes is not None and reading.free_bytes is not None:
+        return float(reading.used_bytes + reading.free_bytes)
+    total = item.device.memory_total_bytes
+    if total is None and reading is not None:
+        total = reading.total_bytes
+    return None if total is None else float(total)
+
+
+def _process_limit(item: LiveDevice, process: LiveProcess) -> float | None:
+    """Return what a process could have at most: what it has and what is free."""
+    reading, used = item.reading, process.used_bytes
+    if used is not None and reading is not None and reading.free_bytes is not None:
+        return float(used + reading.free_bytes)
+    return None if process.finding is None else process.finding.limit_bytes

@@ -1,0 +1,363 @@
+"""Why a verdict is what it is, in sentences: the limit, who, what is known, what was told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import alerts
+from gpuwatchd.analysis import cost, frameworks
+from gpuwatchd.analysis.frameworks.serving import COUNTS_LIVE
+from gpuwatchd.cli import delivery_text, device_facts, process_facts, verdict_text
+from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.core import units
+from gpuwatchd.core.model import LEAK_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.cli.curve_reasons import Case
+    from gpuwatchd.core.model import Alert, Delivery, Finding, Profile, ServerReading
+    from gpuwatchd.store.live import LiveProcess
+
+_KEEPS = {
+    "PyTorch": (
+        "its allocator keeps what tensors have given back: stairs that end are normal; what is "
+        "taken outside it (extensions, NCCL, cuDNN) shows only here"
+    ),
+    "CuPy": "its pool keeps what arrays have given back: stairs that end are normal",
+    "ONNX Runtime": "its arena grows by doubling and keeps all: a few large steps are normal",
+    "Ollama": (
+        "cache and buffers are fixed when a model is loaded: growth in between is not by design"
+    ),
+    "llama.cpp": (
+        "cache and buffers are fixed when a model is loaded: growth in between is not by design"
+    ),
+    "MLX": "it keeps a cache up to a limit (mx.set_cache_limit): a rise that flattens is it",
+}
+_UNEVEN, _RUNS = 0.3, 5
+
+
+def full(case: Case) -> Iterator[str]:
+    """Yield when it will be full, what that rests on, and what limits it."""
+    finding = case.finding
+    if finding is None:
+        return
+    if finding.eta is not None:
+        eta = finding.eta
+        yield f"full in {verdict_text.eta(eta)}: the middle, with 5 and 95 % of how it may come"
+        if eta.high_s is None:
+            yield "the end is open: it may level off before"
+    elif verdict_text.stopped(finding):
+        yield f"no time is foreseen: it {verdict_text.stopped(finding)}"
+    elif is_leak(finding):
+        why = "its limit is not known" if finding.limit_bytes is None else "it rather ends before"
+        yield f"no time is foreseen: {why}"
+    else:
+        yield "nothing grows that would fill it"
+    if finding.levels_off_bytes is not None:
+        yield f"it may level off at about {units.size(finding.levels_off_bytes)}"
+    held, limit = case.held_bytes, finding.limit_bytes
+    if limit is not None and is_leak(finding):
+        room = "" if held is None else f", {units.size(max(0.0, limit - held))} away"
+        yield f"it runs out at {units.size(limit)}{room}: what it holds and what is free now"
+    rate = finding.rate_bytes_per_s
+    if rate and held is not None and limit is not None and is_leak(finding) and limit > held:
+        line = units.duration((limit - held) / rate)
+        yield f"a straight line at {units.rate(rate)} would take {line}"
+    yield from _pace(case, finding)
+    if case.alert is not None and (said := cost.line(case.alert.cost)):
+        yield f"it has cost {said}, when people were last told"
+
+
+def _pace(case: Case, finding: Finding) -> Iterator[str]:
+    found = case.measured
+    if found is None or finding.pattern not in LEAK_PATTERNS:
+        return
+    if found.pace is not None:
+        proven = found.pace.proven
+        if abs(proven) >= _UNEVEN:
+            yield f"its pace provably {'quickens' if proven > 0 else 'slows down'}"
+        else:
+            loose = " but uneven: hence the wide interval" if found.pace.error > _UNEVEN else ""
+            yield f"its pace is steady{loose}"
+    others = found.series.others_bytes_per_s
+    if others > 0.0:
+        own = (finding.rate_bytes_per_s or 0.0) / ((finding.rate_bytes_per_s or 0.0) + others)
+        yield (
+            f"others on the device leak {units.rate(others)} into the same room: "
+            f"{units.percent(own)} of it counts as its own"
+        )
+
+
+def who(case: Case) -> Iterator[str]:
+    """Yield who it is, who else grows, and what nobody owns."""
+    if case.process is not None:
+        yield from _identity(case, case.process)
+    finding = case.finding
+    if finding is not None and finding.blame:
+        ranked = sorted(finding.blame, key=lambda one: -one.share)
+        parts = (
+            f"{verdict_text.share(one)} ({verdict_text.growth(one.rate_bytes_per_s)})"
+            for one in ranked
+        )
+        yield f"of the growth since then: {', '.join(parts)}"
+    yield from _others(case)
+    unknown = device_facts.processes(case.item)
+    if unknown:
+        yield unknown
+    if case.item.ledger is not None and case.item.ledger.state != "none":
+        yield device_facts.balance(case.item.ledger)
+    rest = device_facts.unowned(case.item)
+    if rest:
+        yield rest
+
+
+def _identity(case: Case, process: LiveProcess) -> Iterator[str]:
+    info = process.info
+    yield verdict_text.who(info)
+    if info.foreign:
+        yield "the pid is of another pid namespace: no name is true here, and no signal is sent"
+        return
+    facts = [fact for fact, _ in process_facts.wide(process, now_s=case.now_s)]
+    if facts:
+        yield ", ".join(facts)
+    if info.group is None:
+        return
+    ranks = [
+        one
+        for item in case.view.devices
+        for one in item.processes or ()
+        if one.info.team == info.team and one.info.key != info.key
+    ]
+    if not ranks:
+        return
+    growing = sum(one.finding is not None and one.finding.pattern in LEAK_PATTERNS for one in ranks)
+    here = f"{len(ranks)} other rank{'s' if len(ranks) > 1 else ''} of {info.group}"
+    look = "look at what all ranks do" if growing else "look at what this rank does alone"
+    yield f"{here} seen on these GPUs, growing too: {growing}; {look}"
+
+
+def _others(case: Case) -> Iterator[str]:
+    others = [
+        one
+        for one in case.item.processes or ()
+        if (case.process is None or one.info.key != case.process.info.key)
+    ]
+    growing = [one for one in others if is_leak(one.finding)]
+    for one in growing:
+        rate = one.finding.rate_bytes_per_s if one.finding is not None else None
+        yield f"also growing: {verdict_text.who(one.info)}, {verdict_text.growth(rate)}"
+    if others and not growing:
+        all_of = (
+            f"none of the {len(others)} other processes" if len(others) > 1 else "the other process"
+        )
+        yield f"{all_of} on the device {'grows' if len(others) > 1 else 'does not grow'}"
+
+
+def known(case: Case) -> Iterator[str]:
+    """Yield what earlier runs and the user say."""
+    if case.process is None:
+        yield "earlier runs are kept for processes, not for a device"
+    elif case.process.history is None:
+        yield "this program cannot be known again (a notebook, a shell, code on the command line)"
+    else:
+        said = verdict_text.known(case.process.history)
+        yield f"{said}; they count in the verdict" if said else "this is its first run"
+    found = case.measured
+    for run in found.series.history[-_RUNS:] if found is not None else ():
+        yield _run(run, now_s=case.now_s)
+    if found is not None and found.growth is not None:
+        compared = found.growth.compared()
+        if compared:
+            yield f"compared with them: {compared}"
+    if case.word is not None:
+        yield verdict_text.said(case.word)
+
+
+def _run(run: Profile, *, now_s: float) -> str:
+    """Return one earlier run in a line: when, how long, how high, what was said of it."""
+    what = {"run": "a run that ended", "sibling": "a sibling, at", "yesterday": "yesterday, at"}
+    said = f", said to be {'normal' if run.word == 'normal' else 'a leak'}" if run.word else ""
+    ended = ", ended near the limit" if run.near_limit else ""
+    return (
+        f"{what[run.kind]} {units.clock(run.ended_at_s, now_s=now_s)}: "
+        f"{units.duration(run.run_s)} long, from {units.size(run.base_bytes)} up to "
+        f"{units.size(run.top_bytes)}{ended}{said}"
+    )
+
+
+def framework(case: Case) -> Iterator[str]:
+    """Yield which framework it is, and what that means for the curve."""
+    info = case.process.info if case.process is not None else None
+    name = info.framework if info is not None else None
+    if name is None and case.finding is not None:
+        name = case.finding.framework
+    if name is None:
+        yield "unknown; nothing about its allocator is taken for granted"
+    else:
+        sure = "guessed from names" if info is not None and not info.framework_sure else "known"
+        model = f", serving {info.model}" if info is not None and info.model else ""
+        yield f"{name} ({sure}){model}"
+        if name in frameworks.PREALLOCATES:
+            inside = ", the KV cache" if name in COUNTS_LIVE else ""
+            yield (
+                "it takes a pool at start: memory is flat by design, and a leak inside the pool is "
+                f"invisible here; growth above the pool{inside} and host memory are watched"
+            )
+        elif name in frameworks.GRAPHICS:
+            yield "what draws grows with the windows that are open: watched at most, never alerted"
+        elif name in _KEEPS:
+            yield _KEEPS[name]
+    yield from _servers(case)
+    yield from _host(case)
+
+
+def _servers(case: Case) -> Iterator[str]:
+    pid = case.process.info.key.pid if case.process is not None else None
+    for server in case.view.servers:
+        if pid is not None and server.pid == pid:
+            yield _server(server)
+
+
+def _server(server: ServerReading) -> str:
+    if not server.ok:
+        return f"{server.kind} does not answer: {server.why or 'no reason is known'}"
+    facts = []
+    if server.models is not None:
+        facts.append(f"loaded: {', '.join(one.name for one in server.models) or 'nothing'}")
+    if server.kv_share is not None:
+        facts.append(f"KV cache {units.percent(server.kv_share)} in use")
+    if server.running is not None:
+        facts.append(f"{server.running} requests running")
+    return f"{server.kind} says: {', '.join(facts) or 'nothing of use'}"
+
+
+def _host(case: Case) -> Iterator[str]:
+    if case.process is None or case.process.host_bytes is None or case.subject.host:
+        return
+    finding = case.process.host_finding
+    said = f"; {verdict_text.verdict(finding)[0]}" if finding is not None else ""
+    yield f"on the host it holds {units.size(case.process.host_bytes)}{said}"
+
+
+def told(case: Case) -> Iterator[str]:
+    """Yield what policy has made of it: confirmations, notices, what was held back."""
+    alert, rules = case.alert, case.config.policy
+    if alert is None:
+        yield from _not_open(case)
+        return
+    steps = (
+        ("noticed", alert.opened_at_s),
+        ("watched", alert.watch_at_s),
+        ("raised", alert.firing_at_s),
+        ("over", alert.resolved_at_s),
+    )
+    yield ", ".join(f"{name} {case.ago(at_s)}" for name, at_s in steps if at_s is not None)
+    if alert.state == "watch":
+        yield from _watched(case, alert)
+    if alert.state == "firing":
+        # Those that it went to; the rules of today, or of this user, may name others.
+        sent = tuple(dict.fromkeys(one.channel for one in case.deliveries if one.state == "sent"))
+        to = ", ".join(sent or alert.told_on or rules.channels) or "nobody: channels is empty"
+        yield _notices(alert.notices, case.deliveries, to)
+        if alert.notices == 0 and not alert.held_back:
+            wait = units.short_duration(rules.flap_hold)
+            yield f"the first waits {wait} (flap-hold), in case it ends at once"
+        if alert.next_notice_at_s is not None:
+            yield f"next reminder {units.clock(alert.next_notice_at_s, now_s=case.now_s)}"
+    for one in case.deliveries[-_RUNS:]:
+        at = units.moment(one.sent_at_s or one.created_at_s, now_s=case.now_s)
+        yield f"{at} {delivery_text.notice(one)}: {delivery_text.delivery(one, now_s=case.now_s)}"
+    yield from _unheard(case, alert)
+    if alert.held_back:
+        yield f"held back: {alert.held_back}"
+    if alert.ended:
+        yield f"over: {alert.ended}"
+
+
+def _unheard(case: Case, alert: Alert) -> Iterator[str]:
+    """Yield what keeps it quiet: a channel that fails, another alert that says it, a silence."""
+    if alert.key in case.view.untold:
+        yield "it has reached nobody so far: gpuwatchctl notify test"
+    if alert.inhibited_by:
+        other = next((one for one in case.view.alerts if one.key == alert.inhibited_by), None)
+        beside = alert.inhibited_by if other is None else other.title or other.key
+        yield f"nobody is told of it beside another alert: {beside}"
+    held = delivery_text.in_force(case.view.silences)
+    silence = alerts.silenced(alert, held, None) if held else None
+    if silence is not None:
+        said = delivery_text.silence(silence, now_s=case.now_s, alerts=case.view.alerts)
+        yield f"nobody is told of it for now: {said}"
+
+
+def _notices(count: int, deliveries: Sequence[Delivery], to: str) -> str:
+    """Return how many notices there were; those that reached nobody were not told."""
+    text = "1 notice" if count == 1 else f"{count} notices"
+    late = [one for one in deliveries if one.state != "sent"]
+    if not late or len(late) < len(deliveries):
+        return f"{text} so far, to {to}"
+    why = late[-1].error or late[-1].held or f"on its way to {late[-1].channel}"
+    if all(one.state == "failed" for one in late):
+        return f"{text} reached nobody: {why}"
+    return f"{text} {'waits' if count == 1 else 'wait'}: {why}"
+
+
+def _not_open(case: Case) -> Iterator[str]:
+    confirm = case.config.policy.confirm
+    found = case.measured.finding if case.measured is not None else case.finding
+    if found is None or found.tier == "none":
+        yield "no watch and no alert is open"
+        return
+    chief = verdict_text.part_of(case.finding, None if case.process is None else case.process.info)
+    if chief:
+        yield f"one alert is told for its job: {chief}"
+        return
+    hold = alerts.alert_hold_s(found) if found.tier == "alert" else alerts.watch_hold_s(found)
+    if case.view.source != "state-file":
+        yield "what the daemon has opened is not known; this is judged from the history"
+        return
+    yield (
+        f"nothing is open yet: {confirm} evaluations in a row (confirm) over "
+        f"{units.duration(hold)} must support it"
+    )
+
+
+def _watched(case: Case, alert: Alert) -> Iterator[str]:
+    confirm = case.config.policy.confirm
+    hold = units.duration(alerts.alert_hold_s(alert.finding))
+    yield (
+        f"a watch is shown and sent to nobody; {alert.alert_confirmations} of {confirm} "
+        f"evaluations in a row support an alert, which must last {hold}"
+    )
+
+
+def change(case: Case) -> Iterator[str]:
+    """Yield what would make it another verdict."""
+    finding, found = case.finding, case.measured
+    section, rules = case.config.detection, case.config.policy
+    if finding is None or finding.pattern == "unknown":
+        yield (
+            f"more of it: {section.minimum_samples} samples (minimum-samples) and "
+            f"{units.short_duration(section.minimum_duration)} (minimum-duration)"
+        )
+    if finding is None:
+        return
+    if case.alert is not None and case.alert.state in {"watch", "firing"}:
+        hold = units.duration(alerts.clear_hold_s(case.alert))
+        looks = f"{rules.clear_after} evaluations in a row"
+        yield f"it is over when {looks}, over {hold}, find no growth"
+    if case.leaks:
+        if finding.tier == "watch":
+            hold = units.duration(alerts.alert_hold_s(finding))
+            level = units.percent(section.confidence_threshold)
+            yield (
+                f"{level} of confidence, held for {hold}, makes it an alert; the more time is "
+                "left, the more evidence is waited for"
+            )
+        yield "it stops being one when it gives back half of what it has grown, or its process ends"
+        yield "your word that it is normal: gpuwatchctl feedback"
+        return
+    amount = f" of {units.size(found.least_bytes)} or more" if found is not None else ""
+    yield f"growth{amount} that is kept, in three or more rises, is watched within minutes"
+    if finding.pattern == "preallocated":
+        yield "growth above its pool; what happens inside it only the framework's figures tell"

@@ -1,0 +1,183 @@
+"""Who was told, by what, and why not, in the words that every verb uses."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd.core import text, units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.core.model import Alert, ChannelHealth, Decision, Delivery, Matcher, Silence
+
+_STYLES = {"sent": "green", "failed": "red", "pending": "yellow"}
+_CONDITIONS = ("kind", "gpu", "user", "process", "framework", "command", "job", "container",
+               "pattern", "severity")  # fmt: skip
+_AT_ONCE_S = 2.0
+
+
+def style(delivery: Delivery) -> str:
+    """Return the style of a delivery's state, which is a word as well."""
+    if _dropped(delivery):
+        return "dim"
+    # A later version may know of more states than this one.
+    return _STYLES.get(delivery.state, "")
+
+
+def delivery(one: Delivery, *, now_s: float) -> str:
+    """Return what became of one message on one channel: "email: delivered (accepted by mx)".
+
+    Parameters
+    ----------
+    one
+        As the history has it.
+    now_s
+        For clock times and for what is under way.
+    """
+    said = f"{one.channel}{f' in place of {one.fallback_of}' if one.fallback_of else ''}: "
+    tries = "1 try" if one.attempts == 1 else f"{one.attempts} tries"
+    if one.state == "sent":
+        said += "delivered"
+        said += f" ({one.known})" if one.known else ""
+        said += f" at try {one.attempts}" if one.attempts > 1 else ""
+    elif _dropped(one):
+        said += one.error or "not sent"
+    elif one.state == "failed":
+        said += f"given up after {tries}: {one.error or 'no reason is known'}"
+    else:
+        said += _pending(one, tries, now_s)
+    return text.clean(said + (" (dry run: nothing was sent)" if one.dry_run else ""), limit=400)
+
+
+def _dropped(one: Delivery) -> bool:
+    from gpuwatchd.notify import backlog  # noqa: PLC0415 - status needs no deliveries
+
+    return backlog.is_dropped(one)
+
+
+def _pending(one: Delivery, tries: str, now_s: float) -> str:
+    if one.lease_until_s is not None and one.lease_until_s > now_s:
+        return "is being sent now"
+    if one.held:
+        return f"waits: {one.held}"
+    due_s = one.next_try_at_s
+    soon = due_s is None or due_s <= now_s + _AT_ONCE_S
+    when = "at once" if soon or due_s is None else f"at {units.moment(due_s, now_s=now_s)}"
+    if not one.attempts and one.error is None:
+        return f"leaves {when}"
+    return f"not delivered after {tries}: {one.error or 'no reason is known'}; next try {when}"
+
+
+def notice(one: Delivery) -> str:
+    """Return which notice a delivery carries: "firing", "firing with 2 others"."""
+    count = len(one.message.also)
+    more = f" with {count} other{'s' if count > 1 else ''}" if count else ""
+    return f"{one.message.notice}{more}"
+
+
+def decisions(made: Iterable[Decision], *, now_s: float) -> list[str]:
+    """Return what policy decided, one line each; what was decided of several channels is one."""
+    lines: list[tuple[str, str, list[str], int]] = []
+    for one in made:
+        said = _decided(one)
+        at = units.moment(one.at_s, now_s=now_s)
+        if lines and lines[-1][1] == said and (not one.target or one.target not in lines[-1][2]):
+            before = lines.pop()
+            targets = [*before[2], *([one.target] if one.target else [])]
+            lines.append((before[0], said, targets, before[3] + (0 if one.target else 1)))
+        else:
+            lines.append((at, said, [one.target] if one.target else [], 1))
+    return [
+        text.clean(
+            f"{at} {said}{f' ({_listed(targets)})' if targets else ''}"
+            f"{f', {times} times' if times > 1 else ''}",
+            limit=400,
+        )
+        for at, said, targets, times in lines
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _decided(one: Decision) -> str:
+    if one.kind == "hold":
+        return f"{one.notice} held back: {one.reason}"
+    if one.kind == "act":
+        return f"asked to act: {one.reason}"
+    return (
+        f"{one.notice} is to be told"
+        if one.reason in {one.notice, ""}
+        else f"{one.notice} waits: {one.reason}"
+    )
+
+
+def conditions(matcher: Matcher, alerts: Iterable[Alert] = ()) -> str:
+    """Return what a silence is about: whom an alert of these names, else its conditions.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Matcher
+    >>> conditions(Matcher(user="bob", gpu="0"))
+    'gpu 0, user bob'
+    >>> conditions(Matcher())
+    'everything'
+    """
+    parts = []
+    if matcher.key:
+        alert = next((one for one in alerts if one.key == matcher.key), None)
+        parts.append(alert.title or alert.key if alert is not None else _absent(matcher.key))
+    parts += [f"{name} {value}" for name in _CONDITIONS if (value := getattr(matcher, name))]
+    return text.clean(", ".join(parts)) or "everything"
+
+
+def _absent(key: str) -> str:
+    """Return an alert that is not among those that are open; a glob stays as it is."""
+    return key if any(sign in key for sign in "*?[") else f"{key.partition('@')[0]} (over)"
+
+
+def silent(one: Silence, *, now_s: float) -> str:
+    """Return in a word or two that an alert is silent, and until when."""
+    until = "it is over" if one.until_resolved else units.moment(one.until_at_s, now_s=now_s)
+    return f"silent until {until}"
+
+
+def silence(one: Silence, *, now_s: float, alerts: Iterable[Alert] = ()) -> str:
+    """Return a silence in a line: what, until when, by whom, why."""
+    return f"{conditions(one.matcher, alerts)} {silence_end(one, now_s=now_s)}"
+
+
+def silence_end(one: Silence, *, now_s: float) -> str:
+    """Return until when a silence lasts, who wants it and why."""
+    until = units.moment(one.until_at_s, now_s=now_s)
+    end = f"until it is over, {until} at the latest" if one.until_resolved else f"until {until}"
+    who = f", by {one.who}" if one.who else ""
+    why = f" ({one.why})" if one.why else ""
+    return text.clean(f"{end}{who}{why}", limit=400)
+
+
+def in_force(silences: Iterable[Silence], now_s: float | None = None) -> tuple[Silence, ...]:
+    """Return the silences that hold now.
+
+    One that begins later was set before the clock was set back: for the daemon it holds.
+    """
+    now_s = time.time() if now_s is None else now_s
+    return tuple(one for one in silences if one.cleared_at_s is None and now_s < one.until_at_s)
+
+
+def failing(channels: Iterable[ChannelHealth], *, now_s: float) -> list[str]:
+    """Return one sentence per channel that does not deliver: since when, why, how much waits."""
+    lines = []
+    for one in channels:
+        if one.ok is not False:
+            continue
+        since = ""
+        if one.failing_since_s is not None:
+            since = f" since {units.moment(one.failing_since_s, now_s=now_s)}"
+        waits = f"; {one.waiting} waiting" if one.waiting else ""
+        why = text.clean(one.why, limit=300) or "no reason is known"
+        lines.append(f"{one.name} fails{since}: {why}{waits}")
+    return lines

@@ -1,0 +1,152 @@
+"""What ``zombies`` finds out by itself: one look without a daemon, and open device files."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from gpuwatchd.analysis import attribution
+from gpuwatchd.analysis.idle import DAEMONS, Board, Held, Limits, glimpse
+from gpuwatchd.cli import locations
+from gpuwatchd.cli.current_state import BOOT
+from gpuwatchd.collect.host import Host, holders
+from gpuwatchd.collect.host.files import inside_container
+from gpuwatchd.collect.host.process_probe import absent, glance
+from gpuwatchd.core.model import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Holding, ProcessInfo
+    from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
+
+SCREEN: Final = frozenset({"display", "browser"})
+_RECORDED: Final = frozenset({"replay", "simulate"})
+_AGAIN_S: Final = 0.25
+"""Between two looks at a process in state D: has it used a CPU meanwhile?"""
+
+
+class Loose(Value, frozen=True, kw_only=True):
+    """Who has device files open without being listed by the driver."""
+
+    found: tuple[tuple[ProcessInfo, holders.Holder], ...] = ()
+    looked: int = 0
+    unreadable: int = 0
+    whole: bool = True
+    possible: bool = True
+
+
+def found(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
+    """Return what one look can prove to be held without work.
+
+    Parameters
+    ----------
+    view
+        The look, with whole readings.
+    config
+        All settings.
+    before
+        What a daemon left behind: it may know who a process was that is gone.
+    """
+    limits = Limits(
+        minimum_bytes=config.zombies.minimum_mib * 2**20,
+        idle_after_s=float(config.zombies.idle_after),
+    )
+    was: dict[int, ProcessInfo] = {}
+    for device in before.devices if before is not None else ():
+        was |= {use.info.key.pid: use.info for use in device.processes or ()}
+    for holding in before.holdings if before is not None else ():
+        if holding.process is not None:
+            was[holding.process.key.pid] = holding.process
+    return glimpse([_board(item, view, was) for item in view.devices], limits)
+
+
+def _board(item: LiveDevice, view: View, was: Mapping[int, ProcessInfo]) -> Board:
+    reading, uid = item.reading, item.device.uid
+    if reading is None or item.processes is None or reading.state != "ok":
+        return Board(uid=uid)
+    if any(other.device.parent_uid == uid for other in view.devices):
+        return Board(uid=uid, uses=())  # what is held there, its MIG instances hold
+    return Board(
+        uid=uid,
+        total_bytes=reading.total_bytes or item.device.memory_total_bytes,
+        util_pct=reading.util_pct,
+        memory_util_pct=reading.memory_util_pct,
+        ledger=attribution.draw(reading, item.device.memory_kind),
+        uses=tuple(
+            _held(use, was, local=item.device.source not in _RECORDED) for use in item.processes
+        ),
+        complete=reading.uses_reason is None,
+        contained=inside_container(Path("/proc"), Path("/")),
+    )
+
+
+def _held(use: LiveProcess, was: Mapping[int, ProcessInfo], *, local: bool) -> Held:
+    info, pid = use.info, use.info.key.pid
+    exempt = info.framework in SCREEN or info.name in DAEMONS or pid == os.getpid()
+    if not local or info.foreign:
+        return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+    if info.key.started_at_s is None and absent(pid):
+        info = structs.replace(was.get(pid, info), state="gone")
+        return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exists=False)
+    now = glance(pid)
+    if now is None:
+        return Held(info=info, used_bytes=use.used_bytes, kind=use.kind, exempt=exempt)
+    cpu_pct, parent = None, None
+    if now.state == "D":
+        time.sleep(_AGAIN_S)
+        again = glance(pid)
+        if again is not None:
+            cpu_pct = 100.0 * (again.cpu_s - now.cpu_s) / _AGAIN_S
+            now = again
+    elif now.state in {"Z", "X"}:
+        above = glance(now.parent_pid)
+        parent = None if above is None else f"{above.name}[{now.parent_pid}]"
+    return Held(
+        info=info,
+        used_bytes=use.used_bytes,
+        kind=use.kind,
+        exists=True,
+        state=now.state,
+        cpu_pct=cpu_pct,
+        parent=parent,
+        exempt=exempt,
+    )
+
+
+def loose(view: View) -> Loose:
+    """Return who has device files open without being listed by the driver on any device.
+
+    Never the screen, the driver's helpers, the daemon or this program.
+    """
+    seen = holders.scan()
+    listed = {use.info.key.pid for item in view.devices for use in item.processes or ()}
+    own = {os.getpid(), view.daemon.pid}
+    others = [one for one in seen.found if one.pid not in listed and one.pid not in own]
+    infos: dict[int, ProcessInfo] = {}
+    if others:
+        boot = locations.state_dir() / BOOT
+        host = Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)
+        try:
+            infos = host.look([one.pid for one in others])
+        finally:
+            host.close()
+    return Loose(
+        found=tuple(
+            (info, one)
+            for one in others
+            if (info := infos.get(one.pid)) is not None
+            and info.framework not in SCREEN
+            and info.name not in DAEMONS
+        ),
+        looked=seen.looked,
+        unreadable=seen.unreadable,
+        whole=seen.whole,
+        possible=seen.possible,
+    )

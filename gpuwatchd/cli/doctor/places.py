@@ -1,0 +1,262 @@
+"""Can history and live state be written, and for how long: directories, disk, history."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwatchd.cli import locations
+from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
+from gpuwatchd.core import units
+from gpuwatchd.core.config import directories as places
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.store import file_modes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.cli.doctor.answer import Around
+    from gpuwatchd.core.config import Config
+
+MOUNTINFO = "/proc/self/mountinfo"
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
+     "fuse.sshfs", "fuse.glusterfs", "ncpfs", "coda"}
+)  # fmt: skip
+_MIB = 1 << 20
+_TRIED_BYTES = 64 * 1024
+
+
+def check(around: Around) -> Iterator[Check]:
+    """Yield whether both directories can be used, and whether the disk has room."""
+    place = locations.chosen()
+    directories = ("history", place.state_dir), ("live", place.runtime_dir)
+    if place.scope == "system":
+        yield from (_of_system(f"{name} directory", one) for name, one in directories)
+        return
+    readers = around.settings.daemon.readers
+    for name, directory in directories:
+        variable = f"GPUWATCHD_{'STATE' if name == 'history' else 'RUNTIME'}_DIR"
+        found = _directory(f"{name} directory", directory, readers, variable)
+        kind = file_system(directory)
+        if found.level == "ok" and kind in NETWORK_FILE_SYSTEMS:
+            found = warning(
+                "directory-network", f"{name} directory",
+                f"{directory} is on a network file system ({kind})",
+                f"export {variable}=/a/local/dir",
+            )  # fmt: skip
+        if found.level == "ok" and not directory.is_absolute():
+            found = warning(
+                "directory-relative", f"{name} directory",
+                f"{variable}={directory} depends on the folder that one stands in: here it is "
+                f"{directory.absolute()}",
+                f"export {variable}={shlex.quote(str(directory.absolute()))}, and in the unit too",
+            )  # fmt: skip
+        yield found
+        if found.level != "failed" and directory.is_dir() and (why := _refused(directory)):
+            yield failed(f"disk-{why[0]}", f"{name} directory", why[1], why[2])
+    yield _room(around.settings, place.state_dir)
+
+
+def _of_system(name: str, directory: Path) -> Check:
+    """Return how a directory of the machine's own service is, which others only read."""
+    try:
+        mode = directory.stat().st_mode
+    except OSError:
+        return ok(name, f"{directory} is not there: the service of this machine does not run")
+    if mode & stat.S_IRWXO:
+        hint = f"sudo chmod 750 {shlex.quote(str(directory))}"
+        return warning("directory-open", name, f"everybody can look into {directory}", hint)
+    return ok(name, f"{directory}, of the service of this machine; its group reads it")
+
+
+def _existing(directory: Path) -> Path:
+    """Return the directory, or how much of the way to it is there and may be looked at."""
+    while not os.path.lexists(directory) and directory != directory.parent:
+        directory = directory.parent
+    return directory
+
+
+def _directory(
+    name: str, directory: Path, readers: file_modes.Readers = "user", variable: str = ""
+) -> Check:
+    existing = _existing(directory)
+    quoted = shlex.quote(str(existing))
+    if not existing.is_dir():
+        hint = f"mv {quoted} {shlex.quote(f'{existing}.old')}"
+        return failed("directory-none", name, f"{existing} is not a directory", hint)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        if os.statvfs(existing).f_flag & os.ST_RDONLY:
+            return failed(
+                "disk-read-only", name, f"{existing} is mounted read-only", _writable(existing)
+            )
+        hint = _opened(directory, existing, variable)
+        homeless = places.HOMELESS in directory.parents
+        words = f"{existing} cannot be written by you"
+        words = "nobody knows where your home is" if homeless else words
+        return failed("directory-closed", name, words, hint)
+    if existing != directory:
+        return ok(name, f"{directory} does not exist yet and can be made")
+    about = directory.stat()
+    if about.st_uid != os.geteuid():
+        hint = _opened(directory, existing, variable)
+        return warning("directory-foreign", name, f"{directory} belongs to somebody else", hint)
+    if readers == "group" and file_modes.is_shared(about.st_mode):
+        return ok(name, f"{directory}, read by its group")
+    if stat.S_IMODE(about.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        words = f"others can look into {directory}"
+        return warning("directory-open", name, words, f"chmod 700 {quoted}")
+    return ok(name, str(directory))
+
+
+def _opened(directory: Path, existing: Path, variable: str) -> str:
+    """Return what makes a directory ours; a directory of the system is left to the system."""
+    uid, quoted = os.geteuid(), shlex.quote(str(directory))
+    if places.HOMELESS in directory.parents:
+        return f"export HOME=/a/folder/of/yours (it is not set), or {variable}"
+    elsewhere = f'export {variable}="$HOME/gpuwatchd", and install the service again'
+    if "gpuwatchd" not in directory.name:
+        return elsewhere
+    if existing != directory:
+        made = f"sudo install -d -m 700 -o {uid} {quoted}"
+        return f"{made}, or {elsewhere}" if os.access(existing, os.X_OK) else elsewhere
+    own = directory.stat().st_uid == uid
+    return f"chmod 700 {quoted}" if own else f"sudo chown -R {uid} {quoted}"
+
+
+def _writable(directory: Path) -> str:
+    point, _ = _mount(directory)
+    where = shlex.quote(point or str(directory))
+    return f"sudo mount -o remount,rw {where}, or another GPUWATCHD_STATE_DIR"
+
+
+def _refused(directory: Path) -> tuple[str, str, str] | None:
+    """Return (fault, words, hint) when a few bytes cannot be written there; leaves nothing."""
+    if not hasattr(os, "O_TMPFILE"):
+        return None
+    try:
+        handle = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return _told(error, directory)
+    try:
+        os.write(handle, b"\0" * _TRIED_BYTES)
+    except OSError as error:
+        return _told(error, directory)
+    finally:
+        os.close(handle)
+    return None
+
+
+def _told(error: OSError, directory: Path) -> tuple[str, str, str] | None:
+    if error.errno == errno.EDQUOT:
+        return "quota", f"your quota is used up: nothing can be written to {directory}", "quota -s"
+    if error.errno == errno.ENOSPC:
+        return "full", f"the disk of {directory} is full", f"df -h {shlex.quote(str(directory))}"
+    if error.errno == errno.EROFS:
+        return "read-only", f"{directory} is mounted read-only", _writable(directory)
+    return None  # a file system without nameless files: its directory was looked at before
+
+
+def _room(settings: Config, directory: Path) -> Check:
+    """Return whether the history can grow to its bound."""
+    name = "disk"
+    existing = _existing(directory)
+    try:
+        about = os.statvfs(existing)
+    except OSError as error:
+        words = f"{existing}: {error.strerror or 'cannot be asked'}"
+        return warning("disk-unknown", name, words, f"df {shlex.quote(str(existing))}")
+    free = about.f_bavail * about.f_frsize
+    held = _size(directory)
+    bound, spare = settings.store.max_db_mib * _MIB, settings.store.min_free_mib * _MIB
+    words = f"{units.size(free)} free for the history ({units.size(held)} of {units.size(bound)})"
+    if free < spare:
+        return warning(
+            "disk-low", name,
+            f"{words}: below {units.size(spare)} (store.min-free-mib) no samples are recorded",
+            f"du -xsh {shlex.quote(str(existing))}/* | sort -h, or a lower [store] min-free-mib",
+        )  # fmt: skip
+    missing = max(0, bound - held) + spare - free
+    if missing > 0:
+        return warning(
+            "disk-small", name,
+            f"{words}: {units.size(missing)} too few for it to reach its bound",
+            "make room, or set a lower [store] max-db-mib",
+        )  # fmt: skip
+    full = held >= 0.95 * bound
+    return ok(name, f"{words}; at its bound: the oldest samples go first" if full else words)
+
+
+def _size(directory: Path) -> int:
+    """Return the bytes of the history and its log."""
+    total = 0
+    with contextlib.suppress(OSError), os.scandir(directory) as files:
+        for file in files:
+            if file.name.startswith("history.db"):
+                with contextlib.suppress(OSError):
+                    total += file.stat().st_size
+    return total
+
+
+def file_system(directory: Path) -> str | None:
+    """Return the type of the file system below a path, None where that cannot be told."""
+    return _mount(directory)[1]
+
+
+def _mount(directory: Path) -> tuple[str, str | None]:
+    """Return mount point and type of the file system below a path.
+
+    From /proc/self/mountinfo: the longest mount point above the path wins.
+    """
+    try:
+        lines = Path(MOUNTINFO).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "", None
+    target = os.path.realpath(directory)
+    best, kind = "", None
+    for line in lines:
+        left, mark, right = line.partition(" - ")
+        fields = left.split()
+        if not mark or len(fields) < 5:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return best, kind
+
+
+def history(_: Around) -> Iterator[Check]:
+    """Yield whether the history can be read."""
+    from gpuwatchd.cli import history_query  # noqa: PLC0415
+
+    directory = locations.state_dir()
+    file = directory / history_query.FILE_NAME
+    try:
+        if not file.exists():
+            yield ok("history", "nothing is recorded yet")
+            return
+        with history_query.reader() as found:
+            count = len(found.devices())
+    except GpuwatchdError as error:
+        hint = error.hint or f"sqlite3 {shlex.quote(str(file))} .recover"
+        yield failed("history-unreadable", "history", error.message, hint)
+        return
+    except PermissionError:
+        hint = "gpuwatchctl doctor disk"
+        yield failed("history-unreadable", "history", f"you may not look into {directory}", hint)
+        return
+    amount = units.size(file.stat().st_size)
+    yield ok("history", f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
+    aside = sorted(directory.glob(f"{history_query.FILE_NAME}.corrupt-*"))
+    if aside:
+        yield warning(
+            "history-damaged", "history",
+            f"a damaged history was moved aside: {aside[-1].name}",
+            f"sqlite3 {shlex.quote(str(aside[-1]))} .recover",
+        )  # fmt: skip

@@ -1,0 +1,196 @@
+"""Could ``gpuwatchctl web`` serve as ``[web]`` says: libraries, address, token, who can read it."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import pwd
+import socket
+import stat
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.cli.doctor.answer import Check, ok, warning
+from gpuwatchd.core import config, extras, text
+from gpuwatchd.core.config import listening
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuwatchd.cli.doctor.answer import Around
+
+_NAME = "live page"
+_NEEDED: Final = ("starlette", "uvicorn")
+_TOKEN: Final = "web-token"  # noqa: S105 - the name of its file
+_RENEW: Final = "gpuwatchctl web --new-token --token"
+_ELSEWHERE: Final = "gpuwatchctl web --port 0 takes a free one; [web] listen names another"
+_LISTENS: Final = "0A"
+_CONNECT_S = 1.0
+
+
+def check(around: Around) -> Iterator[Check]:
+    """Yield whether the page could be served; nothing where the configuration cannot be read."""
+    if around.faulty is not None:
+        return
+    section = around.settings.web
+    used = section != config.WebSection() or os.path.lexists(_token_file(section))
+    for one in _found(around, section):
+        if one.level == "ok" or used:
+            yield one
+        else:  # on a shared server the usual port is another user's: no fault of who has no page
+            yield ok(_NAME, f"{one.text}; {one.hint}")
+
+
+def _found(around: Around, section: config.WebSection) -> list[Check]:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        words = f"gpuwatchctl web needs {' and '.join(missing)}, not installed"
+        return [warning("web-extra", _NAME, words, extras.install("web"))]
+    address = listening.parse(section.listen, remote=section.remote)
+    asked = _reached(address), _place(around, address), _token(section)
+    where = text.clean(section.listen, limit=200)
+    return [one for one in asked if one] or [ok(_NAME, f"gpuwatchctl web may have {where}")]
+
+
+def _reached(address: listening.Address) -> Check | None:
+    if address.loopback:
+        return None
+    return warning(
+        "web-remote", _NAME,
+        f"[web] remote: whoever reads the traffic of {address.hosts[0]} has the token",
+        '[web] listen = "127.0.0.1:9753", and ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web',
+    )  # fmt: skip
+
+
+# ---- the address
+
+
+def _place(around: Around, address: listening.Address) -> Check | None:
+    if address.path is not None:
+        return _socket(address.path)
+    for host in address.hosts:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        where = f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                tried.bind((host, address.port))  # and let go at once: nothing ever connects
+        except OSError as error:
+            absent = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+            if error.errno in absent and host != address.hosts[0]:
+                continue  # a machine without IPv6
+            if error.errno == errno.EADDRINUSE:
+                return _taken(around, where, address.port)
+            why = "only root may use it" if error.errno == errno.EACCES else error.strerror
+            return warning("web-listen", _NAME, f"{where}: {why}", _ELSEWHERE)
+    return None
+
+
+def _taken(around: Around, where: str, port: int) -> Check:
+    """Return who has a port, as far as this user may know it."""
+    uid, inode = _listener(around.root, port)
+    pid = None if inode is None else _holder(around.root, inode)
+    if pid is not None:
+        argv = _argv(around.root, pid)
+        name = text.clean(" ".join(argv[:2]), limit=80)
+        if any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv:
+            return ok(_NAME, f"gpuwatchctl web, pid {pid}, serves it at {where}")
+        return warning("web-listen", _NAME, f"{where} is taken by {name}[{pid}]", _ELSEWHERE)
+    by = "somebody else" if uid is None else f"a program of {_user(uid)}"
+    return warning("web-listen", _NAME, f"{where} is taken by {by}", _ELSEWHERE)
+
+
+def _listener(root: Path, port: int) -> tuple[int | None, str | None]:
+    """Return user and inode of what listens at a port; None where the system does not tell."""
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (root / "proc/net" / table).read_text("ascii", "replace").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            parts = line.split()
+            if len(parts) > 9 and parts[3] == _LISTENS and parts[1].endswith(f":{port:04X}"):
+                return int(parts[7]), parts[9]
+    return None, None
+
+
+def _holder(root: Path, inode: str) -> int | None:
+    """Return the pid of who holds a socket; None where it is another user's."""
+    meant = f"socket:[{inode}]"
+    for handle in (root / "proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(handle) == meant:  # noqa: PTH115 - no path of a file
+                return int(handle.parts[-3])
+        except OSError:
+            continue
+    return None
+
+
+def _argv(root: Path, pid: int) -> list[str]:
+    try:
+        data = (root / "proc" / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in data.split(b"\0") if word]
+
+
+def _user(uid: int) -> str:
+    try:
+        return text.clean(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return f"user {uid}"
+
+
+def _socket(path: Path) -> Check | None:
+    shown = text.clean(str(path))
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        own = path == config.runtime_dir() / listening.SOCKET
+        if own or os.access(path.parent, os.W_OK | os.X_OK):
+            return None
+        why = "cannot be written by you" if path.parent.is_dir() else "is no folder"
+        return _no_socket(f"{text.clean(str(path.parent))} {why}")
+    except OSError as error:
+        return _no_socket(f"unix:{shown}: {error.strerror}")
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        return _no_socket(f"unix:{shown}: something is there already, no socket of yours")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(_CONNECT_S)
+        try:
+            asking.connect(str(path))
+        except OSError:
+            return None  # of a server that is no more: the next one clears it away
+    return ok(_NAME, f"gpuwatchctl web serves it at unix:{shown}")
+
+
+def _no_socket(words: str) -> Check:
+    return warning("web-listen", _NAME, words, '[web] listen = "unix", or unix:PATH elsewhere')
+
+
+# ---- the token
+
+
+def _token_file(section: config.WebSection) -> Path:
+    named = section.token_file
+    return config.expanded(named) if named else config.state_dir() / _TOKEN
+
+
+def _token(section: config.WebSection) -> Check | None:
+    path = _token_file(section)
+    shown = text.clean(str(path))
+    try:
+        found = path.lstat()
+    except OSError:
+        return None  # the first start writes it, or says why it cannot
+    why = ""
+    if not stat.S_ISREG(found.st_mode):
+        why = "is a link" if stat.S_ISLNK(found.st_mode) else "is no file"
+    elif found.st_uid not in {os.geteuid(), 0}:
+        why = "belongs to another user"
+    elif found.st_mode & 0o077:
+        why = f"can be read by others (mode {found.st_mode & 0o777:04o})"
+    return warning("web-token", _NAME, f"the token file {shown} {why}", _RENEW) if why else None

@@ -1,0 +1,199 @@
+"""The screen of ``status``: a few lines per GPU, then what is open and what is wrong."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from gpuwatchd.cli import (
+    cards,
+    current_state,
+    envelope,
+    exits,
+    locations,
+    output,
+    ranking,
+    verdict_text,
+)
+from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.core import units
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.output import Out, Part
+    from gpuwatchd.core.model import Alert
+
+_SEVERITY_STYLE = {"critical": "red-bold", "warning": "yellow-bold", "info": ""}
+
+
+def narrow(view: View, pids: Sequence[int]) -> None:
+    """Keep only the GPUs and processes that ``--pid`` names.
+
+    Raises
+    ------
+    GpuwatchdError
+        When none of them is on a GPU here.
+    """
+    if not pids:
+        return
+    kept = []
+    for item in view.devices:
+        processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
+        if processes:
+            kept.append(structs.replace(item, processes=processes))
+    if not kept:
+        named = ", ".join(map(str, pids))
+        unknown = all(item.processes is None for item in view.devices)
+        why = "the processes are unknown here" if unknown else f"pid {named} is on no GPU here"
+        raise GpuwatchdError(why, hint="gpuwatchctl status -v", page="errors#no-such-process")
+    view.devices = tuple(kept)
+    view.alerts = tuple(
+        a for a in view.alerts if a.subject.process is not None and a.subject.process.pid in pids
+    )
+
+
+def answer(verb: str, view: View) -> dict[str, Any]:
+    """Return the devices, and what belongs to them, as JSON."""
+    from gpuwatchd.cli import payload  # noqa: PLC0415 - only for those who want JSON
+
+    data = [
+        payload.live_device_json(item) | {"others": others.json() if others is not None else None}
+        for item in view.devices
+        for others in (view.others.get(item.device.uid),)
+    ]
+    return envelope.answer(verb, data, view=view, beside=payload.beside(view))
+
+
+def leaks(view: View, *, whole: bool) -> bool:
+    """Return whether anything that is shown leaks; without ``whole``, any of the processes."""
+    return any(
+        is_leak(finding)
+        for item in view.devices
+        for finding in (
+            item.finding if whole else None,
+            *(process.finding for process in item.processes or ()),
+            *(process.host_finding for process in item.processes or ()),
+        )
+    )
+
+
+def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
+    """Show the state once, as ``status`` does, and return the exit code.
+
+    1 when no GPU could be read; 3 for a leak where ``exit_code`` asks for it.
+    """
+    view = current_state.see(flags)
+    narrow(view, pids)
+    whole = not pids and not flags.user
+    if flags.json:
+        output.emit_json(answer("status", view))
+    else:
+        show(output.Out(flags), view, whole=whole, verbose=flags.verbose, wide=flags.wide)
+    if all(item.reading is None for item in view.devices):
+        return exits.FAILED
+    return exits.FINDINGS if exit_code and leaks(view, whole=whole) else exits.OK
+
+
+def show(
+    out: Out, view: View, *, whole: bool = True, verbose: bool = False, wide: bool = False
+) -> None:
+    """Write the screen; without ``whole`` it is about the processes that are left, all of them."""
+    _banner(out, view)
+    if view.untold or view.lost:
+        from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where nobody was told
+
+        undelivered.banner(out, view)
+    for item in view.devices:
+        cards.show(out, view, item, whole=whole, verbose=verbose or wide, wide=wide)
+    if wide and view.servers:
+        from gpuwatchd.cli import servers  # noqa: PLC0415 - only where they are asked for
+
+        servers.show(out, view.servers, now_s=view.taken_at_s)
+    _alerts(out, view)
+    if view.silences:
+        from gpuwatchd.cli import undelivered  # noqa: PLC0415
+
+        undelivered.silent(out, view)
+    holdings(out, view)
+    for problem in _problems(view):
+        out.flow([("problem: " + problem, "yellow")], rest="  ")
+
+
+def _problems(view: View) -> Sequence[str]:
+    """Return what is missing or broken, without what the banner has said."""
+    if not (view.untold or view.lost):
+        return view.daemon.problems
+    from gpuwatchd.cli import undelivered  # noqa: PLC0415
+
+    return [one for one in view.daemon.problems if not undelivered.is_said(one, view)]
+
+
+def holdings(out: Out, view: View) -> None:
+    """Write one line on memory that is held without work."""
+    count = len(view.holdings)
+    if not count:
+        return
+    held = [holding.held_bytes for holding in view.holdings]
+    known = [amount for amount in held if amount is not None]
+    least = ">= " if len(known) < count else ""
+    amount = f", {least}{units.size(sum(known))}" if known else ""
+    plural = "holding" if count == 1 else "holdings"
+    out.flow(
+        [(f"{count} {plural} without work{amount}:", "yellow"), ("gpuwatchctl zombies", "cyan")],
+        gap=" ",
+    )
+
+
+def _banner(out: Out, view: View) -> None:
+    for code, sentence in view.warnings:
+        age = ""
+        if code in {"daemon-dead", "daemon-late"}:
+            at = units.clock(view.taken_at_s, now_s=time.time())
+            age = f" {units.duration(view.stale_s)} ago ({at})"
+        if code == locations.NOTE[0]:
+            out.line((sentence, "dim"))
+            continue
+        style = "red-bold" if code.startswith("daemon") else "yellow"
+        out.flow([(f"! {sentence}{age}", style)])
+
+
+def alert_line(alert: Alert, view: View) -> list[Part]:
+    """Return one open alert in a line, with why nobody hears of it."""
+    state = alert.state if alert.state != "firing" else alert.severity
+    finding = alert.finding
+    now_s = time.time()
+    calm = verdict_text.calmed(alert, now_s=now_s)
+    band = "" if calm else verdict_text.eta(finding.eta)
+    rate = "" if calm else verdict_text.growth(finding.rate_bytes_per_s)
+    marks: list[Part] = []
+    if alert.inhibited_by or view.untold or view.silences:
+        from gpuwatchd.cli import undelivered  # noqa: PLC0415 - only where somebody was not told
+
+        marks = undelivered.marks(alert, view)
+    return [
+        (
+            f"{state} since {verdict_text.since(alert, now_s=now_s)}:",
+            _SEVERITY_STYLE[alert.severity],
+        ),
+        alert.title or alert.key,
+        f"{rate} {finding.pattern}".strip() if alert.kind == "leak" else finding.reason,
+        calm,
+        f"full in {band}" if band else "",
+        (f"held back: {alert.held_back}", "dim") if alert.held_back else "",
+        *marks,
+    ]
+
+
+def _alerts(out: Out, view: View) -> None:
+    shown = ranking.shown(view.alerts)
+    for alert in shown:
+        out.flow(alert_line(alert, view), rest="  ")
+    if shown:
+        out.flow([("gpuwatchctl explain says why, and what to do", "dim")])

@@ -1,0 +1,247 @@
+"""Work on many things with all cores: in order, with a progress bar, and gone at Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from gpuwatchd.core import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+    from typing import Self
+
+T = TypeVar("T")
+R = TypeVar("R")
+_POLL_S = 0.1
+_NAME_WIDTH = 40
+_shares: Any = None
+"""In a worker: how much of each item is done, shared with the program that started it."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What stands for the result of an item whose worker was killed, or failed."""
+
+    why: str
+    trace: str = field(default="", compare=False)
+    """Where it failed, for ``--debug``."""
+
+
+class Bar:
+    """A progress bar on standard error; nothing at all where ``shown`` is false."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._progress: Any = None
+        self._task: Any = None
+        self._told_s = 0.0
+        if shown:
+            from rich.console import Console  # noqa: PLC0415 - 30 ms, for terminals only
+            from rich.progress import (  # noqa: PLC0415
+                BarColumn,
+                Progress,
+                TaskProgressColumn,
+                TextColumn,
+                TimeRemainingColumn,
+            )
+
+            # No thread that redraws: workers are forked while it stands.
+            self._progress = Progress(
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeRemainingColumn(compact=True),
+                TextColumn("{task.description}", markup=False),
+                console=Console(stderr=True, highlight=False, emoji=False),
+                transient=True,
+                auto_refresh=False,
+            )
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+            self._task = self._progress.add_task("", total=1.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def tell(self, share: float, what: str = "") -> None:
+        """Show a share (0-1) and what is being worked on."""
+        now_s = time.monotonic()
+        if self._progress is None or now_s - self._told_s < _POLL_S:
+            return
+        self._told_s = now_s
+        words = text.cut(text.clean(what), _NAME_WIDTH)
+        self._progress.update(self._task, completed=share, description=words, refresh=True)
+
+
+class Spread(Generic[T, R]):
+    """One function over many items, in as many processes as there are cores.
+
+    Parameters
+    ----------
+    work
+        A function of a module: called with an item and with a function that takes the share done.
+    name
+        What an item is called on the bar.
+    cores
+        By default those that this program may use.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[T, Callable[[float], None]], R],
+        name: Callable[[T], str],
+        *,
+        cores: int | None = None,
+    ) -> None:
+        self._work = work
+        self._name = name
+        self._cores = cores or usable_cores()
+
+    def over(self, items: Sequence[T], bar: Bar, *, weights: Sequence[float]) -> list[R | Lost]:
+        """Return one result per item, in their order; what fails costs no other item its result.
+
+        Parameters
+        ----------
+        items
+            Large ones first finish soonest together: they are begun in order of weight.
+        weights
+            Expected cost of each item, in any unit.
+        """
+        whole = sum(weights) or 1.0
+        costs = [weight / whole for weight in weights]
+        if min(self._cores, len(items)) < 2:
+            return list(self._one_by_one(items, bar, costs))
+        return self._by_many(items, bar, costs)
+
+    def _one_by_one(self, items: Sequence[T], bar: Bar, costs: list[float]) -> Iterator[R | Lost]:
+        done = 0.0
+        for item, cost in zip(items, costs, strict=True):
+            name, begun = self._name(item), done
+            bar.tell(done, name)
+            yield _tried(
+                self._work,
+                item,
+                lambda share, b=begun, c=cost, n=name: bar.tell(b + c * share, n),  # type: ignore[misc]
+            )
+            done += cost
+
+    def _by_many(self, items: Sequence[T], bar: Bar, costs: list[float]) -> list[R | Lost]:
+        import multiprocessing  # noqa: PLC0415 - for those who have much to do
+        from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait  # noqa: PLC0415
+
+        shares = multiprocessing.Array("d", len(items), lock=False)
+        before = set(multiprocessing.active_children())
+        pool = ProcessPoolExecutor(
+            min(self._cores, len(items)), initializer=_begin, initargs=(shares,)
+        )
+        try:
+            order = sorted(range(len(items)), key=lambda k: -costs[k])
+            jobs: dict[int, Future[R | Lost]] = {}
+            with _unheard():
+                for k in order:
+                    jobs[k] = pool.submit(_run, self._work, items[k], k)
+            open_jobs = set(jobs.values())
+            while open_jobs:
+                _, open_jobs = wait(open_jobs, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+                shown = next((k for k in order if not jobs[k].done()), order[-1])
+                done = sum(cost * share for cost, share in zip(costs, shares, strict=True))
+                bar.tell(done, self._name(items[shown]))
+            pool.shutdown()
+        except BaseException:
+            # Ctrl-C: whatever they are at, nobody waits for it any more.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - before:
+                child.terminate()
+            raise
+        return [self._result(jobs[k], items[k]) for k in range(len(items))]
+
+    def _result(self, job: Future[R | Lost], item: T) -> R | Lost:
+        from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor  # noqa: PLC0415
+
+        try:
+            return job.result()
+        except BrokenProcessPool:
+            # One killed worker breaks the whole pool: each unfinished item gets a pool of its own.
+            with ProcessPoolExecutor(1, initializer=_begin, initargs=(None,)) as alone:
+                try:
+                    return alone.submit(_run, self._work, item, 0).result()
+                except BrokenProcessPool:
+                    return Lost("its process was killed; is there too little memory?")
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Hold Ctrl-C back while workers begin: they do not know yet that it is not for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def usable_cores() -> int:
+    """Return how many cores this program may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def on_terminal() -> bool:
+    """Say whether a bar can be seen: standard error is a terminal that can move its cursor."""
+    with contextlib.suppress(ValueError):
+        return sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
+    return False
+
+
+def _begin(shares: Any) -> None:
+    global _shares  # noqa: PLW0603 - the one thing that a worker knows
+    # Ctrl-C reaches the whole group: the parent tells the workers to go.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _shares = shares
+    import multiprocessing  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_leave_after, args=(parent.join,), daemon=True).start()
+
+
+def _leave_after(ended: Callable[[], None]) -> None:
+    """Leave when the parent is gone: one that was killed tells its workers nothing."""
+    ended()
+    os._exit(1)
+
+
+def _run(work: Callable[[T, Callable[[float], None]], R], item: T, position: int) -> R | Lost:
+    def tell(share: float) -> None:
+        if _shares is not None:
+            _shares[position] = share
+
+    result = _tried(work, item, tell)
+    tell(1.0)
+    return result
+
+
+def _tried(
+    work: Callable[[T, Callable[[float], None]], R], item: T, tell: Callable[[float], None]
+) -> R | Lost:
+    from gpuwatchd.core.errors import GpuwatchdError  # noqa: PLC0415
+
+    try:
+        return work(item, tell)
+    except GpuwatchdError as error:
+        return Lost(error.message)
+    except MemoryError:
+        return Lost("there is too little memory for it")
+    except Exception as error:  # noqa: BLE001 - one bad item never stops the others
+        return Lost(f"{type(error).__name__}: {error}", traceback.format_exc())

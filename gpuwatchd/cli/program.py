@@ -1,0 +1,182 @@
+"""The command line: lazily loaded verbs, exit codes, and errors of one line and one hint."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import __version__
+from gpuwatchd.cli import COMMANDS, exits, options
+from gpuwatchd.cli.flags import Globals
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+NAME = exits.NAME
+
+
+class Verbs(click.Group):
+    """Verbs of the ``COMMANDS`` table, imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the verbs in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb, importing its module; None when there is no such verb."""
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            return load(cmd_name)
+        except ImportError as error:
+            if ctx.resilient_parsing or ctx.info_name == cmd_name:
+                return None
+            raise GpuwatchdError(
+                f"the verb {cmd_name} cannot be loaded: {error}",
+                hint="reinstall gpuwatchd; the other verbs work",
+                page="errors#installation",
+            ) from error
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the verbs; where a shell shows no help, no verb is imported for it."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for TAB alone
+
+        from gpuwatchd.cli import completion_answers  # noqa: PLC0415
+
+        if (
+            os.environ.get(completion_answers.VARIABLE) != completion_answers.NAMES_ONLY
+            or incomplete[:1] == "-"
+        ):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in COMMANDS if name.startswith(incomplete)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; an unknown one names the nearest."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            import difflib  # noqa: PLC0415 - only for mistakes
+
+            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"no such verb: {name}{guess}")
+        ctx.ensure_object(Globals).verb = name
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs; one that cannot be loaded does not hide the others."""
+        rows = []
+        for name in self.list_commands(ctx):
+            try:
+                rows.append((name, load(name).get_short_help_str(limit=120)))
+            except ImportError:
+                rows.append((name, "(cannot be loaded here)"))
+        with formatter.section("Verbs"):
+            formatter.write_dl(rows)
+
+
+_loaded: dict[str, click.Command] = {}
+_loading = threading.RLock()
+"""The server of the live page asks several verbs at once; each gets its global flags once."""
+
+
+def load(name: str) -> click.Command:
+    """Return the verb ``name`` with the global flags.
+
+    Raises
+    ------
+    ImportError
+        When its module (or something that it needs) is missing.
+    """
+    with _loading:
+        if name not in _loaded:
+            from gpuwatchd.core import registry  # noqa: PLC0415
+
+            try:
+                command: click.Command = registry.load(COMMANDS, name)
+            except AttributeError as error:
+                raise ImportError(str(error)) from error
+            _loaded[name] = options.add_globals(command)
+            options.name_page(command, name)
+        return _loaded[name]
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    if value and not ctx.resilient_parsing:
+        click.echo(f"{NAME} {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    subcommand_metavar="VERB [ARGUMENTS]",
+    context_settings={"max_content_width": 80},
+    epilog=options.examples("status", "analyze training.csv"),
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+    help="Show the version.",
+)  # fmt: skip
+@click.pass_context
+def program(ctx: click.Context) -> int:
+    """Watch GPU memory: who leaks, how fast, and when it will be full."""
+    ctx.ensure_object(Globals)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        return exits.USAGE
+    return exits.OK
+
+
+options.add_globals(program)
+
+
+_NO_VERB: tuple[type[Exception], ...] = tuple(
+    kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind is not None
+)
+
+
+def _verbs_of(ctx: click.Context | None) -> str:
+    group = None if ctx is None else ctx.command
+    return ", ".join(group.list_commands(ctx)) if ctx and isinstance(group, click.Group) else ""
+
+
+def call(arguments: list[str]) -> int:
+    """Parse one command line, run its verb and return the exit code.
+
+    Raises
+    ------
+    GpuwatchdError
+        What the verb could not do.
+    KeyboardInterrupt, BrokenPipeError
+        Also when click noticed it first.
+    """
+    streams = sys.stdout, sys.stderr
+    try:
+        result: Any = program.main(
+            args=arguments, prog_name=NAME, standalone_mode=False, obj=Globals()
+        )
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else NAME
+        message = error.format_message().replace("\n", " ")
+        if message.startswith("Missing command") or isinstance(error, _NO_VERB):
+            # The library would say its whole help in one line.
+            message = f"which verb? {_verbs_of(error.ctx)}"
+        return exits.fail(arguments, error, message, f"{path} --help", exits.USAGE)
+    except click.ClickException as error:
+        return exits.fail(arguments, error, error.format_message(), "", exits.FAILED)
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except SystemExit:
+        if sys.stdout is streams[0]:
+            raise
+        # click met a closed pipe: it has wrapped the streams, and would leave with 1.
+        sys.stdout, sys.stderr = streams
+        raise BrokenPipeError from None
+    return result if isinstance(result, int) else exits.OK

@@ -1,0 +1,239 @@
+"""What to do first, and how well it went: both by rules that are printed beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.cli import cost_text
+from gpuwatchd.cli import verdict_text as words
+from gpuwatchd.cli.incidents import OPEN
+from gpuwatchd.cli.report import incident, quality
+from gpuwatchd.cli.report.stake import Stake, ranked
+from gpuwatchd.core import units
+from gpuwatchd.pipeline import end_reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.cli.report.incident import Incident
+    from gpuwatchd.cli.report.period import Period
+    from gpuwatchd.core.model import Alert
+
+FORMULA: Final = (
+    "100, less up to 40 for the share of all GPU-hours watched that leaks put at risk or lost or "
+    "that idle memory held, less 10 for each end near the limit (up to 50), less 5 for each leak "
+    "that is open and 10 for each that is critical (up to 30); no score where less than a tenth of "
+    "the period, and less than a day, was watched"
+)
+_LEAST_SAMPLES_S: Final = 600.0
+"""Shorter than this nothing can have been judged: a verdict takes 20 samples."""
+_LEAST_SHARE: Final = 0.1
+_LEAST_WATCHED_S: Final = 86_400.0
+"""Of a period of which less is known, on both counts, nothing is known well enough to be rated."""
+_WELL_WATCHED: Final = 0.9
+_GRADES: Final = ((90, "A"), (75, "B"), (60, "C"), (40, "D"), (0, "E"))
+NOT_ENOUGH: Final = "not enough data"
+ORDER: Final = (
+    "By severity; then by money at stake, or by the time that is left where a price is unknown. "
+    "What is over, or held without work, comes after what is open; the watching itself comes last."
+)
+_OPEN_LEVELS: Final = {"critical": 0, "warning": 1, "info": 2}
+_WASTE: Final = 3
+_CARE: Final = 4
+
+
+class Score(NamedTuple):
+    """How well a period went."""
+
+    value: int | None
+    """0-100; None where too little was watched."""
+    grade: str | None
+    waste_share: float | None
+    """Of the GPU-hours watched; None where one of the two is unknown."""
+    less_waste: float
+    less_ends: float
+    less_open: float
+
+    @property
+    def words(self) -> str:
+        """Return it for people: "82/100 (B)"."""
+        return NOT_ENOUGH if self.value is None else f"{self.value}/100 ({self.grade})"
+
+    @property
+    def account(self) -> str:
+        """Return the formula with its numbers."""
+        if self.value is None:
+            return f"{NOT_ENOUGH}: too little of this period was watched. Formula: {FORMULA}."
+        return (
+            f"100 - {self.less_waste:.0f} - {self.less_ends:.0f} - {self.less_open:.0f} = "
+            f"{self.value}. Formula: {FORMULA}."
+        )
+
+
+class Item(NamedTuple):
+    """One thing to do."""
+
+    text: str
+    why: str
+    command: str
+    usd: float | None
+    """At stake; None is unknown."""
+    eta_s: float | None
+    level: int
+    """What is compared with each other: :data:`_OPEN_LEVELS`, :data:`_WASTE`, :data:`_CARE`."""
+    urgent: int
+    """Breaks ties: 0 is first."""
+
+
+def ends(alerts: list[Alert]) -> int:
+    """Return how many ended near the limit, probably out of memory."""
+    return sum(alert.ended in {end_reasons.CRASHED, end_reasons.FELL} for alert in alerts)
+
+
+def watched_hours(period: Period) -> float:
+    """Return for how many GPU-hours devices were read; instances count as their cards do."""
+    return sum(one.watched_s for one in period.uses) / 3600.0
+
+
+def score(period: Period) -> Score:
+    """Return how well a period went."""
+    hours = watched_hours(period)
+    if hours * 3600.0 < _LEAST_SAMPLES_S or _is_little(period):
+        return Score(None, None, None, 0.0, 0.0, 0.0)
+    wasted = cost.total(
+        one.gpu_hours for one in period.bill.entries if one.what in {"at-risk", "lost", "held"}
+    )
+    share = None if wasted is None else min(1.0, wasted / hours)
+    still = [alert for alert in period.alerts if alert.state in OPEN and alert.kind == "leak"]
+    critical = sum(alert.severity == "critical" for alert in still)
+    less_waste = round(40.0 * (share or 0.0))
+    less_ends = min(50.0, 10.0 * ends(period.alerts))
+    less_open = min(30.0, 5.0 * len(still) + 5.0 * critical)
+    value = max(0, round(100.0 - less_waste - less_ends - less_open))
+    grade = next(letter for least, letter in _GRADES if value >= least)
+    return Score(value, grade, share, less_waste, less_ends, less_open)
+
+
+def _is_little(period: Period) -> bool:
+    share = period.quality.watched_share or 0.0
+    return share < _LEAST_SHARE and share * period.asked.span_s < _LEAST_WATCHED_S
+
+
+def items(period: Period) -> list[Item]:
+    """Return what to do first: see :data:`ORDER`."""
+    found = [*_of_incidents(period), *_of_holdings(period), *_of_channels(period)]
+    found += _of_watching(period)
+    return ranked(
+        found, lambda one: Stake((one.level,), one.usd, one.eta_s, (one.urgent, one.text))
+    )
+
+
+def _of_incidents(period: Period) -> Iterator[Item]:
+    """Yield the first advice on each subject; what is over and ended well needs none."""
+    money = incident.worth(period.bill.entries)
+    seen: set[str] = set()
+    for alert in period.alerts:
+        still = alert.state in OPEN
+        failed = alert.ended in {end_reasons.CRASHED, end_reasons.FELL}
+        if alert.key in seen or not (still or failed) or _is_normal(period, alert):
+            continue
+        seen.add(alert.key)
+        usd = money.get(alert.key)
+        eta = alert.finding.eta if still else None
+        advice = alert.finding.advice
+        text = advice[0] if advice else "See what it rests on, and who it is."
+        yield Item(
+            text=text,
+            why=_why(period, alert, usd, still=still),
+            command=f"gpuwatchctl explain {alert.code}",
+            usd=usd,
+            eta_s=None if eta is None else eta.mid_s,
+            level=_OPEN_LEVELS[alert.severity] if still else _WASTE,
+            urgent=0 if still else 2,
+        )
+
+
+def _is_normal(period: Period, alert: Alert) -> bool:
+    """Say whether the user said that it is meant to be so."""
+    word = period.found.said(alert)
+    return word is not None and word.word == "normal"
+
+
+def _why(period: Period, alert: Alert, usd: float | None, *, still: bool) -> str:
+    parts = [alert.title or alert.key]
+    if still and alert.kind == "leak":
+        parts += words.pace(alert.finding)
+        if incident.is_old(alert.finding, now_s=period.now_s):
+            judged = units.moment(alert.finding.judged_at_s, now_s=period.now_s)
+            parts.append(f"as judged at {judged}")
+    elif alert.ended:
+        parts.append(alert.ended)
+    if usd:
+        stake = "at risk by when it is full" if still else "probably lost"
+        parts.append(f"{cost_text.money(period.bill, usd)} {stake}")
+    return ", ".join(part for part in parts if part)
+
+
+def _of_holdings(period: Period) -> Iterator[Item]:
+    for one in period.holdings:
+        held = units.size(one.held_bytes)
+        who = "nobody" if one.process is None else words.who(one.process)
+        said = f"{who} holds {held} without work"
+        if one.cost_usd:
+            said += f", {cost_text.money(period.bill, one.cost_usd)} so far"
+        yield Item(
+            text=one.advice[0] if one.advice else f"Free the {held} that {who} holds.",
+            why=said,
+            command="gpuwatchctl zombies",
+            usd=one.cost_usd,
+            eta_s=None,
+            level=_WASTE,
+            urgent=1,
+        )
+
+
+def _of_channels(period: Period) -> Iterator[Item]:
+    for one in period.channels.values():
+        if one.failed and not one.sent:
+            times = "1 message" if one.failed == 1 else f"{one.failed} messages"
+            yield Item(
+                text=f"Mend the channel {one.name}: nothing has arrived by it.",
+                why=f"{times} given up: {one.why or 'no reason is known'}",
+                command=f"gpuwatchctl notify test {one.name}",
+                usd=None,
+                eta_s=None,
+                level=_CARE,
+                urgent=1,
+            )
+
+
+def _of_watching(period: Period) -> Iterator[Item]:
+    view, share = period.view, period.quality.watched_share
+    if period.present and (view is None or not view.daemon.running):
+        yield Item(
+            text="Start the daemon: nobody watches now.",
+            why="what happens from now on is in no report",
+            command="gpuwatchctl service start",
+            usd=None,
+            eta_s=None,
+            level=_CARE,
+            urgent=0,
+        )
+    begun = period.quality.begun_s is not None
+    if share is not None and share < _WELL_WATCHED and period.quality.missing and not begun:
+        yield Item(
+            text="Let the daemon run all the time: much of this period is unknown.",
+            why=f"{quality.percent(share)} of it was watched",
+            command="gpuwatchctl doctor",
+            usd=None,
+            eta_s=None,
+            level=_CARE,
+            urgent=3,
+        )
+
+
+def true_of(told: list[Incident]) -> tuple[int, int]:
+    """Return how many forecasts held the time that memory ran out, of how many that it did."""
+    known = [held for one in told if (held := incident.held_true(one)) is not None]
+    return sum(known), len(known)

@@ -1,0 +1,214 @@
+"""The parts of a report with a chart: one for each finding, one for each GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.cli import alert_details, badges, cost_text, delivery_text, verdict_text
+from gpuwatchd.cli.incidents import OPEN
+from gpuwatchd.cli.process_facts import where
+from gpuwatchd.cli.report import incident, limits, tables
+from gpuwatchd.cli.report.document import Card, Facts, Says, Shown
+from gpuwatchd.core import units
+from gpuwatchd.core.design import LOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.cli.report.document import Block, Plain
+    from gpuwatchd.cli.report.incident import Incident
+    from gpuwatchd.cli.report.period import Period
+    from gpuwatchd.cli.report.usage import DeviceUse, Holder
+    from gpuwatchd.core.model import Alert, Silence
+
+_LEFT_OUT = frozenset(
+    {"since", "growth", "full in", "judgement", "cost", "feedback", "id", "state", "noticed",
+     "watched", "resolved", "ended", "because"}
+)  # fmt: skip
+"""What stands elsewhere on a card, or in other words."""
+_MOST_LINES = 8
+"""Decisions and deliveries on one card, each."""
+
+
+def finding(period: Period, one: Incident) -> Card:
+    """Return an incident in full."""
+    alert = one.alert
+    badge = badges.raised(alert)
+    over = "" if alert.state in OPEN else ", over"
+    said = verdict_text.verdict(alert.finding)[0] if alert.kind == "leak" else alert.finding.reason
+    return Card(
+        key=f"alert-{alert.code}",
+        title=alert.title or alert.key,
+        kind=badge.kind,
+        word=f"{badge.word}{over}",
+        said=said,
+        blocks=tuple(_told(period, one)),
+    )
+
+
+def _told(period: Period, one: Incident) -> Iterator[Plain]:
+    if one.picture is not None and not one.picture.empty:
+        yield Shown(picture=one.picture)
+    yield Facts(rows=tuple(_rows(period, one)))
+
+
+def _rows(period: Period, one: Incident) -> Iterator[tuple[str, str]]:
+    alert, now_s = one.alert, period.now_s
+    facts = [
+        ("because", verdict_text.because(alert) if alert.kind == "leak" else ""),
+        ("since", verdict_text.since(alert, now_s=now_s)),
+        ("who", incident.who(one)),
+        ("rate", _rate(alert, now_s)),
+        ("foreseen", "" if _is_newest(one) else incident.foreseen(one, now_s=now_s)),
+        ("what came", incident.came(one, now_s=now_s)),
+        _left(one, now_s),
+        ("cost", _cost(period, one)),
+    ]
+    facts += [("advice", line) for line in alert.finding.advice]
+    facts += [
+        ("you said" if not (word := period.found.said(alert)) or not word.who else "said",
+         verdict_text.said(period.found.said(alert))),
+        *(("snoozed", _snoozed(silence, now_s)) for silence in one.silences),
+    ]  # fmt: skip
+    before = ""
+    for label, value in [*facts, *_story(one)]:
+        if value:
+            yield "" if label == before else label, value
+            before = label
+    yield "more", f"gpuwatchctl alerts show {alert.code}"
+
+
+def _is_newest(one: Incident) -> bool:
+    """Say whether the forecast on record is the one that is shown as of now."""
+    return one.alert.state in OPEN and one.first == one.alert.finding
+
+
+def _snoozed(silence: Silence, now_s: float) -> str:
+    said = delivery_text.silence_end(silence, now_s=now_s)
+    if silence.cleared_at_s is None:
+        return said
+    return f"{said}; taken back at {units.moment(silence.cleared_at_s, now_s=now_s)}"
+
+
+def _story(one: Incident) -> Iterator[tuple[str, str]]:
+    """Yield what `alerts show` tells, without what is said already; long lists are cut."""
+    rows = [
+        (label, value)
+        for label, value in _named(alert_details.lines(one.story))
+        if label not in _LEFT_OUT
+    ]
+    for label, value in rows:
+        same = [row for row in rows if row[0] == label]
+        if len(same) > _MOST_LINES:
+            if same.index((label, value)) == len(same) - _MOST_LINES:
+                yield label, f"({len(same) - _MOST_LINES} earlier ones are left out)"
+            if same.index((label, value)) < len(same) - _MOST_LINES:
+                continue
+        yield label, value
+
+
+def _named(lines: Iterator[alert_details.Line]) -> Iterator[tuple[str, str]]:
+    label = ""
+    for name, value, _ in lines:
+        label = name or label
+        yield label, value
+
+
+def _rate(alert: Alert, now_s: float) -> str:
+    if alert.kind != "leak":
+        return ""
+    return verdict_text.calmed(alert, now_s=now_s) or verdict_text.growth(
+        alert.finding.rate_bytes_per_s
+    )
+
+
+def _left(one: Incident, now_s: float) -> tuple[str, str]:
+    """Return the time that is left, of what is open; of an old judgement the instant it meant."""
+    alert = one.alert
+    if alert.kind != "leak" or alert.state not in OPEN:
+        return "full in", ""
+    if incident.is_old(alert.finding, now_s=now_s):
+        newest = incident.foreseen(one._replace(first=alert.finding), now_s=now_s)
+        return "last foreseen", newest or "?"
+    return "full in", verdict_text.eta(alert.finding.eta) or "?"
+
+
+def _cost(period: Period, one: Incident) -> str:
+    """Return what it cost, as `cost` counts; else the line that went out with its notices."""
+    if not one.entries:
+        return cost.line(one.alert.cost)
+    found = cost.summed(one.entries)
+    what = cost_text.SHORT[one.entries[0].what]
+    money = cost_text.partly(period.bill, found.usd, found.known_usd)
+    said = f"{money} {what}, {cost.in_hours(found.gpu_hours)} GPU-hours"
+    if found.ahead_usd is not None:
+        said += f"; {cost_text.money(period.bill, found.ahead_usd)} more until memory is full"
+    basis = "; ".join(dict.fromkeys(entry.basis for entry in one.entries if entry.basis))
+    return f"{said} ({basis})" if basis else f"{said} (no price known)"
+
+
+# ---- GPUs ---------------------------------------------------------------------------------------
+
+
+def gpus(period: Period) -> Iterator[Block]:
+    """Yield the charts of processes that were asked for, then the table and charts of GPUs."""
+    yield from processes(period)
+    if period.uses:
+        yield tables.gpus(period)
+    for use, picture in pictures(period):
+        badge = badges.device(period.item(use.device)) if _is_live(period, use) else None
+        yield Card(
+            key=f"gpu-{use.device.label.replace(' ', '-').replace(':', '-').lower()}",
+            title=f"{use.device.label}  {use.device.name}",
+            kind="unknown" if badge is None else badge.kind,
+            word="recorded" if badge is None else badge.word,
+            said="" if badge is None else badge.rest,
+            blocks=(Shown(picture=picture),),
+        )
+    left = len(period.uses) - limits.GPU_CHARTS
+    if left > 0:
+        yield Says(text=f"{left} more GPUs have no chart here: --gpu chooses.", tone="note")
+
+
+def _is_live(period: Period, use: DeviceUse) -> bool:
+    return period.item(use.device).reading is not None
+
+
+def pictures(period: Period) -> list[tuple[DeviceUse, Picture]]:
+    """Return the charts of GPUs of which anything is known; with --user without others' marks."""
+    return [
+        (use, picture)
+        for use in period.uses
+        if (picture := period.pictures.get(use.device.uid)) is not None and not picture.empty
+    ]
+
+
+def _had(period: Period, one: Holder) -> str:
+    return (
+        f"{tables.label_of(period, one.device_uid)}: {cost.in_hours(one.gib_hours)} GiB hours, "
+        f"{cost.in_hours(one.gpu_hours)} GPU-hours, at most {units.size(one.peak_bytes)}"
+    )
+
+
+def processes(period: Period) -> Iterator[Card]:
+    """Yield a card of each process that --pid names."""
+    for info, picture in period.process_pictures:
+        own = [one for one in period.holders if one.info.key == info.key]
+        rows = [("who", ", ".join([verdict_text.who(info), *where(info)]))]
+        rows += [
+            (
+                "on",
+                _had(period, one),
+            )
+            for one in own
+        ]
+        yield Card(
+            key=f"pid-{info.key.pid}",
+            title=verdict_text.who(info),
+            kind=picture.kind,
+            word=LOOKS[picture.kind].word,
+            said=picture.verdict,
+            blocks=(Shown(picture=picture), Facts(rows=tuple(rows))),
+        )

@@ -1,0 +1,119 @@
+"""What a report consists of, before it is a page or text: sections of blocks, all in words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gpuwatchd.charts.drawing import Picture
+from gpuwatchd.core.design import Kind
+from gpuwatchd.core.model.base import Value
+
+Tone = Literal["", "note", "good", "warn", "bad"]
+
+
+class Says(Value, frozen=True, kw_only=True):
+    """A paragraph."""
+
+    text: str
+    tone: Tone = ""
+
+
+class Figure(Value, frozen=True, kw_only=True):
+    """One number that is seen before anything is read."""
+
+    value: str
+    label: str
+    note: str = ""
+
+
+class Figures(Value, frozen=True, kw_only=True):
+    """Some of them beside each other."""
+
+    figures: tuple[Figure, ...]
+
+
+class Facts(Value, frozen=True, kw_only=True):
+    """Label and sentence, line by line; a label of "" goes on with the one before."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
+class Table(Value, frozen=True, kw_only=True):
+    """Rows under heads."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[int] = frozenset()
+    """Columns of numbers."""
+    left_out: str = ""
+    """What is not in it, in a sentence."""
+
+
+class Step(Value, frozen=True, kw_only=True):
+    """One piece of advice."""
+
+    text: str
+    why: str = ""
+    """What it is about and what it is worth."""
+    command: str = ""
+
+
+class Steps(Value, frozen=True, kw_only=True):
+    """Advice in order."""
+
+    steps: tuple[Step, ...]
+
+
+class Shown(Value, frozen=True, kw_only=True):
+    """A chart."""
+
+    picture: Picture
+
+
+Plain = Says | Figures | Facts | Table | Steps | Shown
+
+
+class Card(Value, frozen=True, kw_only=True):
+    """One subject with its verdict."""
+
+    key: str
+    """Stable: what a link to it ends with."""
+    title: str
+    kind: Kind
+    word: str
+    """The badge."""
+    said: str
+    """The verdict in words."""
+    blocks: tuple[Plain, ...]
+
+
+Block = Plain | Card
+
+
+class Section(Value, frozen=True, kw_only=True):
+    """A part with a heading; without blocks it is left out."""
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+class Document(Value, frozen=True, kw_only=True):
+    """The whole."""
+
+    title: str
+    about: str
+    """The period, the machine and when it was written: one line under the title."""
+    sections: tuple[Section, ...]
+    foot: str = ""
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Every chart, in order."""
+        found = []
+        for section in self.sections:
+            for block in section.blocks:
+                parts = block.blocks if isinstance(block, Card) else (block,)
+                found += [part.picture for part in parts if isinstance(part, Shown)]
+        return tuple(found)

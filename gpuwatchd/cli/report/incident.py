@@ -1,0 +1,360 @@
+"""One incident of a period: what was foreseen, what came, who it was, what it cost, who heard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gpuwatchd import alerts as policy
+from gpuwatchd.analysis import cost
+from gpuwatchd.cli import verdict_text
+from gpuwatchd.cli.alert_details import Story
+from gpuwatchd.cli.incidents import OPEN
+from gpuwatchd.cli.process_facts import where
+from gpuwatchd.cli.report import limits, report_charts
+from gpuwatchd.cli.report.stake import Stake, ranked
+from gpuwatchd.core import units
+from gpuwatchd.core.model import Finding, ProcessInfo
+from gpuwatchd.pipeline import end_reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpuwatchd.analysis.cost import Entry
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.cli.report.period import Period
+    from gpuwatchd.core.model import Alert, Decision, Delivery, Device, Silence
+    from gpuwatchd.store.reader import Reader
+
+__all__ = ["Channel", "Incident", "Story", "came", "foreseen", "order", "tell", "who", "worth"]
+
+_RANK = {"critical": 0, "warning": 1, "info": 2}
+_KINDS = {"leak": 0, "gpu": 1, "held": 2}
+_FULL = frozenset({end_reasons.CRASHED, end_reasons.FELL})
+_BEFORE, _AFTER = 0.25, 0.1
+"""A chart begins and ends so much of the incident's length before and after it."""
+_LEAST_S = 900.0
+_FRESH_S = 600.0
+_LONGEST_S = 30 * 86_400.0
+
+
+class Incident(NamedTuple):
+    """One alert with everything that is on record of it."""
+
+    alert: Alert
+    story: Story
+    first: Finding
+    """As it was judged when it was told of first, as far as that is kept."""
+    info: ProcessInfo | None
+    device: Device | None
+    picture: Picture | None
+    entries: tuple[Entry, ...]
+    """What it cost."""
+    silences: tuple[Silence, ...]
+    """That held for it at some time, also those that are over."""
+
+
+class Channel:
+    """What became of the messages that were to leave by one channel."""
+
+    __slots__ = ("dry", "failed", "last_sent_s", "name", "sent", "waiting", "why")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent = 0
+        self.failed = 0
+        self.waiting = 0
+        self.dry = 0
+        self.last_sent_s: float | None = None
+        self.why = ""
+        """Why the last one that failed did."""
+
+    def add(self, one: Delivery) -> None:
+        """Count one message."""
+        if one.dry_run:
+            self.dry += 1
+        elif one.state == "sent":
+            self.sent += 1
+            self.last_sent_s = max(self.last_sent_s or 0.0, one.sent_at_s or one.created_at_s)
+        elif one.state == "failed":
+            self.failed += 1
+            self.why = one.error or self.why
+        else:
+            self.waiting += 1
+            self.why = one.held or one.error or self.why
+
+
+def worth(entries: Iterable[Entry]) -> dict[str, float | None]:
+    """Return what is at stake in each incident, US dollars by key; "saved" is not at stake.
+
+    None where a part of it has no known price.
+    """
+    found: dict[str, float | None] = {}
+    for one in entries:
+        if one.what != "saved":
+            before = found.get(one.key, 0.0)
+            known = before is not None and one.usd is not None
+            more = (one.usd or 0.0) + (one.ahead_usd or 0.0)
+            found[one.key] = (before or 0.0) + more if known else None
+    return found
+
+
+def order(alerts: Iterable[Alert], money: Mapping[str, float | None]) -> list[Alert]:
+    """Return alerts in order: open, severe, ended badly, dear, near, new."""
+    return ranked(alerts, lambda one: _stake(one, money.get(one.key)))
+
+
+def _stake(alert: Alert, usd: float | None) -> Stake:
+    eta = alert.finding.eta if alert.state in OPEN else None
+    return Stake(
+        level=(
+            0 if alert.state in OPEN else 1,
+            _RANK[alert.severity],
+            0 if alert.ended in _FULL else 1,
+            _KINDS.get(alert.kind, 3),
+        ),
+        usd=usd,
+        left_s=None if eta is None else eta.mid_s,
+        rest=(-alert.opened_at_s, alert.key),
+    )
+
+
+def tell(period: Period, history: Reader | None) -> None:
+    """Tell the worst incidents of a period in full; count what was sent of all of them."""
+    asked = period.asked
+    most = limits.CARDS if asked.everything else min(asked.top, limits.CARDS)
+    made: dict[str, list[Decision]] = {}
+    if history is not None:
+        for one in history.decisions(None, min(_begins(period.alerts), asked.since_s)):
+            made.setdefault(one.alert_key, []).append(one)
+    silences = history.silences(all_of_them=True) if history is not None else []
+    seen: set[object] = set()
+    for position, alert in enumerate(period.alerts):
+        story = _story(period, history, alert, made)
+        for sent in story.deliveries or ():
+            at = (sent.channel, sent.message.id)
+            if at not in seen and asked.since_s <= sent.created_at_s < asked.until_s:
+                seen.add(at)
+                period.channels.setdefault(sent.channel, Channel(sent.channel)).add(sent)
+        if position < most:
+            charted = asked.charts and position < limits.CHARTS
+            period.told.append(_incident(period, history, story, silences, charted=charted))
+
+
+def _begins(alerts: Sequence[Alert]) -> float:
+    return min((alert.opened_at_s for alert in alerts), default=float("inf"))
+
+
+def _story(
+    period: Period, history: Reader | None, alert: Alert, made: Mapping[str, list[Decision]]
+) -> Story:
+    if history is None:
+        return Story(alert, period.found, None, None)
+    mine = period.found.opening(alert)
+    story = Story(
+        alert,
+        period.found,
+        [one for one in history.deliveries(alert.key) if mine(one.created_at_s)],
+        [one for one in made.get(alert.key, ()) if mine(one.at_s)],
+    )
+    return _quiet(story) if period.flags.user else story
+
+
+def _quiet(story: Story) -> Story:
+    """Return what was sent of an alert without the words of messages that it shared."""
+    if not story.deliveries:
+        return story
+    own = [
+        one
+        if not one.message.also
+        else msgspec.structs.replace(
+            one, message=msgspec.structs.replace(one.message, subject=story.alert.title)
+        )
+        for one in story.deliveries
+    ]
+    return story._replace(deliveries=own)
+
+
+def _incident(
+    period: Period,
+    history: Reader | None,
+    story: Story,
+    silences: Sequence[Silence],
+    *,
+    charted: bool,
+) -> Incident:
+    alert = story.alert
+    key, uid = alert.subject.process, alert.subject.device_uid
+    end_s = period.asked.until_s if alert.resolved_at_s is None else alert.resolved_at_s
+    first = told_first(alert, story.deliveries or ())
+    return Incident(
+        alert=alert,
+        story=story,
+        first=first,
+        info=None if key is None else period.found.infos.get(key),
+        device=period.found.devices.get(uid),
+        picture=_picture(period, history, alert, first) if charted else None,
+        entries=tuple(one for one in period.bill.entries if one.key == alert.key),
+        silences=tuple(
+            one
+            for one in silences
+            if one.from_at_s < end_s
+            and min(one.until_at_s, one.cleared_at_s or one.until_at_s) > alert.opened_at_s
+            and policy.matches(one.matcher, alert)
+        ),
+    )
+
+
+def told_first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
+    """Return the judgement that people were told first; without one on record, the newest.
+
+    Of what is over, that one foresees nothing: it may be from after the end.
+    """
+    for one in deliveries:
+        finding = one.message.finding
+        own = one.message.alert_key in {alert.key, ""} and finding is not None
+        if own and finding is not None and finding.subject == alert.subject:
+            return finding
+    if alert.state in OPEN:
+        return alert.finding
+    return msgspec.structs.replace(alert.finding, eta=None)
+
+
+def _picture(
+    period: Period, history: Reader | None, alert: Alert, first: Finding
+) -> Picture | None:
+    """Return the chart of an incident: all of it, and somewhat more on both sides."""
+    from gpuwatchd.cli import charts  # noqa: PLC0415 - numpy comes with it
+
+    device = period.found.devices.get(alert.subject.device_uid)
+    if device is None:
+        return None
+    onset_s = alert.finding.onset_at_s
+    begin_s = alert.opened_at_s if onset_s is None else min(onset_s, alert.opened_at_s)
+    end_s = min(alert.resolved_at_s or period.asked.until_s, period.asked.until_s)
+    begin_s = max(begin_s, end_s - max(period.asked.span_s, _LONGEST_S))
+    length_s = max(end_s - begin_s, _LEAST_S)
+    span = charts.Asked(
+        begin_s - _BEFORE * length_s,
+        min(end_s + _AFTER * length_s, period.asked.until_s),
+        points=200,
+    )
+    view, item = period.shown_view(), period.item(device)
+    key = alert.subject.process
+    if key is None:
+        return report_charts.of_gpu(period, charts.of_device(history, view, item, span))
+    for process in item.processes or ():
+        if process.info.key == key:
+            return charts.of_process(history, view, item, process, span)
+    info = period.found.infos.get(key) or ProcessInfo(key=key, name="?")
+    if history is None:
+        return None
+    picture = charts.past_process(history, device, info, span)
+    return picture if picture.forecast is not None else _with_forecast(picture, first)
+
+
+def _with_forecast(picture: Picture, finding: Finding) -> Picture:
+    """Return the chart of what is over with the forecast as people were told it first."""
+    from gpuwatchd.charts.drawing import Forecast  # noqa: PLC0415
+
+    level = _level(picture, finding.judged_at_s)
+    if finding.eta is None or finding.rate_bytes_per_s is None or level is None:
+        return picture
+    made = Forecast(
+        judged_at_s=finding.judged_at_s,
+        level_bytes=level,
+        rate_bytes_per_s=finding.rate_bytes_per_s,
+        onset_at_s=finding.onset_at_s,
+        limit_bytes=finding.limit_bytes,
+        low_s=finding.eta.low_s,
+        mid_s=finding.eta.mid_s,
+        high_s=finding.eta.high_s,
+    )
+    return msgspec.structs.replace(picture, forecast=made)
+
+
+def _level(picture: Picture, at_s: float) -> float | None:
+    """Return what was held at an instant."""
+    curve = picture.curve
+    known = [
+        used
+        for at, used in zip(curve.at_s, curve.used_bytes, strict=True)
+        if used is not None and at <= at_s
+    ]
+    return known[-1] if known else None
+
+
+# ---- words --------------------------------------------------------------------------------------
+
+
+def foreseen(one: Incident, *, now_s: float) -> str:
+    """Return the forecast as it was made first: instants, since its durations are long over."""
+    finding = one.first
+    if finding.eta is None or one.alert.kind != "leak":
+        return ""
+    at_s = finding.judged_at_s
+    low, mid = (units.moment(at_s + s, now_s=now_s) for s in (finding.eta.low_s, finding.eta.mid_s))
+    high_s = finding.eta.high_s
+    high = "open" if high_s is None else units.moment(at_s + high_s, now_s=now_s)
+    made = units.moment(at_s, now_s=now_s)
+    return f"full at {mid} ({low} - {high}), as judged at {made}"
+
+
+def is_old(finding: Finding, *, now_s: float) -> bool:
+    """Say whether a judgement is of a while ago, so that the time it leaves has run on since."""
+    return now_s - finding.judged_at_s > _FRESH_S
+
+
+def came(one: Incident, *, now_s: float) -> str:
+    """Return what came of it, and how the forecast did."""
+    alert = one.alert
+    over_s = alert.resolved_at_s
+    if over_s is None:
+        calm = verdict_text.calmed(alert, now_s=now_s)
+        return f"it is still open; its growth {calm}" if calm else "it is still open"
+    said = f"{alert.ended or 'it is over'}, at {units.moment(over_s, now_s=now_s)}"
+    eta = one.first.eta
+    if eta is None or alert.kind != "leak":
+        return said
+    took_s = over_s - one.first.judged_at_s
+    if alert.ended in _FULL:
+        if took_s < eta.low_s:
+            return f"{said}: {units.duration(eta.low_s - took_s)} before the interval"
+        if eta.high_s is not None and took_s > eta.high_s:
+            return f"{said}: {units.duration(took_s - eta.high_s)} after the interval"
+        return f"{said}: within the interval that was foreseen"
+    if took_s < eta.mid_s:
+        return f"{said}: {units.duration(eta.mid_s - took_s)} before memory would have been full"
+    return said
+
+
+def held_true(one: Incident) -> bool | None:
+    """Say whether memory ran out within the interval foreseen; None where it did not run out."""
+    over_s, eta = one.alert.resolved_at_s, one.first.eta
+    if over_s is None or eta is None or one.alert.ended not in _FULL:
+        return None
+    took_s = over_s - one.first.judged_at_s
+    return eta.low_s <= took_s and (eta.high_s is None or took_s <= eta.high_s)
+
+
+def who(one: Incident) -> str:
+    """Return who it is: process, user, framework, job, container, as far as known."""
+    about, info = one.alert.about, one.info
+    if info is not None:
+        parts = [verdict_text.who(info), verdict_text.framework(one.first, info), *where(info)]
+        return ", ".join(part for part in parts if part and part != "?")
+    if about is None or not (about.process or about.user):
+        return ""
+    pid = f"[{about.pid}]" if about.pid is not None else ""
+    owner = f" of {about.user}" if about.user else ""
+    parts = [f"{about.process or 'process'}{pid}{owner}", about.framework, about.job]
+    return ", ".join(part for part in [*parts, about.container] if part)
+
+
+def spent(one: Incident) -> tuple[float | None, float | None]:
+    """Return GPU-hours and US dollars of an incident; None where a part is unknown."""
+    if not one.entries:
+        return None, None
+    found = cost.summed(one.entries)
+    return found.gpu_hours, found.usd

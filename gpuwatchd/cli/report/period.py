@@ -1,0 +1,284 @@
+"""What a report is asked about, and everything that is known of it: gathered once."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.cli import cost_entries, current_state, incidents, user_filter
+from gpuwatchd.cli.device_facts import in_order
+from gpuwatchd.cli.report import incident, report_charts, usage
+from gpuwatchd.cli.report.quality import Quality
+from gpuwatchd.cli.report.quality import of as quality_of
+from gpuwatchd.core.errors import GpuwatchdError, StoreError, StoreNewer
+from gpuwatchd.store.live import LiveDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.cli.cost_entries import Bill
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.report.incident import Incident
+    from gpuwatchd.cli.report.usage import DeviceUse, Holder
+    from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo
+    from gpuwatchd.store.reader import Reader
+
+_PRESENT_S = 120.0
+"""A period that ends so long ago ends now."""
+
+
+class Asked(NamedTuple):
+    """What a report is to be about."""
+
+    since_s: float
+    until_s: float
+    pids: Sequence[int] = ()
+    top: int = 5
+    everything: bool = False
+    charts: bool = True
+
+    @property
+    def span_s(self) -> float:
+        """Length of the period."""
+        return self.until_s - self.since_s
+
+
+class Period:
+    """Everything that is known of a period.
+
+    Attributes
+    ----------
+    alerts
+        Those that were open in it and became more than a suspicion, worst first.
+    told
+        The first of them, in full.
+    watched
+        Suspicions that stayed such.
+    """
+
+    def __init__(self, flags: Globals, asked: Asked, found: Found, bill: Bill) -> None:
+        self.flags = flags
+        self.asked = asked
+        self.found = found
+        self.bill = bill
+        self.now_s = bill.now_s
+        self.view: View | None = None
+        self.devices: list[Device] = []
+        self.infos: list[ProcessInfo] = []
+        """Those that --pid names."""
+        self.alerts: list[Alert] = []
+        self.watched: list[Alert] = []
+        self.told: list[Incident] = []
+        self.uses: list[DeviceUse] = []
+        self.holders: list[Holder] = []
+        self.others: Holder | None = None
+        """What everybody else had, where --user leaves them out."""
+        self.pictures: dict[str, Picture] = {}
+        """Of GPUs, by UUID."""
+        self.process_pictures: list[tuple[ProcessInfo, Picture]] = []
+        self.quality = Quality()
+        self.channels: dict[str, incident.Channel] = {}
+        self.warnings: list[tuple[str, str]] = []
+
+    @property
+    def present(self) -> bool:
+        """Whether it ends now, so that the live state belongs to it."""
+        return self.asked.until_s >= self.now_s - _PRESENT_S
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """Return memory that is held without work now."""
+        if self.view is None or not self.present:
+            return ()
+        pids = self.asked.pids
+        return tuple(
+            one
+            for one in self.view.holdings
+            if not pids or (one.process is not None and one.process.key.pid in pids)
+        )
+
+    def item(self, device: Device) -> LiveDevice:
+        """Return the live state of a device; where that is not of this period, only the device."""
+        for one in self.view.devices if self.view is not None and self.present else ():
+            if one.device.uid == device.uid:
+                return one
+        return LiveDevice(device=device, reading=None)
+
+    def shown_view(self) -> View:
+        """Return the view that charts are drawn by."""
+        if self.view is not None and self.present:
+            return self.view
+        return current_state.View(
+            "database", self.asked.until_s, [self.item(one) for one in self.devices]
+        )
+
+
+def now_s() -> float:
+    """Return now, or the newest sample where a simulation runs ahead of the clock."""
+    state, _ = current_state.read_state()
+    return time.time() if state is None else max(time.time(), state.taken_at_s)
+
+
+def _incidents(asked: Asked) -> Found:
+    try:
+        return incidents.gather(asked.since_s, only_open=False)
+    except GpuwatchdError as error:
+        if error.page != "errors#no-history":
+            raise
+        raise GpuwatchdError(
+            "there is nothing to report: no history and no live state",
+            hint=error.hint,
+            page=error.page,
+        ) from error
+
+
+def gather(flags: Globals, asked: Asked) -> Period:
+    """Return everything that is known of a period.
+
+    Raises
+    ------
+    GpuwatchdError
+        When nothing is recorded at all, or not of what is asked for.
+    """
+    found = _incidents(asked)
+    if flags.user:
+        found.keep_of(user_filter.People(flags.user))
+    bill = cost_entries.gather(flags, asked.since_s)
+    period = Period(flags, asked, found, bill)
+    period.view = _view(flags)
+    period.warnings = _told_once([*found.warnings, *bill.warnings])
+    _choose(period)
+    try:
+        from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
+
+        with history_query.reader() as history:
+            _from_history(period, history)
+    except StoreNewer:
+        raise  # What is there is not to be told without most of it.
+    except StoreError:
+        if found.trouble is None:
+            raise
+        _without_history(period)
+    return period
+
+
+def _told_once(warnings: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return what is missing; that no daemon runs is found by several, and said once."""
+    kept: dict[str, tuple[str, str]] = {}
+    for code, sentence in warnings:
+        kept.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
+    return list(kept.values())
+
+
+def _view(flags: Globals) -> View | None:
+    """Return the live state; None where there is none (the GPUs themselves are not asked)."""
+    state, _ = current_state.read_state()
+    if state is None or not state.devices:
+        return None
+    try:
+        return current_state.see(flags, want_trend=True)
+    except GpuwatchdError:
+        if flags.gpu:
+            return None  # A GPU that is gone may be in the history.
+        raise
+
+
+def _choose(period: Period) -> None:
+    """Sort alerts of the period: those to tell, those that stayed a suspicion."""
+    asked, flags, found = period.asked, period.flags, period.found
+    for alert in found.alerts:
+        if alert.opened_at_s >= asked.until_s or not found.wanted(flags, alert):
+            continue
+        if (alert.resolved_at_s or asked.until_s) < asked.since_s:
+            continue
+        process = alert.subject.process
+        if asked.pids and (process is None or process.pid not in asked.pids):
+            continue
+        if alert.firing_at_s is not None:
+            period.alerts.append(alert)
+        elif alert.watch_at_s is not None or alert.state == "watch":
+            period.watched.append(alert)
+    entries = period.bill.entries
+    if flags.user:
+        people = user_filter.People(flags.user)
+        entries = [one for one in entries if people.has(one.user)]
+    keys = {alert.key for alert in [*period.alerts, *period.watched]}
+    held = {one.id for one in period.holdings}
+    period.bill.entries = [one for one in entries if one.key in keys or one.key in held]
+    worth = incident.worth(period.bill.entries)
+    period.alerts = incident.order(period.alerts, worth)
+
+
+def _from_history(period: Period, history: Reader) -> None:
+    asked, flags = period.asked, period.flags
+    every = history.devices()
+    known = {one.uid: one for one in every} | period.found.devices
+    period.devices = [one for one in known.values() if flags.wants(one)]
+    if not period.devices:
+        raise _no_such_gpu(flags, list(known.values()))
+    every_holder = usage.holders(history, period.devices, period.found.infos, asked, period.bill)
+    if asked.pids:
+        period.infos = _meant(period, [one.info for one in every_holder])
+        keys = {info.key for info in period.infos}
+        every_holder = [one for one in every_holder if one.info.key in keys]
+        here = {one.device_uid for one in every_holder}
+        here |= {alert.subject.device_uid for alert in period.alerts}
+        period.devices = [one for one in period.devices if one.uid in here] or period.devices
+    period.uses = usage.of_devices(history, period.devices, asked)
+    people = user_filter.People(flags.user) if flags.user else None
+    period.holders = [one for one in every_holder if people is None or people.own(one.info)]
+    if people is not None:
+        rest = [one for one in every_holder if not people.own(one.info)]
+        period.others = usage.joined(rest) if rest else None
+    period.quality = quality_of(history, period.devices, period.uses, asked)
+    incident.tell(period, history)
+    report_charts.draw(period, history)
+
+
+def _without_history(period: Period) -> None:
+    """Put together what the live state alone knows."""
+    period.devices = [one for one in period.found.devices.values() if period.flags.wants(one)]
+    if not period.devices:
+        raise _no_such_gpu(period.flags, list(period.found.devices.values()))
+    period.uses = [usage.unknown(one) for one in in_order(period.devices)]
+    incident.tell(period, None)
+    report_charts.draw(period, None)
+
+
+def _meant(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
+    """Return the processes that --pid names.
+
+    Raises
+    ------
+    GpuwatchdError
+        When none of them was seen.
+    """
+    pids = period.asked.pids
+    found = list({info.key: info for info in infos if info.key.pid in pids}.values())
+    if period.flags.user:
+        people = user_filter.People(period.flags.user)
+        found = [info for info in found if people.own(info)]
+    if not found and not period.alerts:
+        raise GpuwatchdError(
+            f"pid {', '.join(map(str, pids))} was on no GPU in this period",
+            hint="gpuwatchctl history --since 7d; or a longer --since",
+            page="errors#no-such-process",
+        )
+    return found
+
+
+def _no_such_gpu(flags: Globals, devices: Sequence[Device]) -> GpuwatchdError:
+    if not flags.gpu:
+        return GpuwatchdError(
+            "nothing is recorded yet: no GPU was ever seen",
+            hint="gpuwatchctl service install",
+            page="errors#nothing-recorded",
+        )
+    return GpuwatchdError(
+        f"no GPU matches {', '.join(flags.gpu)}",
+        hint=f"GPUs here: {', '.join(one.label for one in devices)}",
+        page="errors#no-such-gpu",
+    )

@@ -1,0 +1,332 @@
+"""The parts of a report that are tables: GPUs, who, cost, idle memory, deliveries, data quality."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.cli import badges, cost_text, delivery_text, verdict_text
+from gpuwatchd.cli.incidents import OPEN
+from gpuwatchd.cli.report import limits, usage
+from gpuwatchd.cli.report import quality as known
+from gpuwatchd.cli.report.document import Facts, Says, Table
+from gpuwatchd.core import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpuwatchd.cli.report.document import Plain
+    from gpuwatchd.cli.report.period import Period
+    from gpuwatchd.cli.report.usage import Holder
+    from gpuwatchd.core.model import Alert, ProcessInfo
+
+_STAKE: Final = ("at-risk", "lost", "held")
+
+
+def label_of(period: Period, uid: str) -> str:
+    """Return the name of a device."""
+    device = next((one for one in period.devices if one.uid == uid), None)
+    return uid if device is None else device.label
+
+
+def cut(rows: list[tuple[str, ...]], most: int, what: str) -> tuple[list[tuple[str, ...]], str]:
+    """Return at most so many rows, and a sentence on what is left out."""
+    if len(rows) <= most:
+        return rows, ""
+    more = "; --all has more" if most < limits.ROWS else "; a shorter --since has them"
+    return rows[:most], f"{len(rows) - most:,} more {what} are left out{more}."
+
+
+def alerts(period: Period, found: Sequence[Alert], caption: str) -> Table:
+    """Return incidents as rows."""
+    now_s = period.now_s
+    rows: list[tuple[str, ...]] = [
+        (
+            alert.title or alert.key,
+            alert.code,
+            f"{alert.severity}, open" if alert.state in OPEN else alert.severity,
+            verdict_text.since(alert, now_s=now_s),
+            units.duration((alert.resolved_at_s or period.asked.until_s) - alert.opened_at_s),
+            alert.finding.pattern if alert.kind == "leak" else alert.kind,
+            alert.ended,
+        )
+        for alert in found
+    ]
+    kept, left = cut(rows, limits.ROWS, "incidents")
+    heads = ("who", "id", "severity", "since", "for", "what", "what came")
+    return Table(caption=caption, heads=heads, rows=tuple(kept), left_out=left)
+
+
+def gpus(period: Period) -> Table:
+    """Return devices with their use."""
+    rows = []
+    for use in period.uses:
+        item = period.item(use.device)
+        now = "" if item.reading is None else badges.device(item).word
+        total = use.device.memory_total_bytes
+        at = "" if use.peak_at_s is None else units.moment(use.peak_at_s, now_s=period.now_s)
+        peak = f"{units.size(use.peak_bytes)} {at}".strip()
+        rows.append(
+            (
+                f"{use.device.label} {use.device.name}",
+                units.size(total),
+                units.size(use.mean_bytes),
+                peak,
+                "?" if use.util_pct is None else f"{use.util_pct:.0f}%",
+                cost.in_hours(use.busy_hours),
+                "?" if period.quality.watched_share is None else units.duration(use.watched_s),
+                now,
+            )
+        )
+    return Table(
+        caption="Memory and utilisation",
+        heads=("GPU", "memory", "mean", "peak", "util", "busy h", "watched", "now"),
+        rows=tuple(rows),
+        right=frozenset({1, 2, 4, 5, 6}),
+    )
+
+
+# ---- who ----------------------------------------------------------------------------------------
+
+_BY: Final[tuple[tuple[str, Callable[[ProcessInfo], str]], ...]] = (
+    ("user", lambda info: info.user or "(unknown)"),
+    ("job", lambda info: info.place or info.group or "(no job)"),
+    ("program", lambda info: info.label or "(unknown)"),
+)
+
+
+def who(period: Period) -> Iterator[Plain]:
+    """Yield who held memory for how long, and what these hours cost."""
+    if not period.holders and period.others is None:
+        return
+    yield Says(
+        text="GiB hours are memory times time. GPU-hours share the time of a GPU among those who "
+        "held its memory, by how much; money is these hours at the price below.",
+        tone="note",
+    )
+    for what, name in _BY:
+        groups = usage.grouped(period.holders, name)
+        if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
+            continue
+        rows = [_holder(period, label, one) for label, one in groups]
+        most = limits.ROWS if period.asked.everything else limits.FEW
+        kept, left = cut(rows, most, f"{what}s")
+        if what == "user" and period.others is not None:
+            kept.append(_holder(period, "(others together)", period.others))
+        yield Table(
+            caption=f"By {what}",
+            heads=(what, "processes", "GiB hours", "GPU-hours", "money", "peak"),
+            rows=tuple(kept),
+            right=frozenset({1, 2, 3, 4, 5}),
+            left_out=left,
+        )
+
+
+def _holder(period: Period, label: str, one: Holder) -> tuple[str, ...]:
+    return (
+        label,
+        f"{one.many:,}",
+        cost.in_hours(one.gib_hours),
+        cost.in_hours(one.gpu_hours),
+        cost_text.money(period.bill, one.usd),
+        units.size(one.peak_bytes),
+    )
+
+
+# ---- money --------------------------------------------------------------------------------------
+
+
+def costs(period: Period) -> Iterator[Plain]:
+    """Yield what the incidents of the period cost, as `cost` counts, and the prices."""
+    bill = period.bill
+    if bill.prices.off:
+        return
+    rows: list[tuple[str, ...]] = []
+    for what in cost.WHATS:
+        found = cost.summed(bill.of(what))
+        money = cost_text.partly(bill, found.usd, found.known_usd)
+        hours = cost.in_hours(found.gpu_hours)
+        rows.append((cost_text.TITLES[what], str(found.incidents), hours, money))
+        if what == "at-risk" and found.ahead_gpu_hours is not None:
+            ahead = cost_text.partly(bill, found.ahead_usd, found.known_ahead_usd)
+            rows.append(
+                ("and until memory is full", "", cost.in_hours(found.ahead_gpu_hours), ahead)
+            )
+    yield Table(
+        caption="What leaks and idle memory cost",
+        heads=("what", "incidents", "GPU-hours", "money"),
+        rows=tuple(rows),
+        right=frozenset({1, 2, 3}),
+    )
+    people, amount = cost_text.engineer(bill)
+    if people:
+        said = units.money(amount, currency=bill.prices.currency)
+        yield Says(text=f"And people, an hour for each of {people} lost runs: {said}.")
+    if bill.entries:
+        yield Says(
+            text="Counted as gpuwatchctl cost does: a job's hours from its start or its last known "
+            "checkpoint, also where that was before the period.",
+            tone="note",
+        )
+    prices = tuple(cost_text.prices(bill))
+    if prices:
+        yield Says(text="Prices", tone="note")
+        yield Facts(rows=prices)
+    for _, sentence in cost_text.old(bill):
+        yield Says(text=f"Note: {sentence}.", tone="warn")
+
+
+def at_stake(period: Period) -> str:
+    """Return what is at risk, lost and held idle, each in money; "" where it is nothing."""
+    parts = []
+    for what in _STAKE:
+        entries = period.bill.of(what)
+        if not entries:
+            continue
+        found = cost.summed(entries)
+        usd = found.usd
+        if usd is None and not found.known_usd:
+            said = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
+        else:
+            said = cost_text.partly(period.bill, usd, found.known_usd)
+        parts.append(f"{said} {cost_text.SHORT[what]}")
+    return ", ".join(parts)
+
+
+def lost_or_at_risk(period: Period) -> str:
+    """Return these together, in money or else hours; "" where there is nothing."""
+    entries = [one for what in _STAKE for one in period.bill.of(what)]
+    if not entries:
+        return ""
+    found = cost.summed(entries)
+    if found.usd is None and not found.known_usd:
+        return f"{cost.in_hours(found.gpu_hours)} h"
+    return cost_text.partly(period.bill, found.usd, found.known_usd)
+
+
+# ---- idle memory, deliveries, quality -----------------------------------------------------------
+
+
+def held(period: Period) -> Iterator[Plain]:
+    """Yield memory that is held without work now, and was."""
+    now_s = period.now_s
+    rows: list[tuple[str, ...]] = []
+    for one in period.holdings:
+        since_s = one.since_s
+        rows.append(
+            (
+                "nobody" if one.process is None else verdict_text.who(one.process),
+                label_of(period, one.device_uid),
+                one.kind,
+                units.size(one.held_bytes),
+                "?" if since_s is None else units.clock(since_s, now_s=now_s),
+                cost.in_hours(one.gib_hours),
+                cost_text.money(period.bill, one.cost_usd),
+            )
+        )
+    if rows:
+        kept, left = cut(rows, limits.ROWS, "holders")
+        yield Table(
+            caption="Now",
+            heads=("who", "GPU", "what", "held", "since", "GiB hours", "cost"),
+            rows=tuple(kept),
+            right=frozenset({3, 5, 6}),
+            left_out=left,
+        )
+    elif period.present and period.view is not None:
+        yield Says(text="Nothing is held without work now.", tone="good")
+    past = [one for one in period.alerts if one.kind == "held"]
+    if past:
+        yield alerts(period, past, "In the period")
+    elif period.quality.watched_share:
+        yield Says(text="Nothing was held without work long enough to be told of.", tone="note")
+
+
+def deliveries(period: Period) -> Iterator[Plain]:
+    """Yield what became of messages, channel by channel, and what was kept back."""
+    rows = [
+        (
+            one.name,
+            str(one.sent),
+            str(one.failed),
+            str(one.waiting),
+            "-" if one.last_sent_s is None else units.moment(one.last_sent_s, now_s=period.now_s),
+            one.why,
+        )
+        for one in sorted(period.channels.values(), key=lambda one: one.name)
+    ]
+    if rows:
+        yield Table(
+            caption="Messages about the incidents",
+            heads=("channel", "sent", "failed", "waiting", "last sent", "why"),
+            rows=tuple(rows),
+            right=frozenset({1, 2, 3}),
+        )
+    elif period.alerts:
+        yield Says(text="No message about these incidents is on record.", tone="warn")
+    quiet = [alert for alert in period.alerts if not alert.notices]
+    if quiet:
+        many = f"{len(quiet)} incidents were" if len(quiet) > 1 else "1 incident was"
+        yield Says(text=f"{many} told to nobody:", tone="note")
+        kept = [(one.code, _why(period, one)) for one in quiet[: limits.FEW]]
+        yield Facts(rows=tuple(kept))
+    if period.view is not None and period.present:
+        for line in delivery_text.failing(period.view.channels, now_s=period.now_s):
+            yield Says(text=f"Now: {line}.", tone="bad")
+
+
+def _why(period: Period, alert: Alert) -> str:
+    silence = period.found.silence(alert, period.now_s)
+    if silence is not None:
+        return f"{alert.title or alert.key}: {delivery_text.silent(silence, now_s=period.now_s)}"
+    why = alert.held_back or ("beside another alert" if alert.inhibited_by else "")
+    return f"{alert.title or alert.key}: {why or 'no reason is on record'}"
+
+
+def quality(period: Period) -> Iterator[Plain]:
+    """Yield how well the period is known, and what cannot be said therefore."""
+    found, now_s = period.quality, period.now_s
+    for sentence in known.sentences(found, now_s=now_s):
+        yield Says(text=sentence, tone="warn")
+    rows = []
+    if found.watched_share is not None:
+        each = ", ".join(f"{one.label} {known.percent(share)}" for one, share in found.per_device)
+        whole = known.percent(found.watched_share)
+        rows.append(("watched", f"{whole} of {units.duration(period.asked.span_s)}"))
+        rows.append(("of each", each if len(found.per_device) > 1 else ""))
+        rows.append(("restarts", f"{found.restarts}, of them {found.boots} of the machine"))
+    rows += [
+        ("clock", f"{units.moment(one.at_s, now_s=now_s)} set by {one.wall_step_s or 0.0:+.0f} s")
+        for one in found.clock_steps[: limits.FEW]
+    ]
+    rows += [
+        ("unreadable", f"{units.moment(at_s, now_s=now_s)} {label}: {said}")
+        for at_s, label, said in found.faults[-limits.FEW :]
+    ]
+    if period.view is not None and period.present and not period.flags.user:
+        rows += [("problem", said) for said in period.view.daemon.problems]
+    rows = [row for row in rows if row[1]]
+    if rows:
+        yield Facts(rows=tuple(rows))
+    if found.missing:
+        yield _gaps(period)
+    elif found.watched_share is not None and found.begun_s is None:
+        yield Says(text="Nothing is missing.", tone="good")
+
+
+def _gaps(period: Period) -> Table:
+    now_s = period.now_s
+    rows: list[tuple[str, ...]] = [
+        (
+            units.moment(one.begin_s, now_s=now_s),
+            units.moment(one.end_s, now_s=now_s),
+            units.duration(one.end_s - one.begin_s),
+            ", ".join(one.labels) or "all",
+            one.why or "not known",
+        )
+        for one in sorted(period.quality.missing, key=lambda one: one.begin_s - one.end_s)
+    ]
+    most = limits.ROWS if period.asked.everything else known.MOST_GAPS
+    kept, left = cut(rows, most, "gaps")
+    heads = ("from", "to", "for", "GPU", "why")
+    return Table(caption="Gaps, longest first", heads=heads, rows=tuple(kept), left_out=left)

@@ -1,0 +1,308 @@
+"""A rule set in plain sentences: who is told what, by what, when, and what never."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args
+
+import msgspec
+
+from gpuwatchd.core import text, units
+from gpuwatchd.core.config import Config, OverrideSection, hours
+from gpuwatchd.core.model import LEAK_PATTERNS, Severity
+from gpuwatchd.notify import NOTIFIERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+KINDS: Final = ("leak", "gpu", "held")
+PATTERNS: Final = (*sorted(LEAK_PATTERNS), "spike")
+ALL: Final = "all"
+_CONDITIONS: Final = (
+    *("gpu", "user", "process", "framework", "command", "job", "container"),
+    *("kind", "pattern"),
+)
+_OF_PROCESS: Final = ("user", "process", "framework", "command", "job", "container")
+_WEEK_MIN: Final = 7 * hours.DAY_MINUTES
+_LEVELS: Final[tuple[Severity, ...]] = get_args(Severity)
+
+
+class _Part(NamedTuple):
+    """A channel and for what it is used."""
+
+    channel: str
+    key: str
+
+
+def _uses(settings: Config) -> Iterator[_Part]:
+    policy = settings.policy
+    yield from (_Part(name, "[policy] channels") for name in policy.channels)
+    yield from (_Part(name, "[policy] fallback") for name in policy.fallback)
+    if policy.digest != "off":
+        yield from (_Part(name, "[policy] digest-channels") for name in policy.digest_channels)
+    for number, one in enumerate(settings.override, start=1):
+        yield from (_Part(name, f"[[override]] {number} channels") for name in one.channels or ())
+
+
+def used_channels(settings: Config) -> set[str]:
+    """Return every channel that something may leave by."""
+    return {part.channel for part in _uses(settings)}
+
+
+def place_of(settings: Config, channel: str) -> str:
+    """Return where a channel is put to use, in brackets; "" where that is the list of channels.
+
+    Examples
+    --------
+    >>> place_of(Config(), "desktop"), place_of(Config(), "email")
+    ('', '')
+    """
+    keys = [part.key for part in _uses(settings) if part.channel == channel]
+    return f" ({keys[0]})" if keys and keys[0] != "[policy] channels" else ""
+
+
+def problems(settings: Config) -> Iterator[str]:
+    """Yield what cannot be meant: names that are none, conditions that nothing fits."""
+    policy = settings.policy
+    tables = [_Part(name, "[policy] severity") for name in policy.severity]
+    tables += [_Part(name, "[policy] quiet-hours") for name in policy.quiet_hours if name != ALL]
+    for part in dict.fromkeys([*_uses(settings), *tables]):
+        if part.channel not in NOTIFIERS:
+            known = ", ".join(NOTIFIERS)
+            yield f'{part.key}: no channel is called "{part.channel}"; known: {known}'
+    for number, one in enumerate(settings.override, start=1):
+        for key, words in (("kind", KINDS), ("pattern", PATTERNS)):
+            wanted = getattr(one, key)
+            if wanted and not any(fnmatchcase(word, wanted.lower()) for word in words):
+                yield f'[[override]] {number} {key}: nothing is "{wanted}"; {", ".join(words)} are'
+
+
+# ---- what people may not have meant --------------------------------------------------------------
+
+
+def notes(settings: Config) -> Iterator[str]:
+    """Yield what is silenced, unreachable or without effect, one sentence each."""
+    yield from _limits(settings)
+    yield from _quiet(settings)
+    yield from _reserves(settings)
+    yield from _overrides(settings.override)
+    yield from _money(settings)
+
+
+def _limits(settings: Config) -> Iterator[str]:
+    policy = settings.policy
+    limits = [policy.severity.get(name, "info") for name in policy.channels]
+    if limits and all(limit == "critical" for limit in limits):
+        yield "severity: no channel is used for warnings, only critical alerts are told"
+    for name in policy.severity:
+        if name in NOTIFIERS and name not in used_channels(settings):
+            yield f"severity: {name} is not in use, so its limit does nothing"
+
+
+def _minutes(ranges: Iterable[str]) -> set[int]:
+    """Return the minutes of the week, Monday 00:00 is 0, that some ranges cover."""
+    covered: set[int] = set()
+    for words in ranges:
+        one = hours.parse(words)
+        length = (one.end - one.begin) % hours.DAY_MINUTES or hours.DAY_MINUTES
+        for day in one.days:
+            start = day * hours.DAY_MINUTES + one.begin
+            covered.update((start + step) % _WEEK_MIN for step in range(length))
+    return covered
+
+
+def _quiet(settings: Config) -> Iterator[str]:
+    quiet = settings.policy.quiet_hours
+    used = used_channels(settings)
+    for name in sorted(used):
+        ranges = (*quiet.get(name, ()), *quiet.get(ALL, ()))
+        if ranges and len(_minutes(ranges)) >= _WEEK_MIN:
+            yield f"quiet-hours: {name} is always quiet, so it tells critical alerts only"
+    for name in quiet:
+        if name != ALL and name in NOTIFIERS and name not in used:
+            yield f"quiet-hours: {name} is not in use, so its hours do nothing"
+
+
+def _reserves(settings: Config) -> Iterator[str]:
+    policy = settings.policy
+    for name in policy.fallback:
+        if name in policy.channels:
+            yield f"fallback: {name} is one of the channels already, so it is no second way"
+    if policy.fallback and not policy.channels:
+        yield "fallback: used when a channel fails, and there is none"
+    if policy.digest != "off" and not policy.digest_channels:
+        yield "digest-channels: empty, so the summary reaches nobody"
+    chat = settings.notify.chat
+    if "chat" in used_channels(settings) and not chat.urls_file:
+        yield (
+            "urls-file: not set, so chat needs the credential chat-urls or GPUWATCHD_CHAT_URLS "
+            "where the daemon runs"
+        )
+
+
+def _overrides(found: Sequence[OverrideSection]) -> Iterator[str]:
+    for number, one in enumerate(found, start=1):
+        name, conditions, effects = f"override {number}", _conditions(one), _effects(one)
+        if not effects:
+            yield f"{name}: sets nothing"
+        elif not conditions and one.mute:
+            yield f"{name}: without a condition it fits everything: nobody is told of anything"
+        elif not conditions:
+            yield f"{name}: without a condition it fits everything; [policy] is the place for that"
+        asked = [key for key in (*_OF_PROCESS, "pattern") if key in conditions]
+        if asked and conditions.get("kind") == "gpu":
+            yield f"{name}: alerts of kind gpu have no {asked[0]}, so it fits nothing"
+        if one.grows and one.grows_to is not None:
+            yield f"{name}: grows-to says up to where, so grows adds nothing"
+        above = _covered(conditions, effects, found[number:], number)
+        if above:
+            yield f"{name}: override {above} fits all of the same and sets the same, later wins"
+
+
+def _covered(
+    conditions: dict[str, str],
+    effects: set[str],
+    later: Sequence[OverrideSection],
+    number: int,
+) -> int:
+    """Return the number of the last override that leaves nothing of an earlier one; 0 for none."""
+    left, last = set(effects), 0
+    for offset, one in enumerate(later, start=1):
+        wider = all(conditions.get(key) == value for key, value in _conditions(one).items())
+        if wider and left & _effects(one):
+            left -= _effects(one)
+            last = number + offset
+    return last if effects and not left else 0
+
+
+def _conditions(one: OverrideSection) -> dict[str, str]:
+    return {key: found for key in _CONDITIONS if (found := getattr(one, key)) and found != "*"}
+
+
+def _effects(one: OverrideSection) -> set[str]:
+    """Return the keys that an override sets; one that lets it grow is one whatever its bound."""
+    fields = {field.name: field.default for field in msgspec.structs.fields(one)}
+    found = {name for name, default in fields.items() if getattr(one, name) != default}
+    found -= {*_CONDITIONS, "why"}
+    return {"grows" if name == "grows_to" else name for name in found}
+
+
+def _money(settings: Config) -> Iterator[str]:
+    cost = settings.cost
+    if cost.mode == "owned" and cost.purchase is None:
+        yield "purchase: not set, so what an owned device costs is unknown"
+    if cost.mode != "off" and cost.currency.upper() != "USD" and cost.per_usd is None:
+        yield f"per-usd: not set, so no money is shown in {cost.currency}, GPU-hours alone"
+
+
+# ---- what it means -------------------------------------------------------------------------------
+
+
+def explain(settings: Config) -> list[str]:
+    """Return the rules in plain sentences."""
+    policy = settings.policy
+    if not policy.channels:
+        told = ["Nobody is told of alerts: no channel is in use; status and check show them."]
+    else:
+        told = [*_told(settings), *_per_channel(settings)]
+    if policy.fallback and policy.channels:
+        wait = units.short_duration(policy.fallback_after)
+        told.append(
+            f"If none of them could deliver within {wait}: {_listed(policy.fallback, 'then')}."
+        )
+    if policy.digest != "off":
+        when = f"{policy.digest} at {policy.digest_at}"
+        when += " (Mondays)" if policy.digest == "weekly" else ""
+        told.append(f"A summary leaves {when} by {_listed(policy.digest_channels)}.")
+    told += _kinds(settings)
+    told += [
+        f"Override {number} ({_who(one)}): {_what(one)}."
+        for number, one in enumerate(settings.override, start=1)
+    ]
+    return told
+
+
+def _told(settings: Config) -> Iterator[str]:
+    policy = settings.policy
+    hold = (
+        f"{units.short_duration(policy.flap_hold)} after it fires"
+        if policy.flap_hold
+        else "at once"
+    )
+    steps = [units.short_duration(step) for step in policy.repeat]
+    again = "never again"
+    if steps:
+        first = f"after {', '.join(steps[:-1])}, then " if steps[1:] else ""
+        again = f"again {first}every {steps[-1]}"
+    over = ", and when it is over" if policy.recovered else "; not when it is over"
+    yield f"An alert is told by {_listed(policy.channels)} {hold}, {again}{over}."
+    yield (
+        f"Nothing more of the same within {units.short_duration(policy.cooldown)} unless it gets "
+        f"worse; at most {policy.max_per_hour} messages an hour; alerts of one cause share one."
+    )
+
+
+def _per_channel(settings: Config) -> Iterator[str]:
+    policy = settings.policy
+    for name in sorted(used_channels(settings)):
+        least = policy.severity.get(name, "info")
+        quiet = (*policy.quiet_hours.get(name, ()), *policy.quiet_hours.get(ALL, ()))
+        parts = []
+        if least != "info":
+            levels = _LEVELS[_LEVELS.index(least) :]
+            parts.append(f"only for {_listed(levels)}")
+        if quiet:
+            parts.append(f"quiet {', '.join(quiet)}: what is not critical waits for the end")
+        if parts:
+            yield f"{name} is {'; '.join(parts)}."
+
+
+def _kinds(settings: Config) -> Iterator[str]:
+    policy = settings.policy
+    yield "Growth that is only watched is told to nobody; status shows it."
+    if policy.tell_hardware:
+        yield "A GPU that is lost, hangs or must be reset is told."
+    else:
+        yield "A GPU that is lost, hangs or must be reset is only shown."
+    if policy.tell_held:
+        yield f"Memory held without work is told where it is {_listed(policy.tell_held, 'or')}."
+    else:
+        yield "Memory held without work is only shown (zombies)."
+
+
+def _listed(words: Sequence[str], last: str = "and") -> str:
+    """Return words as a list in a sentence.
+
+    Examples
+    --------
+    >>> _listed(["a"]), _listed(["a", "b", "c"]), _listed([])
+    ('a', 'a, b and c', 'nobody')
+    """
+    if not words:
+        return "nobody"
+    *front, end = words
+    return f"{', '.join(front)} {last} {end}" if front else end
+
+
+def _who(one: OverrideSection) -> str:
+    found = {key: text.mask_argv([value])[0] for key, value in _conditions(one).items()}
+    return ", ".join(f"{key} {value}" for key, value in found.items()) or "everything"
+
+
+def _what(one: OverrideSection) -> str:
+    parts = []
+    if one.mute:
+        parts.append("nobody is told")
+    if one.grows_to is not None:
+        parts.append(f"it may grow to {units.size(one.grows_to)}, nobody is told below that")
+    elif one.grows:
+        parts.append("it may grow, nobody is told before the last hour")
+    if one.severity is not None:
+        parts.append(f"told as {one.severity} at most")
+    if one.channels is not None:
+        parts.append(f"told by {_listed(one.channels)}")
+    if one.repeat is not None:
+        steps = [units.short_duration(step) for step in one.repeat]
+        parts.append(f"reminders after {', '.join(steps)}" if steps else "no reminders")
+    said = "; ".join(parts) or "nothing is different"
+    return f"{said} ({one.why})" if one.why else said

@@ -1,0 +1,291 @@
+"""The configuration as text: every key with its meaning, and what a setting costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import stat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpuwatchd.cli import ruleset
+from gpuwatchd.core import text, units
+from gpuwatchd.core.config import Config, OverrideSection, Seconds, Section, Size, expanded
+from gpuwatchd.core.config import schema as config_sections
+from gpuwatchd.core.errors import NotifyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD = """\
+# gpuwatchd configuration. Every key is here with its default, switched off by the "#" before it;
+# remove that "#" to set a key. Durations: 90s 15m 2h 7d. Sizes: 512MiB 24GiB.
+# See what is in force: gpuwatchctl config print --origin
+"""
+EXAMPLES = """\
+# [[override]]
+# process = "vllm*"
+# grows-to = "60GiB"
+# why = "its cache fills up to there"
+
+# [[override]]
+# user = "alice"
+# channels = ["chat"]
+"""
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+def toml(value: object) -> str:
+    """Return a value as TOML.
+
+    Examples
+    --------
+    >>> toml(Seconds(900)), toml(("a", "b")), toml(0.5), toml(True)
+    ('"15m"', '["a", "b"]', '0.5', 'true')
+    """
+    if isinstance(value, Seconds):
+        return json.dumps(units.short_duration(value))
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        inside = ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, Section):
+        set_keys = {
+            field.encode_name: one
+            for field in msgspec.structs.fields(value)
+            if (one := getattr(value, field.name)) != field.default
+        }
+        return "\n".join(f"{key} = {toml(one)}" for key, one in set_keys.items())
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return _size(value) if isinstance(value, Size) else str(value)
+
+
+def _size(value: Size) -> str:
+    for unit, bytes_each in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if value and value % bytes_each == 0:
+            return f'"{value // bytes_each}{unit}"'
+    return str(int(value))
+
+
+def masked(value: object) -> object:
+    """Return a value with secrets (tokens, logins in URLs) shown as ``****``.
+
+    Examples
+    --------
+    >>> masked(("curl", "https://me:pw@host/x"))
+    ('curl', 'https://****@host/x')
+    """
+    if isinstance(value, OverrideSection):
+        return msgspec.structs.replace(value, command=text.mask_argv([value.command])[0])
+    if isinstance(value, tuple) and all(isinstance(word, str) for word in value):
+        return text.mask_argv(value, limit=64)
+    return text.mask_argv([value])[0] if isinstance(value, str) and value else value
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON may have it; durations as the configuration writes them.
+
+    Examples
+    --------
+    >>> plain((Seconds(90), Seconds(3600))), plain(Size(5)), plain("x")
+    (['90s', '1h'], 5, 'x')
+    """
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, Section):
+        return {
+            field.encode_name: plain(getattr(value, field.name))
+            for field in msgspec.structs.fields(value)
+        }
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, Seconds):
+        return units.short_duration(value)
+    return int(value) if isinstance(value, Size) else value
+
+
+def value_at(settings: Section, key: str) -> Any:
+    """Return the value of a dotted kebab-case key."""
+    node: Any = settings
+    for name in key.split("."):
+        node = getattr(node, name.replace("-", "_"))
+    return node
+
+
+def _docs() -> dict[str, dict[str, str]]:
+    """Return class name -> field name (and "" for the class) -> its docstring."""
+    docs: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(config_sections)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        fields = docs[node.name] = {"": ast.get_docstring(node) or ""}
+        name = ""
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                name = item.target.id
+            elif name and isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
+                fields[name] = inspect.cleandoc(str(item.value.value))
+                name = ""
+    return docs
+
+
+def sections(kind: type[Section] = Config, path: str = "") -> Iterator[tuple[str, type[Section]]]:
+    """Yield ("notify.email", EmailSection) for every section that has keys of its own."""
+    fields = msgspec.structs.fields(kind)
+    nested = [f for f in fields if isinstance(f.type, type) and issubclass(f.type, Section)]
+    if path and len(nested) < len(fields):
+        yield path, kind
+    for field in nested:
+        yield from sections(
+            field.type, f"{path}.{field.encode_name}" if path else field.encode_name
+        )
+
+
+def default_file() -> str:
+    """Return a commented configuration file: every key, its meaning and its default."""
+    docs = _docs()
+    lines = [HEAD]
+    for path, kind in sections():
+        about = docs[kind.__name__][""].partition(": ")[2].rstrip(".")
+        lines.append(f"[{path}]" + (f"  # {about}" if about else ""))
+        for field in msgspec.structs.fields(kind):
+            if isinstance(field.type, type) and issubclass(field.type, Section):
+                continue
+            if field.default is msgspec.NODEFAULT:
+                default = field.default_factory()
+            else:
+                default = field.default
+            lines += [f"# {line}" for line in docs[kind.__name__].get(field.name, "").splitlines()]
+            shown = "" if default is None else f" {toml(default)}"
+            lines.append(f"#{field.encode_name} ={shown}")
+        lines.append("")
+    return "\n".join([*lines, *_example(docs)])
+
+
+def _example(docs: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Yield what an override looks like: every key of it, and two that people need."""
+    about = docs["OverrideSection"][""].partition(": ")[2].rstrip(".")
+    yield f"# [[override]]: {about}"
+    for field in msgspec.structs.fields(OverrideSection):
+        words = " ".join(docs["OverrideSection"][field.name].split())
+        yield f"#   {field.encode_name:<10} {words}"
+    yield ""
+    yield from EXAMPLES.splitlines()
+
+
+def consequences(settings: Config) -> list[str]:
+    """Return what these settings hide, delay or silence, one sentence each."""
+    return [
+        *_thresholds(settings),
+        *_windows(settings),
+        *_policy(settings),
+        *ruleset.notes(settings),
+    ]
+
+
+def _thresholds(settings: Config) -> Iterator[str]:
+    section = settings.detection
+    if section.min_slope_mb_per_sec > 0:
+        floor = units.rate(section.min_slope_mb_per_sec * 1e6)
+        yield f"min-slope-mb-per-sec: this slope floor hides leaks below {floor}"
+    if section.min_r_squared > 0:
+        yield (
+            f"min-r-squared: gradual leaks whose R² is below {section.min_r_squared:g} are hidden;"
+            " real allocators are often noisier"
+        )
+    if section.confidence_threshold > 0.9:
+        yield "confidence-threshold: alerts come late, slow leaks perhaps never"
+    if section.confidence_threshold < 0.6:
+        yield "confidence-threshold: expect false alarms"
+    if section.minimum_growth_mib > Config().detection.minimum_growth_mib:
+        amount = units.size(section.minimum_growth_mib * 1024**2)
+        yield f"minimum-growth-mib: growth below {amount} within the look-back is hidden"
+
+
+def _windows(settings: Config) -> Iterator[str]:
+    section, interval_s = settings.detection, settings.daemon.interval
+    first_s = max(section.minimum_samples * interval_s, section.minimum_duration)
+    if first_s > 600:
+        yield f"minimum-samples: no alert before {units.duration(first_s)} of growth"
+    window_s = section.analysis_window_hours * 3600
+    if section.analysis_window_hours < Config().detection.analysis_window_hours:
+        slowest = units.rate(section.minimum_growth_mib * 1024**2 / window_s)
+        yield f"analysis-window-hours: leaks slower than {slowest} are hidden at best"
+    if window_s < first_s:
+        yield "analysis-window-hours: shorter than what an alert needs, so there will be none"
+    if section.eta_horizon < 3600:
+        yield f"eta-horizon: no alert earlier than {units.duration(section.eta_horizon)} before"
+    if section.spike_window < 3 * interval_s:
+        yield f"spike-window: shorter than 3 samples; {units.duration(3 * interval_s)} is used"
+
+
+def _policy(settings: Config) -> Iterator[str]:
+    if not settings.policy.channels:
+        yield "channels: empty, so nobody is told; alerts are only shown by status"
+    if not settings.sources.enabled:
+        yield "sources.enabled: empty, so nothing is watched"
+    if settings.daemon.interval > 60:
+        yield "interval: growth within minutes is seen late"
+    if not settings.policy.repeat:
+        yield "repeat: empty, so an alert is told once and never again"
+
+
+def problems(settings: Config) -> list[str]:
+    """Return what cannot work, one sentence each: unknown names, incomplete or unsafe channels."""
+    from gpuwatchd.analysis.frameworks import addresses  # noqa: PLC0415
+    from gpuwatchd.collect import SOURCES, selection  # noqa: PLC0415
+
+    found = [
+        f'[sources] enabled: no source is called "{name}"; known: {", ".join(SOURCES)}'
+        for name in settings.sources.enabled
+        if name not in SOURCES and not selection.is_known(name)
+    ]
+    if "replay" in settings.sources.enabled and not settings.sources.replay.file:
+        found.append("[sources.replay] file: not set, and the source replay is enabled")
+    found += ruleset.problems(settings)
+    used = ruleset.used_channels(settings)
+    if "email" in used:
+        found += _email(settings)
+    if "command" in used and not settings.notify.command.argv:
+        place = ruleset.place_of(settings, "command")
+        found.append(f"[notify.command] argv: empty, and the channel command is in use{place}")
+    if "chat" in used and settings.notify.chat.urls_file:
+        found += _chat(settings)
+    if settings.act.checkpoint == "command" and not settings.act.argv:
+        found.append('[act] argv: empty, and checkpoint is "command"')
+    return [*found, *addresses.misread(settings.endpoints.urls)]
+
+
+def _chat(settings: Config) -> Iterator[str]:
+    from gpuwatchd.notify.channels import chat_addresses as addresses  # noqa: PLC0415
+
+    try:
+        addresses.load(settings.notify.chat.urls_file)
+    except NotifyError as error:
+        yield f"[notify.chat] {error.message}" + (f"; {error.hint}" if error.hint else "")
+
+
+def _email(settings: Config) -> Iterator[str]:
+    section = settings.notify.email
+    for key, value in (("host", section.host), ("to", section.to)):
+        if not value:
+            place = ruleset.place_of(settings, "email")
+            yield f"[notify.email] {key}: empty, and the channel email is in use{place}"
+    if section.security == "none" and section.host and section.host not in _LOOPBACK:
+        yield f'[notify.email] security: "none" is refused for {section.host}'
+    if not section.password_file:
+        return
+    file = expanded(section.password_file)
+    try:
+        mode = file.stat().st_mode
+    except OSError as error:
+        yield f"[notify.email] password-file: {file}: {error.strerror}"
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield f"[notify.email] password-file: others can read {file}; run: chmod 600 {file}"

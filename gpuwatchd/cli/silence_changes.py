@@ -1,0 +1,164 @@
+"""Setting a silence and taking it back: what the verb, the live screen and its page have in common.
+
+A silence is one row that this program writes into the history itself (see :mod:`store.silences`); a
+running daemon notices it within a tick, one that is stopped when it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.cli import incidents, locations, requesting_user, silence_text
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.core.model import Alert, Silence
+
+UNTIL_RESOLVED = "until-resolved"
+TERMS = ("1h", "8h", "2d", UNTIL_RESOLVED)
+"""How long people are offered."""
+WHY_CHARS = 200
+
+
+def seconds(term: str) -> float:
+    """Return how long a silence of this term lasts at most.
+
+    Raises
+    ------
+    ValueError
+        With one sentence, when it is no duration, none at all or too long.
+    """
+    from gpuwatchd.store.silences import LONGEST_S  # noqa: PLC0415 - SQLite comes with it
+
+    if term == UNTIL_RESOLVED:
+        return LONGEST_S
+    try:
+        length_s = units.parse_duration(term)
+    except ValueError as error:
+        raise ValueError(f"{error}, or until-resolved") from error
+    if term.strip().replace(".", "").isdecimal():
+        raise ValueError(f"{term} of what? {term}m or {term}h")
+    if length_s <= 0:
+        raise ValueError("the duration must be more than zero")
+    if length_s > LONGEST_S:
+        raise ValueError("at most 30d: what is forgotten must be heard of again")
+    return length_s
+
+
+def because(why: str | None) -> str:
+    """Return a reason as it is kept."""
+    return text.clean(why, limit=WHY_CHARS).strip() if why else ""
+
+
+def of_alert(
+    alert: Alert,
+    term: str,
+    *,
+    now_s: float,
+    named: str = "",
+    why: str | None = None,
+    even_critical: bool = False,
+) -> Silence:
+    """Return a silence of one alert, by who asks, not kept yet.
+
+    Parameters
+    ----------
+    named
+        As the user called the alert: for the hint.
+
+    Raises
+    ------
+    GpuwatchdError
+        When it is over, and the silence would be too.
+    ValueError
+        When the term is none.
+    """
+    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+
+    for_s = seconds(term)
+    until_resolved = term == UNTIL_RESOLVED
+    if until_resolved and alert.state not in incidents.OPEN:
+        raise GpuwatchdError(
+            "it is over already",
+            hint=f"give a duration: gpuwatchctl snooze {named or alert.code} 8h",
+            page="errors#already-over",
+        )
+    return store.of_alert(
+        alert,
+        now_s=now_s,
+        for_s=for_s,
+        until_resolved=until_resolved,
+        even_critical=even_critical,
+        who=requesting_user.user(),
+        why=because(why),
+    )
+
+
+def keep(silence: Silence) -> Silence:
+    """Write a silence into the history that is meant, and return it with its row.
+
+    Raises
+    ------
+    StoreError
+        When there is no history, or it cannot be written.
+    NotAllowed
+        When it belongs to somebody else.
+    """
+    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+
+    with locations.writing() as place:
+        return store.add(place.state_dir, silence)
+
+
+def take_back(standing: Sequence[Silence], now_s: float) -> int:
+    """End silences before their time, and return how many were in force.
+
+    Raises
+    ------
+    StoreError
+        When there is no history, or it cannot be written.
+    NotAllowed
+        When it belongs to somebody else.
+    """
+    from gpuwatchd.store import silences as store  # noqa: PLC0415 - SQLite comes with it
+
+    rows = tuple(one.row for one in standing if one.row is not None)
+    with locations.writing() as place:
+        return store.clear(place.state_dir, rows, now_s) if rows else 0
+
+
+def follows(
+    silence: Silence, meant: Alert | None, fits: Sequence[Alert], *, running: bool, now_s: float
+) -> list[str]:
+    """Return what a silence that was just set does, one sentence a line.
+
+    Parameters
+    ----------
+    meant
+        The alert that it names; None for a rule.
+    fits
+        Open alerts that it is about.
+    running
+        Whether a daemon runs.
+    """
+    end = silence_text.until(silence, now_s)
+    lines = [f"nobody is told of it {end}; it is still watched, and shown by status and alerts"]
+    if meant is None:
+        count = len(fits)
+        now = "nothing that is open" if not count else "1 open alert" if count == 1 else ""
+        verb = "fits" if count < 2 else "fit"
+        lines.append(f"{now or f'{count} open alerts'} {verb} it now")
+    elif meant.state not in incidents.OPEN:
+        lines.append("it is over already: this holds should it come back")
+    if not silence.even_critical:
+        lines.append("what is critical is told all the same (not so with --even-critical)")
+    elif meant is not None and meant.severity == "critical":
+        lines.append("also of what is critical, as it is now")
+    else:
+        lines.append("also of what is critical")
+    if not running:
+        lines.append("no daemon runs: it holds from when one does")
+    return lines

@@ -1,0 +1,95 @@
+"""The short way into ``status``: its plain forms are read here, without a command-line parser.
+
+Half of what ``status`` costs would be click. What is not understood here, mistakes included, goes
+the long way; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from gpuwatchd.cli.flags import Globals
+
+_SWITCHES = {
+    "--json": "json",
+    "--ascii": "ascii",
+    "-q": "quiet",
+    "--quiet": "quiet",
+    "-v": "verbose",
+    "--verbose": "verbose",
+    "--debug": "debug",
+}
+_COLOURS = {"auto", "always", "never"}
+
+
+class Wish:
+    """One understood command line."""
+
+    __slots__ = ("exit_code", "flags", "pids")
+
+    def __init__(self) -> None:
+        self.flags = Globals()
+        self.flags.verb = "status"
+        self.pids: list[int] = []
+        self.exit_code = False
+
+
+def read(arguments: list[str]) -> Wish | None:
+    """Return what a plain ``status`` line wants, None when it is not one.
+
+    Examples
+    --------
+    >>> wish = read(["--gpu", "0", "status", "--json"])
+    >>> wish is not None and (wish.flags.gpu, wish.flags.json)
+    (['0'], True)
+    >>> read(["status", "--help"]) is None
+    True
+    """
+    if "status" not in arguments:
+        return None
+    wish = Wish()
+    words = iter(arguments)
+    verbs = 0
+    for word in words:
+        if word == "status":
+            verbs += 1
+        elif word in _SWITCHES:
+            setattr(wish.flags, _SWITCHES[word], True)
+        elif word == "--exit-code" and verbs:
+            wish.exit_code = True
+        elif word == "--wide" and verbs:
+            wish.flags.wide = True
+        elif not _valued(wish, word, next(words, ""), after_verb=verbs > 0):
+            return None
+    return wish if verbs == 1 else None
+
+
+def _valued(wish: Wish, word: str, value: str, *, after_verb: bool) -> bool:
+    if not value or value.startswith("-"):
+        return False
+    if word == "--gpu":
+        wish.flags.gpu.append(value)
+    elif word == "--user" and after_verb and value.strip():
+        wish.flags.user.append(value)
+    elif word == "--color" and value in _COLOURS:
+        wish.flags.color = value
+    elif word == "--pid" and after_verb and _is_pid(value):
+        wish.pids.append(int(value))
+    else:
+        return False
+    return True
+
+
+def run(wish: Wish) -> int:
+    """Do it, and return the exit code."""
+    gc.disable()  # one look makes many objects and no garbage: collecting is 10 % of it
+    try:
+        from gpuwatchd.cli import panel  # noqa: PLC0415 - importing is most of the work
+
+        return panel.run(wish.flags, wish.pids, exit_code=wish.exit_code)
+    finally:
+        gc.enable()
+
+
+def _is_pid(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) <= 10 and int(value) > 0

@@ -1,0 +1,101 @@
+"""Alerts that nobody has heard of: the banner of ``status``, and what is silent on purpose."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gpuwatchd.cli import delivery_text, output
+from gpuwatchd.core import text, units
+
+if TYPE_CHECKING:
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.output import Out, Part
+    from gpuwatchd.core.model import Alert
+
+_NAMED = 3
+
+
+def banner(out: Out, view: View) -> None:
+    """Write which alerts have reached nobody, why, and what to do; nothing when all is well."""
+    if view.lost:
+        _lost(out, view)
+    if not view.untold:
+        return
+    now_s = time.time()
+    shown = [alert for alert in view.alerts if alert.key in view.untold]
+    count = len(view.untold)
+    what = "1 alert has" if count == 1 else f"{count} alerts have"
+    named = ", ".join(alert.code for alert in shown[:_NAMED])
+    more = ", ..." if named and count > min(len(shown), _NAMED) else ""
+    who = f" ({named}{more})" if named else ""
+    parts = output.sentence(f"! {what} reached nobody{who}", "red-bold")
+    out.flow(parts, rest="  ", gap=" ")
+    bad = delivery_text.failing(view.channels, now_s=now_s)
+    for line in bad or ["no channel has delivered it so far"]:
+        out.flow(output.sentence(line, "yellow"), first="  ", rest="    ", gap=" ")
+    out.flow(
+        [("to try it now:", ""), ("gpuwatchctl notify test", "cyan")],
+        first="  ",
+        rest="  ",
+        gap=" ",
+    )
+
+
+def _lost(out: Out, view: View) -> None:
+    """Write which alerts were over before anybody was told, and what became of them."""
+    count, now_s = len(view.lost), time.time()
+    what = "1 alert was" if count == 1 else f"{count} alerts were"
+    head = f"! {what} over before anybody could be told"
+    out.flow(output.sentence(head, "red-bold"), rest="  ", gap=" ")
+    for one in view.lost[-_NAMED:][::-1]:
+        ended = text.clean(one.ended) or "it is over"
+        said = f"{text.clean(one.title)} ({one.code}): {ended};"
+        at = units.clock(one.ended_at_s, now_s=now_s)
+        parts = [(at, ""), *output.sentence(said, "yellow")]
+        parts.append((f"gpuwatchctl alerts show {one.code}", "cyan"))
+        out.flow(parts, first="  ", rest="    ", gap=" ")
+    if count > _NAMED:
+        more = [(f"and {count - _NAMED} more:", ""), ("gpuwatchctl alerts --all", "cyan")]
+        out.flow(more, first="  ", rest="    ", gap=" ")
+    if not view.untold:
+        for line in delivery_text.failing(view.channels, now_s=now_s):
+            out.flow(output.sentence(line, "yellow"), first="  ", rest="    ", gap=" ")
+
+
+def is_said(problem: str, view: View) -> bool:
+    """Say whether the banner has told a problem already."""
+    return bool(view.untold or view.lost) and any(
+        channel.ok is False and problem.startswith(f"channel {channel.name} does not deliver")
+        for channel in view.channels
+    )
+
+
+def silent(out: Out, view: View) -> None:
+    """Write the silences in force in one line; nothing without one."""
+    now_s = time.time()
+    held = delivery_text.in_force(view.silences, now_s)
+    if not held:
+        return
+    first = delivery_text.silence(held[0], now_s=now_s, alerts=view.alerts)
+    more = f"; and {len(held) - 1} more: gpuwatchctl snooze list" if len(held) > 1 else ""
+    out.flow(output.sentence(f"silent: {first}{more}", "dim"), rest="  ", gap=" ")
+
+
+def marks(alert: Alert, view: View) -> list[Part]:
+    """Return why nobody hears of an alert: it could not be told, is silent or no news."""
+    found: list[Part] = []
+    if alert.key in view.untold:
+        found.append(("reached nobody", "red-bold"))
+    if alert.inhibited_by:
+        other = next((one for one in view.alerts if one.key == alert.inhibited_by), None)
+        beside = alert.inhibited_by if other is None else other.title or other.code
+        found.append((f"no news beside {beside}", "dim"))
+    if view.silences:
+        from gpuwatchd import alerts  # noqa: PLC0415 - only where something is silent
+
+        now_s = time.time()
+        silence = alerts.silenced(alert, delivery_text.in_force(view.silences, now_s), now_s)
+        if silence is not None:
+            found.append((delivery_text.silent(silence, now_s=now_s), "dim"))
+    return found

@@ -1,0 +1,1 @@
+"""One verb of ``gpuwatchctl`` is one file."""

@@ -1,0 +1,347 @@
+"""``gpuwatchctl analyze``: the daemon's verdicts on a log that was recorded elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd.cli import envelope, exits, log_text, options, output, parallel
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.collect.logs.log import LogFile, LogOptions
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.pipeline.replay import Event, SubjectResult
+
+    Job = tuple[tuple[str, ...], LogOptions, Config]
+    Drawn = dict[str, Picture]
+    Answer = tuple[LogFile, list[SubjectResult], Drawn]
+
+FINDINGS, BAD_INPUT = 3, 5
+_PARALLEL_FROM_BYTES = 2 * 1024**2
+_READ_SHARE = 0.4
+_LEAST_TOTAL_BYTES = 16 * 1024**2
+_SKIPPED_SUFFIXES = {".md", ".png", ".svg", ".py", ".html"}
+_FAIL_RANK = {"info": 0, "warning": 1, "critical": 2}
+
+
+def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
+    from gpuwatchd.collect.logs.formats import FORMATS  # noqa: PLC0415
+
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+@click.command(
+    epilog=options.examples("analyze gpu.csv", "nvidia-smi -q -x -l 5 | gpuwatchctl analyze -")
+)
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path())
+@click.option(
+    "--format", "form", shell_complete=_formats, help="Format of the log; normally recognised."
+)
+@click.option("--interval", type=options.Span(), help="Time between rows of a log without times.")
+@click.option("--tz", default="UTC", show_default=True, help="Zone of times without one.")
+@click.option("--date-order", type=click.Choice(["dmy", "mdy"]), help="How to read 04-03-2021.")
+@click.option(
+    "--memory-total", "--total", "total", help="Device memory if the log lacks it, as 24GiB."
+)
+@click.option("--columns", help="Column names of a CSV without a header, comma-separated.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["info", "warning", "critical", "never"]),
+    default="warning",
+    show_default=True,
+    help="Exit 3 from this severity on.",
+)
+@click.option("--all", "show_all", is_flag=True, help="List harmless subjects too.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write a page with charts there, too.",
+)  # fmt: skip
+def command(  # noqa: PLR0913, PLR0917 - one argument per flag
+    logs: tuple[str, ...],
+    form: str | None,
+    interval: float | None,
+    tz: str,
+    date_order: str | None,
+    total: str | None,
+    columns: str | None,
+    fail_on: str,
+    show_all: bool,  # noqa: FBT001
+    page: Path | None,
+) -> int:
+    """Find leaks in recorded logs: nvidia-smi, dmon, gpustat, DCGM, W&B ...
+
+    The log is replayed at its own clock; alerts are what the daemon would have raised live.
+    """
+    from gpuwatchd.collect.logs.log import LogOptions  # noqa: PLC0415 - numpy comes with it
+
+    flags = options.current()
+    wishes = LogOptions(
+        format=form,
+        interval_s=interval,
+        tz=_zone(tz),
+        date_order=date_order,  # type: ignore[arg-type]
+        total_bytes=_total(total),
+        columns=tuple(c.strip() for c in columns.split(",")) if columns else None,
+    )
+    files = list(_expand(logs))
+    if not files:
+        raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
+    config = flags.load_config().config
+    answers = [
+        (log, [one for one in found if flags.wants(one.device)], drawn)
+        for log, found, drawn in _work(
+            files, wishes, config, quiet=flags.quiet or flags.json, drawn=page is not None
+        )
+    ]
+    results = [(log, found) for log, found, _ in answers]
+    if flags.gpu and not any(found for _, found in results):
+        named = ", ".join(flags.gpu)
+        raise GpuwatchdError(
+            f"no GPU of these logs matches --gpu {named}",
+            hint="leave it out",
+            page="errors#no-such-gpu",
+        )
+    if page is not None:
+        _save(page, answers, show_all=show_all or flags.verbose)
+    if flags.json:
+        output.emit_json(_answer(results))
+    else:
+        out = output.Out(flags)
+        for position, (log, found) in enumerate(results):
+            if position:
+                out.line("")
+            if log.error is not None and len(results) == 1:
+                continue  # standard error says it
+            log_text.show(out, log, found, show_all=show_all or flags.verbose)
+    return _exit_code(results, fail_on, tell=not flags.json)
+
+
+def _save(page: Path, answers: list[Answer], *, show_all: bool) -> None:
+    """Write what was found as one page; where no log could be read there is none to write."""
+    if all(log.error is not None for log, _, _ in answers):
+        return
+    from gpuwatchd.cli.report import html, of_log, saving  # noqa: PLC0415 - rare
+
+    logs = [of_log.Log(*one) for one in answers]
+    saving.write(page, html.render(of_log.document(logs, everything=show_all)))
+
+
+def _zone(name: str) -> str:
+    import zoneinfo  # noqa: PLC0415
+
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise click.BadParameter(
+            f"{name!r} is not a time zone; write for example Europe/Berlin", param_hint="--tz"
+        ) from None
+    return name
+
+
+def _total(text_: str | None) -> float | None:
+    if text_ is None:
+        return None
+    try:
+        total = float(units.parse_size(text_))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--memory-total") from None
+    if total < _LEAST_TOTAL_BYTES:
+        raise click.BadParameter(
+            f"{text_!r} is {total:.0f} bytes; write the unit, for example 24GiB or 24564MiB",
+            param_hint="--memory-total",
+        )
+    return total
+
+
+def _expand(logs: Sequence[str]) -> Iterator[str]:
+    """Yield files; a directory stands for the files below it, sorted, hidden ones left out."""
+    for name in logs:
+        if name != "-" and os.path.isdir(name):  # noqa: PTH112 - never raises
+            yield from sorted(_below(name))
+        else:
+            yield name
+
+
+def _below(folder: str) -> Iterator[str]:
+    # What may not be entered is passed over, as is what is no file (a FIFO would never end).
+    for top, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = os.path.join(top, name)  # noqa: PTH118
+            plain = os.path.isfile(path) and not name.startswith(".")  # noqa: PTH113 - never raises
+            if plain and Path(name).suffix.lower() not in _SKIPPED_SUFFIXES:
+                yield path
+
+
+def _one(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Answer]:
+    from gpuwatchd.collect.logs import related  # noqa: PLC0415
+    from gpuwatchd.collect.replay import read_log  # noqa: PLC0415
+    from gpuwatchd.pipeline import replay  # noqa: PLC0415
+
+    files, wishes, config = job
+    logs = [read_log(file, wishes) for file in files]
+    if len(logs) == 2 and all(log.error is None for log in logs):
+        whole = related.joined(*logs)
+        logs = logs if whole is None else [whole]
+    tell(_READ_SHARE)
+    answers: list[Answer] = []
+    for log in logs:
+        found: list[SubjectResult] = []
+        if log.error is None:
+            found = replay.analyze(
+                log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
+            )
+        pictures = _pictures(log, found) if drawn else {}
+        # What was read is not needed any more: a directory costs the memory of its largest file.
+        log.series = []
+        answers.append((log, found, pictures))
+    return answers
+
+
+def _pictures(log: LogFile, found: list[SubjectResult]) -> Drawn:
+    """Return a chart of each subject; of one with several runs the last."""
+    from gpuwatchd.cli.report import logged  # noqa: PLC0415 - rare
+
+    chosen = (series for series in log.series if series.t_s.size)
+    return {
+        one.subject.id: logged.picture(log, series, one)
+        for series, one in zip(chosen, found, strict=True)
+    }
+
+
+def _work(
+    files: list[str], wishes: LogOptions, config: Config, *, quiet: bool, drawn: bool = False
+) -> list[Answer]:
+    from gpuwatchd.collect.logs import related  # noqa: PLC0415
+    from gpuwatchd.collect.logs.log import LogFile  # noqa: PLC0415
+    from gpuwatchd.collect.replay import glance  # noqa: PLC0415
+
+    jobs: list[Job] = [
+        (group, wishes, config) for group in related.pairs(files, lambda file: glance(file, wishes))
+    ]
+    sizes = [sum(_size(file) for file in group) for group, _, _ in jobs]
+    # Standard input cannot be handed to another process.
+    alone = "-" in files or sum(sizes) < _PARALLEL_FROM_BYTES
+    spread: parallel.Spread[Job, list[Answer]] = parallel.Spread(
+        partial(_one, drawn=drawn), lambda job: Path(job[0][0]).name, cores=1 if alone else None
+    )
+    much = len(jobs) > 1 or sum(sizes) >= _PARALLEL_FROM_BYTES
+    with parallel.Bar(shown=not quiet and much and parallel.on_terminal()) as bar:
+        results = spread.over(jobs, bar, weights=[float(size + 1) for size in sizes])
+    out: list[Answer] = []
+    for (group, _, _), answers in zip(jobs, results, strict=True):
+        if not isinstance(answers, parallel.Lost):
+            out += answers
+            continue
+        if options.current().debug:
+            sys.stderr.write(answers.trace)
+        why = f"could not be judged: {answers.why}"
+        out += [(LogFile(path=file, error=why), [], {}) for file in group]
+    return out
+
+
+def _size(file: str) -> int:
+    try:
+        return os.path.getsize(file) if file != "-" and os.path.isfile(file) else 0  # noqa: PTH113, PTH202
+    except (OSError, ValueError):
+        return 0
+
+
+def _event_json(event: Event) -> dict[str, Any]:
+    finding = event.alert.finding
+    return {
+        "at": units.instant(event.at_s),
+        "state": event.state,
+        "severity": event.alert.severity,
+        "pattern": finding.pattern,
+        "confidence": envelope.finite(finding.confidence),
+        "rate_bytes_per_s": envelope.finite(finding.rate_bytes_per_s),
+        "eta": envelope.eta_json(finding.eta),
+        "reason": event.alert.ended if event.state == "resolved" else finding.reason,
+    }
+
+
+def _subject_json(found: SubjectResult) -> dict[str, Any]:
+    process = found.process
+    return {
+        "device": envelope.device_json(found.device),
+        "process": None
+        if process is None
+        else {
+            "pid": process.key.pid,
+            "started_at": units.instant(process.key.started_at_s),
+            "name": process.name,
+        },
+        "samples": found.samples,
+        "started_at": units.instant(found.started_at_s),
+        "ended_at": units.instant(found.ended_at_s),
+        "verdict": None if found.finding is None else envelope.verdict_json(found.finding),
+        "watches": [_event_json(event) for event in found.watches],
+        "alerts": [_event_json(event) for event in found.alerts],
+    }
+
+
+def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> dict[str, Any]:
+    said = envelope.answer("analyze", [_file_json(*one) for one in results], source="files")
+    if all(log.error is not None for log, _ in results):
+        first = results[0][0]
+        said["error"] = {
+            "kind": "LogFormatError",
+            "message": text.clean(f"{first.path}: {first.error}", limit=1024),
+            "hint": text.clean(first.hint, limit=1024),
+            "exit_code": BAD_INPUT,
+            "page": LogFormatError.default_page,
+        }
+    return said
+
+
+def _file_json(log: LogFile, found: list[SubjectResult]) -> dict[str, Any]:
+    return {
+        "path": log.path,
+        "format": log.format,
+        "rows": log.rows,
+        "bad_rows": log.bad_rows,
+        "skipped": log.skipped,
+        "warnings": list(log.warnings),
+        "error": log.error,
+        "hint": log.hint or None,
+        "subjects": [_subject_json(one) for one in found],
+    }
+
+
+def _exit_code(
+    results: list[tuple[LogFile, list[SubjectResult]]], fail_on: str, *, tell: bool
+) -> int:
+    if all(log.error is not None for log, _ in results):
+        first = results[0][0]
+        if tell:
+            hint = first.hint or "gpuwatchctl analyze --help lists the flags for unusual logs"
+            said = f"gpuwatchctl: {first.path}: {first.error}"
+            for line in (said, f"hint: {hint}", exits.see(LogFormatError.default_page)):
+                sys.stderr.write(f"{text.clean(line, limit=4096)}\n")
+        return BAD_INPUT
+    if fail_on == "never":
+        return 0
+    floor = _FAIL_RANK[fail_on]
+    worst = max((_severity(one) for _, found in results for one in found), default=-1)
+    return FINDINGS if worst >= floor else 0
+
+
+def _severity(found: SubjectResult) -> int:
+    ranks = [_FAIL_RANK[event.alert.severity] for event in found.alerts]
+    finding = found.finding
+    if finding is not None and finding.tier == "alert":
+        ranks.append(_FAIL_RANK[finding.severity])
+    if finding is not None and finding.tier == "watch":
+        ranks.append(0)
+    return max(ranks, default=-1)

@@ -1,0 +1,119 @@
+"""``ask-checkpoint``: ask a job to save its work, in the way that [act] sets up."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from gpuwatchd.act import ACTIONS
+from gpuwatchd.cli import envelope, locations, options, output, requesting_user
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import ActionError, GpuwatchdError, TargetGone
+from gpuwatchd.core.registry import load
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import ProcessKey
+    from gpuwatchd.store.actions import Phase
+
+
+@click.command(
+    "ask-checkpoint",
+    epilog=options.examples("ask-checkpoint 4711", "ask-checkpoint 4711 --yes"),
+)
+@click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
+@click.option("--yes", is_flag=True, help="Ask it; without this only say what would be done.")
+def command(pid: int, yes: bool) -> int:  # noqa: FBT001
+    """Ask a job of yours to save its work, as [act] checkpoint says.
+
+    By a signal only a job that has a handler for it is asked: others would be ended by it. What is
+    certain afterwards is that it was asked; that it has saved shows when there is a newer file of
+    [checkpoints] paths. Exit 0: asked, or could be; 1: not, and why.
+    """
+    from gpuwatchd.collect.host import Host  # noqa: PLC0415 - not before it is needed
+
+    flags = options.current()
+    act = flags.load_config().config.act
+    host = Host(anchor=locations.state_dir() / "boot.json", writes_anchor=False, maps_per_look=0)
+    try:
+        info = host.look([pid]).get(pid)
+        if info is None:
+            raise TargetGone(f"pid {pid}: there is no such process")
+        ask = load(ACTIONS, "checkpoint")(
+            checkpoint=act.checkpoint,
+            signal=act.signal,
+            argv=act.argv,
+            booted_at_s=host.booted_at_s,
+        )
+        facts = _facts(info.key)
+        if not yes:
+            return _say(info.key, ask.ask(info.key, facts, dry_run=True), done=False)
+        doubts = _write(info.key, "asked", "by gpuwatchctl")
+        try:
+            said = ask.ask(info.key, facts, dry_run=False)
+        except ActionError as error:
+            _write(info.key, "refused", error.message)
+            raise
+        _write(info.key, "done", said)
+    finally:
+        host.close()
+    return _say(info.key, said, done=True, doubts=doubts)
+
+
+def _facts(key: ProcessKey) -> dict[str, Any]:
+    """Return what a program of the user's is told besides: the newest open finding, if any."""
+    from gpuwatchd.store import live  # noqa: PLC0415
+
+    state = live.read(locations.runtime_dir())
+    found = [
+        alert.finding
+        for alert in (state.alerts if state is not None else ())
+        if alert.subject.process == key
+    ]
+    return {"finding": msgspec.to_builtins(found[-1])} if found else {}
+
+
+def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
+    """Write down what is done; return what is to be said where that fails."""
+    from gpuwatchd.store import actions  # noqa: PLC0415 - SQLite comes with it
+
+    row = actions.Action(
+        at_s=time.time(),
+        verb="checkpoint",
+        process=key,
+        phase=phase,
+        result=text.clean(result),
+        who=requesting_user.user(),
+    )
+    try:
+        with locations.writing() as place:
+            actions.add(place.state_dir, row)
+    except GpuwatchdError as error:
+        return [("not-written-down", f"it is not written down: {error.message}")]
+    return []
+
+
+def _say(
+    key: ProcessKey, said: str, *, done: bool, doubts: list[tuple[str, str]] | None = None
+) -> int:
+    flags = options.current()
+    if flags.json:
+        data = {
+            "process": {"pid": key.pid, "started_at": units.instant(key.started_at_s)},
+            "asked": done,
+            "result": said,
+        }
+        output.emit_json(
+            envelope.answer("ask-checkpoint", data, source="process", warnings=doubts or ())
+        )
+        return 0
+    out = output.Out(flags)
+    if not flags.quiet:
+        out.line(said)
+        if not done:
+            out.line("nothing was done; --yes does it")
+    for _, words in doubts or ():
+        out.flow(output.sentence(f"! {words}", "yellow"), rest="  ", gap=" ")
+    return 0

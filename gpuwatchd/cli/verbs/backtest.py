@@ -1,0 +1,336 @@
+"""``backtest``: the recorded history, judged again: what would be raised, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd.cli import envelope, locations, options, output, parallel, verdict_text
+from gpuwatchd.core import units
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Device
+    from gpuwatchd.pipeline.backtest import Case, DeviceReport, Tally, Trial
+
+_DAY_S = 86400.0
+_SINCE_S = 30 * _DAY_S
+_SECTIONS = ("detection", "policy")
+_SHOWN = 40
+Job = tuple["Path", "Device", tuple[float, float], "list[Trial]"]
+
+
+@click.command(
+    "backtest",
+    epilog=options.examples("backtest --since 7d", "backtest --set confidence-threshold=0.9"),
+)
+@click.option("--since", type=options.Instant(), metavar="TIME", help="From when on (30d).")
+@click.option(
+    "--set", "wishes", multiple=True, metavar="KEY=VALUE", shell_complete=options.complete_setting,
+    help="Try this setting too, e.g. detection.confidence-threshold=0.9; repeatable.",
+)  # fmt: skip
+@click.option("--all", "show_all", is_flag=True, help="List watches too.")
+def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int:  # noqa: FBT001
+    """Replay your own history: which alerts, what came of them, and what if.
+
+    The recorded memory goes through today's detectors and settings, at its own clock. Nothing is
+    sent, nothing is written.
+    """
+    flags = options.current()
+    until_s = time.time() + 1.0
+    since_s = since if since is not None else until_s - _SINCE_S
+    if since_s >= until_s:
+        raise click.UsageError("--since lies in the future")
+    settings = flags.load_config().config
+    name, changed = _changed(wishes, flags.config)
+    from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.pipeline import backtest  # noqa: PLC0415 - and numpy
+
+    with history_query.reader() as history:
+        seen = history.devices()
+    parents = {device.parent_uid for device in seen}
+    devices = [one for one in seen if flags.wants(one) and one.uid not in parents]
+    tried = backtest.trials(settings, changed, name)
+    reports = _play(devices, (since_s, until_s), tried, quiet=flags.quiet or flags.json)
+    if not any(report.samples for report in reports):
+        raise GpuwatchdError(
+            f"nothing is recorded since {units.clock(since_s)}",
+            hint="gpuwatchctl status",
+            page="errors#nothing-recorded",
+        )
+    tallies = backtest.tally(reports, tried)
+    if flags.json:
+        data = _data(reports, tallies)
+        answer = envelope.answer("backtest", data, source="database", warnings=locations.told())
+        output.emit_json(answer)
+    else:
+        out = output.Out(flags)
+        locations.head(out)
+        _show(out, reports, tallies, show_all=show_all or flags.verbose)
+    return 0
+
+
+def _changed(wishes: Sequence[str], file: Path | None) -> tuple[str, Config | None]:
+    """Return the settings with those of ``--set``, and what they are called."""
+    if not wishes:
+        return "", None
+    from gpuwatchd.core import config  # noqa: PLC0415
+
+    every = config.keys()
+    known = [name for name, _ in every if name.partition(".")[0] in _SECTIONS]
+    overrides: dict[str, Any] = {}
+    names = []
+    for wish in wishes:
+        key, equals, value = wish.partition("=")
+        key = key.strip().replace("_", "-")
+        if not equals or not key:
+            raise click.BadParameter(f"{wish!r} is not KEY=VALUE", param_hint="--set")
+        full = next((name for name in known if key in {name, name.partition(".")[2]}), None)
+        if full is None:
+            raise click.BadParameter(_unknown(key, known), param_hint="--set")
+        section, _, leaf = full.partition(".")
+        overrides.setdefault(section, {})[leaf] = _value(value.strip())
+        names.append(f"{full}={value.strip()}")
+    return " ".join(names), config.load(file, overrides=overrides).config
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    import difflib  # noqa: PLC0415 - only for mistakes
+
+    if "." in key and key.partition(".")[0] not in _SECTIONS:
+        return f"{key} changes nothing here; only [detection] and [policy] judge a history"
+    near = difflib.get_close_matches(key, [*known, *(name.partition(".")[2] for name in known)], 1)
+    guess = f"; did you mean {near[0]}?" if near else ""
+    return f"no such setting: {key}{guess}"
+
+
+def _value(written: str) -> object:
+    """Return a value as TOML has it; what is no TOML (``15m``) is a text."""
+    import tomllib  # noqa: PLC0415
+
+    try:
+        return tomllib.loads(f"v = {written}")["v"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return written
+
+
+def _play(
+    devices: Sequence[Device],
+    span: tuple[float, float],
+    tried: list[Trial],
+    *,
+    quiet: bool,
+) -> list[DeviceReport]:
+
+    jobs: list[Job] = [(locations.state_dir(), device, span, tried) for device in devices]
+    spread: parallel.Spread[Job, DeviceReport] = parallel.Spread(_one, lambda job: job[1].name)
+    with parallel.Bar(shown=not quiet and parallel.on_terminal()) as bar:
+        found = spread.over(jobs, bar, weights=[1.0] * len(jobs))
+    reports = []
+    for device, report in zip(devices, found, strict=True):
+        if isinstance(report, parallel.Lost):
+            if options.current().debug:
+                sys.stderr.write(report.trace)
+            raise GpuwatchdError(
+                f"the history of {device.name} could not be replayed: {report.why}",
+                hint="a shorter --since needs less memory"
+                if "memory" in report.why
+                else "gpuwatchctl doctor",
+                page="errors#not-replayed",
+            )
+        reports.append(report)
+    return reports
+
+
+def _one(job: Job, tell: Callable[[float], None]) -> DeviceReport:
+    from gpuwatchd.pipeline import backtest  # noqa: PLC0415
+    from gpuwatchd.store.reader import Reader  # noqa: PLC0415
+
+    directory, device, span, tried = job
+    with Reader.open(directory) as history:
+        return backtest.play(history, device, span, tried, passed=tell)
+
+
+# ---- in words
+
+
+def _show(
+    out: output.Out, reports: Sequence[DeviceReport], tallies: Sequence[Tally], *, show_all: bool
+) -> None:
+    known = [report for report in reports if report.begun_at_s is not None]
+    begun_s = min(report.begun_at_s or 0.0 for report in known)
+    ended_s = max(report.ended_at_s or 0.0 for report in known)
+    samples = sum(report.samples for report in known)
+    subjects = sum(report.subjects for report in known)
+    out.flow(
+        [
+            (f"{units.clock(begun_s)} to {units.clock(ended_s)}", "bold"),
+            f"{len(known)} {_many(len(known), 'GPU')}",
+            f"{subjects} {_many(subjects, 'subject')}",
+            f"{samples:,} points",
+        ]
+    )
+    cases = sorted((case for report in known for case in report.played[0].cases), key=_begun_of)
+    shown = [case for case in cases if show_all or case.alert_at_s is not None]
+    for case in shown[-_SHOWN:]:
+        _show_case(out, case)
+    if len(shown) > _SHOWN:
+        out.line(f"  and {len(shown) - _SHOWN} older ones; --json has them all")
+    out.line("")
+    _summary(out, tallies[0])
+    out.line("")
+    out.table(
+        ["settings", "alerts", "came true", "harmless", "not known", "deaths missed", "lead"],
+        (_row(tally) for tally in tallies),
+        right=frozenset({1, 2, 3, 4, 5, 6}),
+    )
+
+
+def _begun_of(case: Case) -> float:
+    return min(at for at in (case.watch_at_s, case.alert_at_s) if at is not None)
+
+
+def _many(count: int, what: str) -> str:
+    return what if count == 1 else f"{what}es" if what.endswith(("s", "h")) else f"{what}s"
+
+
+def _show_case(out: output.Out, case: Case) -> None:
+    kind = ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow")
+    at_s = _begun_of(case) if case.alert_at_s is None else case.alert_at_s
+    parts: list[output.Part] = [
+        units.clock(at_s),
+        kind,
+        (case.title, "bold"),
+        f"{case.pattern}, {units.rate(case.rate_bytes_per_s)}",
+    ]
+    if case.eta is not None:
+        parts.append(f"full in {verdict_text.eta(case.eta)}")
+    out.flow(parts, first="  ", rest="      ")
+    style = {True: "red", False: "green", None: "dim"}[case.true]
+    out.flow([(came(case), style)], first="      ", rest="      ")
+
+
+def came(case: Case) -> str:
+    """Return what came of a case, in words."""
+    fate = case.fate
+    share = "" if fate.share is None else f" at {units.percent(fate.share)} of the memory"
+    lead = "" if case.lead_s is None else f", {units.duration(case.lead_s)} after the alert"
+    told = {
+        "filled": f"ended{share}: probably out of memory{lead}"
+        if fate.ended
+        else f"filled{share.replace(' at', '')}{lead}",
+        "given-back": f"gave the memory back {_after(case)}",
+        "plateaued": f"stopped growing {_after(case)}" + (f", ended{share}" if fate.ended else ""),
+        "ended": f"ended{share} while it grew: nobody knows",
+        "open": f"still open{share}",
+    }[fate.came]
+    return told if case.word is None else f'{told}; you said "{case.word}"'
+
+
+def _after(case: Case) -> str:
+    after_s = max(0.0, case.fate.at_s - _begun_of(case))
+    return f"{units.duration(after_s)} later" if after_s >= 60.0 else "at once"
+
+
+def _summary(out: output.Out, tally: Tally) -> None:
+    known = tally.true + tally.false
+    told = f"{tally.alerts} {_many(tally.alerts, 'alert')}"
+    if known:
+        told += (
+            f": {tally.true} of the {known} whose outcome is known came true "
+            f"(precision {units.percent(tally.true / known)})"
+        )
+    parts = [told, f"{tally.watches} {_many(tally.watches, 'watch')} beside them"]
+    if tally.deaths:
+        died = _many(tally.deaths, "process")
+        parts.append(f"{tally.deaths} {died} died near the limit, {tally.missed} without an alert")
+    if tally.foretold:
+        stopped = f" ({tally.stopped} stopped growing instead)" if tally.stopped else ""
+        parts.append(f"the 90 % band held in {tally.held} of {tally.foretold}{stopped}")
+    for part in parts:
+        out.line(part)
+
+
+def _row(tally: Tally) -> list[str]:
+    return [
+        tally.trial,
+        str(tally.alerts),
+        str(tally.true),
+        str(tally.false),
+        str(tally.unknown),
+        f"{tally.missed} of {tally.deaths}",
+        "-" if tally.lead_s is None else units.duration(tally.lead_s),
+    ]
+
+
+# ---- as JSON
+
+
+def _data(reports: Sequence[DeviceReport], tallies: Sequence[Tally]) -> dict[str, Any]:
+    return {
+        "devices": [
+            {
+                "device": envelope.device_json(report.device),
+                "subjects": report.subjects,
+                "points": report.samples,
+                "begun_at": units.instant(report.begun_at_s),
+                "ended_at": units.instant(report.ended_at_s),
+                "cases": [_case_json(case) for case in report.played[0].cases]
+                if report.played
+                else [],
+            }
+            for report in reports
+        ],
+        "settings": [_tally_json(tally) for tally in tallies],
+    }
+
+
+def _case_json(case: Case) -> dict[str, Any]:
+    process = case.subject.process
+    return {
+        "title": case.title,
+        "pid": None if process is None else process.pid,
+        "started_at": None if process is None else units.instant(process.started_at_s),
+        "pattern": case.pattern,
+        "watch_at": units.instant(case.watch_at_s),
+        "alert_at": units.instant(case.alert_at_s),
+        "over_at": units.instant(case.over_at_s),
+        "rate_bytes_per_s": envelope.finite(case.rate_bytes_per_s),
+        "confidence": envelope.finite(case.confidence),
+        "eta": envelope.eta_json(case.eta),
+        "reason": case.reason,
+        "came": case.fate.came,
+        "came_at": units.instant(case.fate.at_s),
+        "memory_share": envelope.finite(case.fate.share),
+        "process_ended": case.fate.ended,
+        "word": case.word,
+        "true": case.true,
+        "lead_s": envelope.finite(case.lead_s),
+        "band_held": case.band_held,
+    }
+
+
+def _tally_json(tally: Tally) -> dict[str, Any]:
+    known = tally.true + tally.false
+    return {
+        "name": tally.trial,
+        "watches": tally.watches,
+        "alerts": tally.alerts,
+        "true": tally.true,
+        "false": tally.false,
+        "unknown": tally.unknown,
+        "precision": tally.true / known if known else None,
+        "deaths": tally.deaths,
+        "deaths_missed": tally.missed,
+        "median_lead_s": envelope.finite(tally.lead_s),
+        "band_held": tally.held,
+        "band_known": tally.foretold,
+        "band_stopped": tally.stopped,
+    }

@@ -1,0 +1,98 @@
+"""``checkpointed``: tell that a job has just saved its work, so that losses count from there.
+
+One row that this program writes into the history itself (see :mod:`store.checkpoints`); a running
+daemon notices it within a tick, one that is stopped when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuwatchd.cli import current_state, envelope, locations, options, output, requesting_user
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import ProcessInfo
+
+_AHEAD_S = 60.0
+
+
+@click.command(
+    "checkpointed",
+    epilog=options.examples("checkpointed 4711", "checkpointed $$ --at 5m"),
+)
+@click.argument("pid", type=click.IntRange(min=1), shell_complete=options.complete_pid)
+@click.option(
+    "--at", "at_s", type=options.Instant(), metavar="TIME", help="When (now); 5m is 5 minutes ago."
+)
+def command(pid: int, at_s: float | None) -> int:
+    """Tell that the job of PID has saved its work.
+
+    What a crash would lose counts from there, in alerts and in `cost`. For the end of a job's own
+    checkpoint code; only for processes of your own, except for root. Without it, file patterns
+    under [checkpoints] paths are looked at; without both, losses count from the job's start.
+    """
+    from gpuwatchd.store import checkpoints  # noqa: PLC0415 - SQLite comes with it
+
+    flags = options.current()
+    now_s = time.time()
+    info = _whose(pid)
+    saved_at_s = now_s if at_s is None else at_s
+    started_at_s = info.key.started_at_s
+    if saved_at_s > now_s + _AHEAD_S:
+        raise click.BadParameter("it is in the future", param_hint="'--at'")
+    if started_at_s is not None and saved_at_s < started_at_s - checkpoints.SAME_S:
+        begun = units.clock(started_at_s, now_s=now_s)
+        raise click.BadParameter(f"process {pid} began later, at {begun}", param_hint="'--at'")
+    point = checkpoints.Checkpoint(
+        process=info.key, saved_at_s=saved_at_s, said_by=requesting_user.user()
+    )
+    with locations.writing() as place:
+        said = checkpoints.say(place.state_dir, point)
+    if flags.json:
+        entry = {
+            "pid": pid,
+            "started_at": units.instant(started_at_s),
+            "saved_at": units.instant(said.saved_at_s),
+            "said_by": text.clean(said.said_by),
+            "daemon_running": current_state.running(),
+        }
+        output.emit_json(envelope.answer("checkpointed", [entry], source="database"))
+    else:
+        at = units.clock(said.saved_at_s, now_s=now_s, seconds=True)
+        parts: list[output.Part] = [(text.clean(info.whose), "bold"), f"saved its work at {at}"]
+        output.Out(flags).flow(parts, rest="  ")
+    return 0
+
+
+def _whose(pid: int) -> ProcessInfo:
+    """Return who a process is.
+
+    Raises
+    ------
+    GpuwatchdError
+        There is none, or it is somebody else's.
+    """
+    from gpuwatchd.collect.host import Host  # noqa: PLC0415 - not needed for --help
+
+    host = Host(anchor=locations.state_dir() / current_state.BOOT, writes_anchor=False)
+    info = host.look([pid]).get(pid)
+    if info is None or info.foreign:
+        raise GpuwatchdError(
+            f"no process {pid} on this machine",
+            hint="gpuwatchctl status",
+            page="errors#no-such-process",
+        )
+    if os.geteuid() != 0 and info.uid != os.getuid():
+        owner = f" of {info.user}" if info.user else ""
+        raise GpuwatchdError(
+            f"process {pid} is not yours: only the owner{owner} or root may say that it saved",
+            hint=f"sudo gpuwatchctl checkpointed {pid}",
+            page="errors#not-yours",
+        )
+    return info

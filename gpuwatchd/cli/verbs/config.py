@@ -1,0 +1,171 @@
+"""``config``: where it is, what is in force, a file to start from, and what a file would do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuwatchd.cli import envelope, options, output, ruleset, settings
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import ConfigError, GpuwatchdError
+
+
+@click.group("config", epilog=options.examples("config init", "config print --origin"))
+def command() -> None:
+    """Show, write and check the configuration."""
+
+
+def _origin(origin: str) -> str:
+    return {"environment": "environment variable"}.get(origin, origin)
+
+
+@command.command("path", epilog=options.examples("config path", "config path --json"))
+def path() -> int:
+    """Show which files and directories are used."""
+    flags = options.current()
+    named = flags.config or os.environ.get("GPUWATCHD_CONFIG")
+    files = [Path(named)] if named else [config.SYSTEM_FILE, config.user_file()]
+    data = {
+        "files": [{"path": str(file), "exists": file.exists()} for file in files],
+        "state_dir": str(config.state_dir()),
+        "runtime_dir": str(config.runtime_dir()),
+    }
+    if flags.json:
+        output.emit_json(envelope.answer("config", data, source="files"))
+        return 0
+    out = output.Out(flags)
+    for file in files:
+        out.line(f"configuration  {file}" + ("" if file.exists() else "  (does not exist)"))
+    out.line(f"history        {data['state_dir']}")
+    out.line(f"live state     {data['runtime_dir']}")
+    return 0
+
+
+@command.command("print", epilog=options.examples("config print", "config print --origin --json"))
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+def show(origin: bool) -> int:  # noqa: FBT001
+    """Print the configuration in force; secrets are shown as ****."""
+    flags = options.current()
+    loaded = flags.load_config()
+    rows = [
+        (key, settings.masked(settings.value_at(loaded.config, key)), default, loaded.origin[key])
+        for key, default in config.keys()  # noqa: SIM118 - a function, not a dict
+    ]
+    warnings = [("environment", words) for words in loaded.warnings]
+    if flags.json:
+        data = [
+            {
+                "key": key,
+                "value": settings.plain(value),
+                "default": settings.plain(default),
+                "origin": source,
+            }
+            for key, value, default, source in rows
+        ]
+        if loaded.config.override:
+            data.append(
+                {
+                    "key": "override",
+                    "value": [settings.plain(settings.masked(o)) for o in loaded.config.override],
+                    "default": [],
+                    "origin": loaded.origin["override"],
+                }
+            )
+        output.emit_json(envelope.answer("config", data, source="files", warnings=warnings))
+        return 0
+    out = output.Out(flags)
+    section = None
+    for key, value, _, source in rows:
+        table, _, name = key.rpartition(".")
+        if table != section:
+            out.raw(("" if section is None else "\n") + f"[{table}]")
+            section = table
+        line = f"{name} = {settings.toml(value)}" if value is not None else f"# {name} is not set"
+        out.line(line, (f"  # {_origin(source)}", "dim") if origin else "")
+    for one in loaded.config.override:
+        source = f"  # {_origin(loaded.origin['override'])}" if origin else ""
+        out.line("")
+        out.line("[[override]]", (source, "dim"))
+        for line in settings.toml(settings.masked(one)).splitlines():
+            out.line(line)
+    _warn(loaded.warnings)
+    return 0
+
+
+def _warn(warnings: list[str]) -> None:
+    for words in warnings:
+        click.echo(f"warning: {words}", err=True)
+
+
+@command.command("init", epilog=options.examples("config init", "config init --config ./x.toml"))
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+def init(force: bool) -> int:  # noqa: FBT001
+    """Write a commented file with every key at its default."""
+    flags = options.current()
+    file = flags.config or Path(os.environ.get("GPUWATCHD_CONFIG") or config.user_file())
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        how = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
+        handle = os.open(file, how, 0o600)
+    except FileExistsError:
+        raise GpuwatchdError(
+            f"{file} exists; it was left as it is",
+            hint="gpuwatchctl config init --force",
+            page="errors#file-exists",
+        ) from None
+    except OSError as error:
+        raise GpuwatchdError(
+            f"{file}: {error.strerror}",
+            hint="choose another place with --config FILE",
+            page="errors#cannot-write",
+        ) from error
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(settings.default_file())
+    if flags.json:
+        output.emit_json(envelope.answer("config", {"written": str(file)}, source="files"))
+    elif not flags.quiet:
+        output.Out(flags).line(f"wrote {file}")
+    return 0
+
+
+@command.command(
+    "validate", epilog=options.examples("config validate", "config validate ./gpuwatchd.toml")
+)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def validate(file: Path | None) -> int:
+    """Check a file (or the files in force), and say what its settings mean.
+
+    Who is told what, by what and when; then what the settings hide, delay or can never tell.
+    """
+    flags = options.current()
+    loaded = config.load(file or flags.config)
+    problems = settings.problems(loaded.config)
+    notes = settings.consequences(loaded.config)
+    rules = ruleset.explain(loaded.config) if not problems else []
+    if problems and not flags.json:
+        first, *others = problems
+        for words in others:
+            click.echo(f"gpuwatchctl: {words}", err=True)
+        raise ConfigError("", "", first, hint="gpuwatchctl config print --origin")
+    files = [str(name) for name in loaded.files]
+    if flags.json:
+        data: dict[str, Any] = {
+            "files": files, "valid": not problems, "problems": problems, "consequences": notes,
+            "rules": rules,
+        }  # fmt: skip
+        warnings = [("environment", words) for words in loaded.warnings]
+        output.emit_json(envelope.answer("config", data, source="files", warnings=warnings))
+        return 5 if problems else 0
+    out = output.Out(flags)
+    if not flags.quiet:
+        for sentence in rules:
+            out.flow([sentence], whole=True)
+    for note in notes:
+        out.flow([(f"note: {note}", "yellow")], whole=True)
+    _warn(loaded.warnings)
+    if not flags.quiet:
+        out.line(f"valid: {', '.join(files) or 'no file; the defaults are in force'}")
+    return 0

@@ -1,0 +1,198 @@
+"""``cost``: what leaks and idle memory cost: at risk now, lost, held, and saved by a warning."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.cli import cost_entries, cost_text, envelope, options, output, user_filter
+from gpuwatchd.core import text, units
+
+if TYPE_CHECKING:
+    from gpuwatchd.analysis.cost import Sum
+    from gpuwatchd.cli.cost_entries import Bill
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.output import Out
+
+_DAY_S: Final = 86_400.0
+_NAME, _CELL = 24, 11
+
+
+@click.command(
+    "cost",
+    epilog=options.examples("cost", "cost --since 7d --by user", "cost --by incident --json"),
+)
+@click.option("--since", type=options.Instant(), metavar="TIME", help="Not older than this (30d).")
+@click.option(
+    "--by",
+    type=click.Choice(list(cost_text.BY)),
+    default="gpu",
+    show_default=True,
+    help="What it is added up by.",
+)
+@options.user_option
+def command(since: float | None, by: str) -> int:
+    """Tell what leaks and idle memory cost, in GPU-hours and money.
+
+    \b
+    at risk   open leaks: since the job's start, or its last known
+              checkpoint, and on until memory is full (middle of the
+              forecast)
+    lost      jobs that ended near the limit, probably out of memory:
+              from the last checkpoint, or the start, to the end
+    held      memory held without work, as its share of the device
+    saved     jobs that ended after somebody had been told, at least 10
+              minutes before the earliest crash that was foreseen: only
+              the hours from that end to that crash, which would have
+              been lost too; nothing of what the job had cost before
+
+    A GPU that several processes hold is shared by what each holds over time. Hours that nobody
+    watched are not counted. Prices are yours ([cost]) or a dated table's, per GPU; without one
+    hours are counted alone.
+    """  # noqa: D301 - click's own mark for text that keeps its lines
+    flags = options.current()
+    since_s = time.time() - 30 * _DAY_S if since is None else since
+    bill = cost_entries.gather(flags, since_s)
+    if flags.user:
+        people = user_filter.People(flags.user)
+        bill.entries = [one for one in bill.entries if people.has(one.user)]
+    if flags.json:
+        output.emit_json(
+            envelope.answer(
+                "cost",
+                [cost_text.entry_json(one, bill.prices) for one in bill.entries],
+                source=bill.source,
+                warnings=[*bill.warnings, *cost_text.old(bill)],
+                beside=cost_text.beside(bill, by),
+            )
+        )
+    else:
+        _show(output.Out(flags), flags, bill, by)
+    return 0
+
+
+# ---- the screen ---------------------------------------------------------------------------------
+
+
+def _show(out: Out, flags: Globals, bill: Bill, by: str) -> None:
+    for _, sentence in [*bill.warnings, *cost_text.old(bill)]:
+        out.flow(output.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
+    since = units.clock(bill.since_s, now_s=bill.now_s)
+    out.line((f"What leaks and idle memory cost since {since}", "bold"))
+    out.line((f"{'':<42}{'incidents':>10}{'GPU-hours':>12}{'money':>15}", "bold"))
+    for what in cost.WHATS:
+        entries = bill.of(what)
+        found = cost.summed(entries)
+        _sum_line(out, bill, cost_text.TITLES[what], found, found.incidents)
+        if what == "at-risk" and found.ahead_gpu_hours is not None:
+            _ahead_line(out, bill, found)
+        if found.electricity_usd is not None:
+            money = _money(out, bill, found.electricity_usd)
+            out.line((f"{'  of that, electricity':<64}{money:>15}", "dim"))
+        if what == "lost" and (people := _people(out, bill)):
+            out.line(people)
+    if not bill.entries:
+        out.line(("nothing of the kind was seen in this period", "green"))
+    elif by == "incident":
+        incidents(out, bill)
+    else:
+        _groups(out, bill, by)
+    if not flags.quiet:
+        _prices(out, bill)
+
+
+def _sum_line(out: Out, bill: Bill, title: str, found: Sum, count: int) -> None:
+    hours = cost.in_hours(found.gpu_hours)
+    out.line(f"{title:<42}{count:>10}{hours:>12}{_total(out, bill, found):>15}")
+
+
+def _ahead_line(out: Out, bill: Bill, found: Sum) -> None:
+    hours = cost.in_hours(found.ahead_gpu_hours)
+    money = _partly(out, bill, found.ahead_usd, found.known_ahead_usd)
+    out.line(f"{'  and until memory is full':<42}{'':>10}{hours:>12}{money:>15}")
+
+
+def _people(out: Out, bill: Bill) -> str:
+    hours, amount = cost_text.engineer(bill)
+    if not hours:
+        return ""
+    money = units.money(amount, currency=bill.prices.currency, ascii_only=out.ascii)
+    title = f"  and people, an hour for each of {hours} lost runs"
+    return f"{title:<64}{money:>15}"
+
+
+def _money(out: Out, bill: Bill, usd: float | None) -> str:
+    return cost_text.money(bill, usd, ascii_only=out.ascii)
+
+
+def _total(out: Out, bill: Bill, found: Sum) -> str:
+    return _partly(out, bill, found.usd, found.known_usd)
+
+
+def _partly(out: Out, bill: Bill, usd: float | None, known_usd: float) -> str:
+    return cost_text.partly(bill, usd, known_usd, ascii_only=out.ascii)
+
+
+def _groups(out: Out, bill: Bill, by: str) -> None:
+    heads = ("at risk", "until full", "lost", "held", "saved")
+    out.line("")
+    out.line((f"{'by ' + by:<{_NAME}}" + "".join(f"{head:>{_CELL}}" for head in heads), "bold"))
+    for name, entries in cost.grouped(bill.entries, cost_text.BY[by]):
+        sums = {what: cost.summed(e for e in entries if e.what == what) for what in cost.WHATS}
+        cells = [
+            _cell(out, bill, sums["at-risk"].usd, sums["at-risk"].gpu_hours),
+            _cell(out, bill, sums["at-risk"].ahead_usd, sums["at-risk"].ahead_gpu_hours or 0.0),
+            *(
+                _cell(out, bill, sums[what].usd, sums[what].gpu_hours)
+                for what in ("lost", "held", "saved")
+            ),
+        ]
+        label = output.fit(text.clean(name), _NAME - 1, "." if out.ascii else "…")
+        gap = " " * (_NAME - output.width_of(label))
+        out.line(label + gap + "".join(f"{cell:>{_CELL}}" for cell in cells))
+
+
+def _cell(out: Out, bill: Bill, usd: float | None, hours: float | None) -> str:
+    """Return money; without a price the hours; a dash where there is nothing."""
+    if hours == 0.0 or (hours is None and usd is None):
+        return "-" if hours == 0.0 else "?"
+    if usd is not None:
+        return _money(out, bill, usd)
+    return "?" if hours is None else f"{cost.in_hours(hours)} h"
+
+
+def incidents(out: Out, bill: Bill) -> None:
+    """Write every incident of a bill: what it cost, since when, and what it may cost yet."""
+    for name, entries in cost.grouped(bill.entries, lambda one: f"{one.what}\0{one.key}"):
+        what, one = name.partition("\0")[0], entries[0]
+        found = cost.summed(entries)
+        hours = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
+        since = cost_text.SINCE[one.since] if what in {"at-risk", "lost"} else ""
+        parts: list[output.Part] = [
+            (cost_text.SHORT[what], "bold"),
+            one.title,
+            f"{_total(out, bill, found)} {since}".strip(),
+            hours,
+        ]
+        whole = cost.in_hours(cost.total(e.whole_gpu_hours for e in entries))
+        if whole not in {"?", cost.in_hours(found.gpu_hours)}:
+            parts.append(f"its share of {whole}, in which others were there too")
+        if found.ahead_gpu_hours is not None:
+            ahead = _partly(out, bill, found.ahead_usd, found.known_ahead_usd)
+            parts.append(f"{ahead} more until memory is full")
+        out.line("")
+        out.flow(parts, rest="  ", whole=True)
+        if one.said:
+            out.flow(output.sentence(one.said, "dim"), first="  ", rest="  ", gap=" ")
+
+
+def _prices(out: Out, bill: Bill) -> None:
+    if not bill.used:
+        return
+    out.line("")
+    for labels, said in cost_text.prices(bill, ascii_only=out.ascii):
+        first = f"{labels}: "
+        out.flow(output.sentence(said, "dim"), first=first, rest="  ", gap=" ", whole=True)

@@ -1,0 +1,165 @@
+"""``docs``: the manual in the terminal, from the files that came with the program."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuwatchd.cli import envelope, options, output, page_text, pages
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_WIDEST = 100
+"""Columns: longer lines of prose are hard to read."""
+_CUT = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer pages, and after "#" the sections of one; silent where the pages are missing."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only at a TAB
+
+    try:
+        found = pages.files(pages.folder())
+        name, mark, _rest = incomplete.partition("#")
+        if mark and name in found:
+            sections = pages.read(found[name]).sections()
+            offered = [f"{name}#{section.anchor}" for section in sections]
+        else:
+            offered = list(found)
+    except Exception:  # noqa: BLE001 - nobody's line is spoilt by an error
+        return []
+    return [CompletionItem(word) for word in offered if word.startswith(incomplete)]
+
+
+@click.command(
+    "docs",
+    epilog=options.examples("docs install", "docs errors#no-gpu", "docs --search quiet hours"),
+)
+@click.argument("words", nargs=-1, metavar="[PAGE[#SECTION]]", shell_complete=complete_page)
+@click.option("--list", "listed", is_flag=True, help="All pages, with their titles.")
+@click.option("--search", is_flag=True, help="Sections in which all these words occur.")
+def command(words: tuple[str, ...], listed: bool, search: bool) -> int:  # noqa: FBT001
+    """Show a page of the manual; without one, what there is to read.
+
+    The pages came with the program: no network is asked.
+    """
+    if listed and (search or words):
+        raise click.UsageError("--list stands alone")
+    found = pages.files(pages.folder())
+    if listed:
+        return _list([pages.read(file) for file in found.values()])
+    if search:
+        if not " ".join(words).split():
+            raise click.UsageError("which words? docs --search quiet hours")
+        return _search([pages.read(file) for file in found.values()], " ".join(words).split())
+    if len(words) > 1:
+        raise click.UsageError(f"one page at a time; or: docs --search {' '.join(words)}")
+    name, anchor = pages.wanted(words[0] if words else pages.FRONT)
+    if name not in found:
+        raise click.UsageError(
+            f"no such page: {name}{_nearest(name, list(found))}; docs --list names them all"
+        )
+    return _show(pages.read(found[name]), anchor)
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    import difflib  # noqa: PLC0415 - only for mistakes
+
+    near = [one for one in known if word and word in one][:3]
+    near = near or difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _show(page: pages.Page, anchor: str) -> int:
+    try:
+        words = page.part(anchor) if anchor else page.text
+    except KeyError:
+        known = [section.anchor for section in page.sections()]
+        raise click.UsageError(
+            f"no section {anchor} in {page.name}{_nearest(anchor, known)}"
+        ) from None
+    flags = options.current()
+    out = output.Out(flags)
+    width = min(out.width, _WIDEST)
+    if flags.json:
+        data = {
+            "page": page.name,
+            "kind": page.kind or None,
+            "title": page.title,
+            "section": anchor or None,
+            "sections": [
+                {"section": one.anchor, "title": one.title, "level": one.level}
+                for one in page.sections()
+            ],
+            "text": page_text.render(words, _WIDEST),
+        }
+        output.emit_json(envelope.answer("docs", data, source="files"))
+    elif out.colour and not out.ascii:
+        _rich(words, width)
+    else:
+        for line in page_text.render(words, width).splitlines():
+            out.raw(out.safe(line))
+    return 0
+
+
+def _rich(words: str, width: int) -> None:
+    from rich.console import Console  # noqa: PLC0415 - for those who see colours
+    from rich.markdown import Markdown  # noqa: PLC0415
+    from rich.theme import Theme  # noqa: PLC0415
+
+    # Its own style of code has a black background, which light terminals show as bars.
+    theme = Theme({"markdown.code": "bold cyan", "markdown.h2": "bold cyan"})
+    console = Console(
+        width=width, force_terminal=True, color_system="standard", emoji=False, theme=theme
+    )
+    for is_table, part in page_text.parted(words):
+        told = Markdown(page_text.linked(part), code_theme="ansi_dark", hyperlinks=False)
+        with console.capture() as caught:
+            console.print(told)
+        shown = caught.get()
+        if is_table and shown.count(_CUT) > part.count(_CUT):  # a column is too narrow for a word
+            shown = f"\n{page_text.render(part, width)}\n"
+        sys.stdout.write(shown)
+
+
+def _list(found: list[pages.Page]) -> int:
+    flags = options.current()
+    if flags.json:
+        data = [
+            {"page": page.name, "kind": page.kind or None, "title": page.title} for page in found
+        ]
+        output.emit_json(envelope.answer("docs", data, source="files"))
+        return 0
+    out = output.Out(flags)
+    widest = max(len(page.name) for page in found)
+    kind = None
+    for page in found:
+        if page.kind != kind and page.kind:
+            out.line()
+            out.line((page.kind, "bold"))
+        kind = page.kind
+        out.flow([f"{page.name:<{widest}}", page.title], first="  " if kind else "")
+    return 0
+
+
+def _search(found: list[pages.Page], words: list[str]) -> int:
+    hits = pages.search(found, words)
+    flags = options.current()
+    if flags.json:
+        data = [
+            {"page": hit.page, "section": hit.anchor, "title": hit.title, "line": hit.line}
+            for hit in hits
+        ]
+        output.emit_json(envelope.answer("docs", data, source="files"))
+        return 0 if hits else 1
+    out = output.Out(flags)
+    for hit in hits:
+        out.flow([(f"{hit.page}#{hit.anchor}", "bold"), hit.title])
+        if hit.line:
+            out.flow(output.sentence(hit.line), first="    ", rest="    ", gap=" ")
+    if not hits and not flags.quiet:
+        out.line(f"no page has all of: {' '.join(words)}")
+    return 0 if hits else 1

@@ -1,0 +1,222 @@
+"""``feedback``: the user's word on an alert, which teaches what its program's runs are judged by.
+
+The word is one row that this program writes into the history itself (see :mod:`store.words`); a
+running daemon notices it within a tick, one that is stopped when it starts.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd.cli import (
+    current_state,
+    envelope,
+    incidents,
+    locations,
+    options,
+    output,
+    requesting_user,
+    verdict_text,
+)
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.model import Alert
+    from gpuwatchd.store.labels import Word
+
+_WHY_CHARS = 200
+
+
+class _Saying(click.Group):
+    """A group whose verb "say" may be left out: ``feedback ALERT normal``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["say", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    "feedback",
+    cls=_Saying,
+    invoke_without_command=True,
+    subcommand_metavar="ALERT normal|leak | VERB ...",
+    epilog=options.examples(
+        'feedback latest normal --why "fills its cache"', "feedback 4711 leak", "feedback undo 4711"
+    ),
+)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Say of an alert whether it is normal or a leak.
+
+    What is normal is over at once and stays quiet while it stays within that; the next runs of
+    the same program are judged by it. ALERT is as `alerts` prints it: its key, a part of the key
+    that fits only one, a pid, or "latest".
+    """
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError("of which alert, and what? feedback ALERT normal|leak")
+
+
+@command.command(
+    "say",
+    epilog=options.examples(
+        'feedback say latest normal --why "fills its cache"', "feedback 4711 leak"
+    ),
+)
+@click.argument("alert", shell_complete=options.complete_key)
+@click.argument("word", type=click.Choice(["normal", "leak"]))
+@click.option("--why", metavar="TEXT", help="Why, for those who ask later.")
+def say(alert: str, word: str, why: str | None) -> int:
+    """Say it; `feedback ALERT normal` is the same. A new word takes the place of an older one."""
+    from gpuwatchd.store import labels as store  # noqa: PLC0415 - SQLite comes with it
+
+    flags = options.current()
+    found = incidents.kept("said")
+    meant = incidents.pick(found.alerts, alert)
+    if meant.kind != "leak":
+        raise GpuwatchdError(
+            "nothing can be learned from this alert: no growth was judged for it",
+            hint=f"to hear no more of it: gpuwatchctl snooze {meant.key} 8h",
+            page="errors#nothing-to-learn",
+        )
+    given = store.Word(
+        alert_key=meant.key,
+        opened_at_s=meant.opened_at_s,
+        subject=meant.subject,
+        title=text.clean(meant.title or meant.key),
+        word="normal" if word == "normal" else "leak",
+        given_at_s=time.time(),
+        why=(text.clean(why, limit=_WHY_CHARS).strip() or None) if why else None,
+        who=requesting_user.user(),
+    )
+    with locations.writing() as place:
+        said = store.say(place.state_dir, given)
+    learned = meant.subject.process is not None and meant.subject.process in found.known
+    running = current_state.running()
+    if flags.json:
+        entry = _entry(said) | {"program_known": learned, "daemon_running": running}
+        output.emit_json(envelope.answer("feedback", [entry], source="database"))
+        return 0
+    out = output.Out(flags)
+    out.flow([(said.title, "bold"), verdict_text.said(said)], rest="  ")
+    out.flow(
+        _follows(meant, said, learned=learned, running=running), first="  ", rest="  ", gap=" "
+    )
+    return 0
+
+
+def _follows(meant: Alert, said: Word, *, learned: bool, running: bool) -> list[str]:
+    if said.word == "leak":
+        first = "the alert stays"
+    elif meant.state in incidents.OPEN:
+        when = "within seconds" if running else "when the daemon runs again"
+        first = f"the alert is over {when}, and it stays quiet while it stays within this"
+    else:
+        first = "the alert is over already"
+    then = (
+        "the next runs of this program are judged by it"
+        if learned
+        else "it holds for this alone: what ran cannot be known again"
+    )
+    return f"{first}; {then}".split(" ")
+
+
+@command.command("undo", epilog=options.examples("feedback undo 4711", "feedback undo latest"))
+@click.argument("alert", shell_complete=options.complete_key)
+def undo(alert: str) -> int:
+    """Take back what was said of an alert; it is judged as if nothing had been said."""
+    from gpuwatchd.store import labels as store  # noqa: PLC0415
+
+    flags = options.current()
+    found = incidents.kept("said")
+    said = [a for a in found.alerts if found.said(a) is not None]
+    if alert == "latest" and found.words:
+        key = found.words[-1].alert_key
+    elif any(word.alert_key == alert for word in found.words):
+        key = alert  # as `feedback list` prints it; the alert itself may be forgotten by now
+    else:
+        try:
+            key = incidents.pick(said, alert).key
+        except GpuwatchdError as error:
+            incidents.pick(found.alerts, alert)  # says so when there is no such alert at all
+            raise GpuwatchdError(
+                f"nothing was said of {alert}",
+                hint="gpuwatchctl feedback list",
+                page="errors#nothing-said",
+            ) from error
+    last = next(word for word in reversed(found.words) if word.alert_key == key)
+    with locations.writing() as place:
+        undone = store.unsay(place.state_dir, key, time.time())
+    if not undone:
+        raise GpuwatchdError(
+            f"nothing was said of {alert}",
+            hint="gpuwatchctl feedback list",
+            page="errors#nothing-said",
+        )
+    if flags.json:
+        entry = _entry(last) | {"undone_at": units.instant(time.time())}
+        output.emit_json(envelope.answer("feedback", [entry], source="database"))
+    else:
+        parts: list[output.Part] = [(last.title, "bold"), f"taken back: {verdict_text.said(last)}"]
+        output.Out(flags).flow(parts, rest="  ")
+    return 0
+
+
+@command.command("list", epilog=options.examples("feedback list", "feedback list --all --json"))
+@click.option("--all", "everything", is_flag=True, help="Also what was taken back.")
+def list_(everything: bool) -> int:  # noqa: FBT001
+    """List what was said, newest first."""
+    from gpuwatchd.cli import history_query  # noqa: PLC0415
+
+    flags = options.current()
+    with history_query.reader() as history:
+        said = history.words(all_of_them=everything)[::-1]
+    if flags.json:
+        data = [_entry(word) for word in said]
+        told = locations.told()
+        output.emit_json(envelope.answer("feedback", data, source="database", warnings=told))
+    else:
+        _table(flags, said)
+    return 0
+
+
+def _table(flags: Globals, said: Sequence[Word]) -> None:
+    out = output.Out(flags)
+    locations.head(out)
+    if not said:
+        out.line("nothing was said of any alert")
+    now_s = time.time()
+    for word in said:
+        taken = word.undone_at_s
+        parts: list[output.Part] = [
+            units.clock(word.given_at_s, now_s=now_s),
+            verdict_text.said(word),
+            word.title,
+            (f"taken back {units.clock(taken, now_s=now_s)}", "dim") if taken is not None else "",
+        ]
+        out.flow(parts, rest="  ")
+        out.flow([(word.alert_key, "dim")], first="  ", rest="  ")
+
+
+def _entry(word: Word) -> dict[str, Any]:
+    process = word.subject.process
+    return {
+        "key": text.clean(word.alert_key),
+        "title": text.clean(word.title),
+        "opened_at": units.instant(word.opened_at_s),
+        "device_uid": text.clean(word.subject.device_uid),
+        "process": None
+        if process is None
+        else {"pid": process.pid, "started_at": units.instant(process.started_at_s)},
+        "on_host": word.subject.host,
+        **envelope.word_json(word),
+    }

@@ -1,0 +1,253 @@
+"""``notify``: the channels, a test through the real path, and the digest at any time."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd.cli import envelope, exits, options, output
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import GpuwatchdError, NotifyError
+from gpuwatchd.core.model import Chart, Message
+from gpuwatchd.notify import NOTIFIERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.ports import Notifier
+
+_STYLES = {"arrived": "green", "usable": "green", "failed": "red", "not-usable": "yellow"}
+
+
+_CHANNELS = click.argument(
+    "channels",
+    nargs=-1,
+    metavar="[CHANNEL]...",
+    shell_complete=lambda _ctx, _param, start: [n for n in NOTIFIERS if n.startswith(start)],
+)
+
+
+@click.group(
+    "notify", epilog=options.examples("notify list", "notify test desktop", "notify digest")
+)
+def command() -> None:
+    """List the channels, test them, and send a digest."""
+
+
+def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:
+    from gpuwatchd.notify import dispatcher  # noqa: PLC0415 - mail and threads come with it
+
+    return dispatcher.build(config.notify, names)
+
+
+def _message(channel: str = "email") -> Message:
+    """Return the test message of a channel; the example of a curve goes into mails alone."""
+    host = envelope.host()
+    curve = {"Curve": "an example: nothing of this machine"} if channel == "email" else {}
+    return Message(
+        id=f"{uuid.uuid4().hex[:24]}@gpuwatchd",
+        notice="test",
+        severity="info",
+        subject=f"Test: gpuwatchd on {host} can reach you",
+        body=f"This is a test from {host}. Warnings about GPU memory will arrive this way.",
+        facts={
+            "Host": host,
+            "Sent": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            **curve,
+        },
+        command="gpuwatchctl status",
+        chart=_example(time.time()) if curve else None,
+    )
+
+
+def _example(now_s: float) -> Chart:
+    """Return an invented leak: a test mail shows whether pictures are drawn, and what they say."""
+    gib, rate = 1024.0**3, 700_000.0
+    at_s = tuple(now_s - 5400.0 + 90.0 * k for k in range(61))
+    used = tuple(12.0 * gib + rate * max(0.0, at - (now_s - 3600.0)) for at in at_s)
+    left_s = 6.0 * gib / rate
+    return Chart(
+        at_s=at_s,
+        used_bytes=used,
+        limit_bytes=used[-1] + 6.0 * gib,
+        onset_at_s=now_s - 3600.0,
+        judged_at_s=now_s,
+        rate_bytes_per_s=rate,
+        level_bytes=used[-1],
+        low_s=0.8 * left_s,
+        mid_s=left_s,
+        high_s=1.3 * left_s,
+    )
+
+
+def _row(name: str, result: str, detail: str, hint: str = "", page: str = "") -> dict[str, Any]:
+    said = {"channel": name, "result": result, "detail": detail, "hint": hint or None}
+    return {**said, "page": page or None}
+
+
+def _probe(name: str, notifier: Notifier) -> dict[str, Any]:
+    found = notifier.probe()
+    return _row(name, "usable" if found.ok else "not-usable", found.reason, found.hint)
+
+
+def _send(name: str, notifier: Notifier, message: Message) -> dict[str, Any]:
+    """Send for real; only what the channel itself confirmed counts as arrived."""
+    try:
+        return _row(name, "arrived", notifier.send(message))
+    except NotifyError as error:
+        again = "" if error.permanent else " (the daemon would try again)"
+        return _row(name, "failed", f"{error.message}{again}", error.hint, error.page)
+
+
+def _tell(flags: Globals, rows: list[dict[str, Any]]) -> None:
+    if flags.json:
+        output.emit_json(envelope.answer("notify", rows, source="channels"))
+        return
+    out = output.Out(flags)
+    for row in rows:
+        detail = row["detail"]
+        used = " (in use)" if row.get("in_use") else ""
+        result = row["result"].replace("-", " ")
+        words = [(result + used, _STYLES[row["result"]]), detail]
+        out.flow(words, first=f"{row['channel']:<9}", rest=" " * 9)
+        if row["hint"]:
+            out.flow([(f"hint: {row['hint']}", "dim")], first=" " * 9, rest=" " * 9)
+        if row["page"]:
+            out.flow([(exits.see(row["page"]), "dim")], first=" " * 9, rest=" " * 9)
+
+
+@command.command("list", epilog=options.examples("notify list", "notify list --json"))
+def list_() -> int:
+    """List every channel, whether it can work here, and which ones are in use."""
+    flags = options.current()
+    config = flags.load_config().config
+    rows = [_probe(name, notifier) for name, notifier in _build(config, NOTIFIERS).items()]
+    for row in rows:
+        row["in_use"] = row["channel"] in config.policy.channels
+    _tell(flags, rows)
+    return 0
+
+
+@command.command("test", epilog=options.examples("notify test", "notify test email --dry-run"))
+@_CHANNELS
+@click.option("--dry-run", is_flag=True, help="Only say whether it could be sent.")
+def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
+    """Send a test message and report what is known to have arrived.
+
+    Without CHANNEL: every channel in use.
+    """
+    flags = options.current()
+    config = flags.load_config().config
+    names = _known(channels or config.policy.channels, "notify test desktop")
+    rows = [
+        _probe(name, notifier) if dry_run else _send(name, notifier, _message(name))
+        for name, notifier in _build(config, names).items()
+    ]
+    _tell(flags, rows)
+    return 0 if all(row["result"] in {"arrived", "usable"} for row in rows) else 1
+
+
+def _known(names: Sequence[str], example: str) -> Sequence[str]:
+    """Return the channels that are meant.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is none.
+    """
+    if not names:
+        raise GpuwatchdError(
+            "no channel is in use",
+            hint=f"set [policy] channels, or name one: {example}",
+            page="errors#no-channel",
+        )
+    unknown = [name for name in names if name not in NOTIFIERS]
+    if unknown:
+        raise click.BadParameter(f"no channel {unknown[0]!r}; known: {', '.join(NOTIFIERS)}")
+    return names
+
+
+@command.command(
+    "digest",
+    epilog=options.examples(
+        "notify digest --dry-run", "notify digest --since 7d", "notify digest desktop"
+    ),
+)
+@_CHANNELS
+@click.option(
+    "--since",
+    "since_s",
+    type=options.Instant(),
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Since when: 7d, today, 2026-03-01 ...",
+)
+@click.option("--dry-run", is_flag=True, help="Only show it.")
+def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # noqa: FBT001
+    """Send now what a digest would tell, or only show it.
+
+    Without CHANNEL: those of [policy] digest-channels. The next one by the clock comes as usual.
+    """
+    flags = options.current()
+    config = flags.load_config().config
+    message = _digest(since_s)
+    if dry_run:
+        _show(flags, message)
+        return 0
+    names = _known(channels or config.policy.digest_channels, "notify digest desktop")
+    rows = [_send(name, it, message) for name, it in _build(config, names).items()]
+    _tell(flags, rows)
+    return 0 if all(row["result"] == "arrived" for row in rows) else 1
+
+
+def _digest(since_s: float) -> Message:
+    """Return the digest since an instant, as the history and the daemon know it.
+
+    Raises
+    ------
+    StoreError
+        When there is no usable history.
+    """
+    from gpuwatchd.cli import current_state, history_query  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.pipeline import digests  # noqa: PLC0415
+
+    now_s = time.time()
+    from_s = min(since_s, now_s)
+    with history_query.reader() as history:
+        alerts = {(one.key, one.opened_at_s): one for one in history.alerts(from_s)}
+        decisions = history.decisions(since_s=from_s)
+    state, _ = current_state.read_state()
+    alive = state is not None and current_state.alive(state)
+    if state is not None and alive:
+        alerts |= {(one.key, one.opened_at_s): one for one in state.alerts}
+    holdings = state.holdings if state is not None and alive else ()
+    told = digests.news(alerts.values(), decisions, holdings, from_s=from_s)
+    number = f"{uuid.uuid4().hex}"
+    return digests.compose(told, number=number, why="on request", from_s=from_s, now_s=now_s)
+
+
+def _show(flags: Globals, message: Message) -> None:
+    if flags.json:
+        data = {
+            "subject": text.clean(message.subject),
+            "body": [text.clean(line) for line in message.body.splitlines()],
+            "facts": {text.clean(key): text.clean(said) for key, said in message.facts.items()},
+            "severity": message.severity,
+            "command": text.clean(message.command),
+        }
+        output.emit_json(envelope.answer("notify", data, source="database"))
+        return
+    out = output.Out(flags)
+    out.flow([(message.subject, "bold")], rest="  ")
+    for line in message.body.splitlines():
+        out.flow(line.split(" "), gap=" ")
+    for label, said in message.facts.items():
+        out.flow([(f"{label}:", "dim"), *said.split(" ")], rest="  ", gap=" ")
+    if message.command:
+        out.line((message.command, "dim"))

@@ -1,0 +1,192 @@
+"""``plot``: memory over time as a picture, in the terminal or in a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from gpuwatchd.cli import envelope, options, output
+from gpuwatchd.core import design
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.charts.raster import Cell
+    from gpuwatchd.cli.output import Out
+
+_DAY_S = 86400.0
+_MOST_PX = 10_000
+_LEAST_PX = 200
+_MOST_COLUMNS = 140
+_ROWS = {1: 20, 2: 16}
+"""Of the chart, by how many there are."""
+_ROWS_OF_MANY = 12
+_STYLES = {
+    "curve": "cyan", "range": "dim", "floor": "green", "band": "yellow", "limit": "red",
+    "gap": "dim", "now": "dim", "faint": "dim", "grid": "dim", "ink": "bold",
+} | {kind: look.style for kind, look in design.LOOKS.items()}  # fmt: skip
+"""Of the parts of a chart, in a terminal whose ground may be light or dark."""
+
+
+def _place(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() not in {".png", ".svg"}:
+        raise click.BadParameter(f"{str(path)!r} ends neither in .png nor in .svg")
+    return path
+
+
+def _size(_: click.Context, __: click.Parameter, words: str | None) -> tuple[int, int] | None:
+    if words is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,5})[xX×]([0-9]{1,5})", words.strip())
+    if not found:
+        raise click.BadParameter(f"{words!r} is not a size; write for example 1200x800")
+    size = int(found[1]), int(found[2])
+    if not all(_LEAST_PX <= px <= _MOST_PX for px in size):
+        raise click.BadParameter(f"each side must be {_LEAST_PX} to {_MOST_PX} pixels")
+    return size
+
+
+@click.command(
+    "plot",
+    epilog=options.examples(
+        "plot", "plot 0 --since 6h", "plot --pid 4711 --since 7d --output leak.png"
+    ),
+)
+@click.argument("gpus", nargs=-1, metavar="[GPU]...", shell_complete=options.complete_gpu)
+@click.option("--since", type=options.Instant(), metavar="TIME", help="From when on (24h).")
+@click.option("--until", type=options.Instant(), metavar="TIME", help="Until when (now).")
+@options.pid_option
+@options.user_option
+@click.option(
+    "--output", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    callback=_place, help="Draw it there: .png or .svg (extra charts).",
+)  # fmt: skip
+@click.option("--dark", is_flag=True, help="Of a file: light on dark.")
+@click.option(
+    "--size", metavar="WxH", callback=_size, help="Of a file: pixels, for example 1200x800."
+)
+def command(  # noqa: PLR0917 - one argument per flag
+    gpus: tuple[str, ...],
+    since: float | None,
+    until: float | None,
+    pids: tuple[int, ...],
+    file: Path | None,
+    dark: bool,  # noqa: FBT001
+    size: tuple[int, int] | None,
+) -> int:
+    """Draw memory over time, its floor and fit, where it leads, and what happened.
+
+    Of every GPU, of those that are named, or of processes (--pid, --user), also of ended ones. In
+    the terminal, or as a file (--output). TIME is 2h (ago), today, yesterday or 2026-11-21T08:00.
+    """
+    flags = options.current()
+    flags.gpu.extend(gpus)
+    if file is None and (dark or size):
+        raise click.UsageError("--dark and --size are of a file: name one with --output")
+    from gpuwatchd.cli import chart_selection  # noqa: PLC0415 - SQLite comes with it
+
+    until_s = until if until is not None else chart_selection.now_s()
+    since_s = since if since is not None else until_s - _DAY_S
+    if since_s >= until_s:
+        raise click.UsageError("--since is not before --until")
+    found, left_out, missing = chart_selection.chosen(
+        flags, pids, (since_s, until_s), tight=since is None
+    )
+    more = f"and {left_out} more processes, smaller ones; --pid draws one" if left_out else ""
+    if file is not None:
+        _write(file, found, dark=dark, size=size)
+    if flags.json:
+        from gpuwatchd.charts import as_json  # noqa: PLC0415
+
+        data = [as_json.to_json(picture) for picture in found]
+        said = (("not-all", more), ("no-such-gpu", missing))
+        warnings = [one for one in said if one[1]]
+        output.emit_json(envelope.answer("plot", data, source="database", warnings=warnings))
+        return 0
+    out = output.Out(flags)
+    if file is None:
+        show(out, found)
+    elif not flags.quiet:
+        what = "1 chart" if len(found) == 1 else f"{len(found)} charts"
+        out.line(f"{file}: {what}")
+    if more and not flags.quiet:
+        out.flow(output.sentence(more, "dim"), gap=" ")
+    if missing and not flags.quiet:
+        out.flow(output.sentence(missing, "yellow"), gap=" ")
+    return 0
+
+
+def _write(
+    file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
+) -> None:
+    from gpuwatchd.charts import rendering  # noqa: PLC0415
+    from gpuwatchd.charts.png import Order  # noqa: PLC0415
+    from gpuwatchd.cli.report import saving  # noqa: PLC0415 - only for files
+
+    form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
+    width_px, height_px = size or (None, None)
+    order = Order(
+        pictures=tuple(pictures), form=form, dark=dark, width_px=width_px, height_px=height_px
+    )
+    saving.write(file, rendering.draw(order))
+
+
+# ---- in the terminal
+
+
+def show(out: Out, pictures: Sequence[Picture]) -> None:
+    """Write pictures one below the other, then what their parts are."""
+    from gpuwatchd.charts import terminal  # noqa: PLC0415
+
+    width = min(out.width, _MOST_COLUMNS)
+    height = min(_ROWS.get(len(pictures), _ROWS_OF_MANY), max(8, width // 3))
+    for picture in pictures:
+        _head(out, picture)
+        drawn = terminal.draw(picture, width, height, ascii_only=out.ascii, numbered=True)
+        for row in drawn:
+            _row(out, row)
+        for told in terminal.legend(picture, width, ascii_only=out.ascii):
+            spoken = [part for cell in told for part in output.sentence(*_part(cell))]
+            out.flow(spoken, rest="    ", gap=" ", whole=True)
+        for note in picture.notes:
+            out.flow([(note, "dim")])
+        out.line("")
+    _keys(out, terminal.keys(pictures, ascii_only=out.ascii))
+
+
+def _keys(out: Out, parts: Sequence[tuple[Cell, Cell]]) -> None:
+    """Write what the parts look like, each in its colour, as many in a row as there is room."""
+    row: list[Cell] = []
+    used = 0
+    for shape, (word, _) in parts:
+        need = len(shape[0]) + 1 + len(word) + 2
+        if row and used + need - 2 > out.width:
+            _row(out, row)
+            row, used = [], 0
+        row += [shape, (f" {word}  ", "")]
+        used += need
+    _row(out, row)
+
+
+def _head(out: Out, picture: Picture) -> None:
+    look = design.LOOKS[picture.kind]
+    mark = look.ascii_mark if out.ascii else look.mark
+    verdict = f"{mark} {picture.verdict}"
+    out.flow([(picture.title, "bold"), (verdict, look.style)], rest="  ", whole=True)
+
+
+def _row(out: Out, row: Sequence[Cell]) -> None:
+    kept = list(row)
+    while kept and not kept[-1][0].strip():
+        kept.pop()
+    if kept:
+        kept[-1] = (kept[-1][0].rstrip(), kept[-1][1])
+    out.line(*(_part(cell) for cell in kept))
+
+
+def _part(cell: Cell) -> tuple[str, str]:
+    return cell[0], _STYLES.get(cell[1], "")

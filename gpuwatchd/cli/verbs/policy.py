@@ -1,0 +1,393 @@
+"""``policy``: what the rules say, and what they would have done with one finding."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import click
+import msgspec
+
+from gpuwatchd import alerts
+from gpuwatchd.cli import envelope, incidents, options, output, ruleset, settings
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError, StoreError
+from gpuwatchd.core.model import (
+    About,
+    Alert,
+    EtaRange,
+    Finding,
+    NoticeKind,
+    Pattern,
+    ProcessKey,
+    Severity,
+    Subject,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpuwatchd.alerts import Route, Rules
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Message, Silence
+
+NOTICES: Final = ("firing", "escalated", "repeat", "resolved")
+_STYLES: Final = {"send": "green", "wait": "yellow", "hold": "dim"}
+_WORDS: Final = {"send": "sent", "wait": "waits", "hold": "held"}
+_ABOUT: Final = (
+    *("gpu", "gpu-name", "user", "process", "framework", "command", "job", "container"),
+)
+_SETTABLE: Final = (*_ABOUT, "severity", "pattern")
+_LATER_S: Final = 60.0
+_ANOTHER: Final = "gpuwatchctl policy test --example"
+
+
+@click.group("policy", epilog=options.examples("policy show", "policy test --example"))
+def command() -> None:
+    """Say what the rules mean, and try them on a finding."""
+
+
+@command.command("show", epilog=options.examples("policy show", "policy show --json"))
+def show() -> int:
+    """Say in plain sentences who is told what, by what and when."""
+    flags = options.current()
+    config = flags.load_config().config
+    rules, notes = ruleset.explain(config), list(ruleset.notes(config))
+    if flags.json:
+        data = {"rules": rules, "notes": notes, "problems": settings.problems(config)}
+        output.emit_json(envelope.answer("policy", data, source="files"))
+        return 0
+    out = output.Out(flags)
+    for sentence in rules:
+        out.flow([sentence], whole=True)
+    for note in notes:
+        out.flow([(f"note: {note}", "yellow")], whole=True)
+    for problem in settings.problems(config):
+        out.flow([(f"cannot work: {problem}", "red")], whole=True)
+    return 0
+
+
+def _pairs(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in given:
+        key, mark, value = one.partition("=")
+        if not mark or key not in _SETTABLE:
+            raise click.BadParameter(
+                f"{one!r}: KEY=VALUE with one of {', '.join(_SETTABLE)}", param=param
+            )
+        words = {"severity": get_args(Severity), "pattern": get_args(Pattern)}.get(key)
+        if words is not None and value not in words:
+            raise click.BadParameter(f"{one!r}: {key} is one of {', '.join(words)}", param=param)
+        found[key] = text.clean(value)
+    return found
+
+
+@command.command(
+    "test",
+    epilog=options.examples("policy test latest", "policy test --example --set user=alice"),
+)
+@click.argument("alert", required=False, shell_complete=options.complete_key)
+@click.option(
+    "--notice",
+    type=click.Choice(NOTICES),
+    default="firing",
+    help="Which message of its life (firing).",
+)
+@click.option(
+    "--at",
+    "at_s",
+    type=options.Instant(),
+    metavar="TIME",
+    help="As if it were then (when it fired; for an example: now).",
+)
+@click.option("--example", is_flag=True, help="Take a leak that is made up.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_pairs,
+    help="As if it were about another: user, process, severity ...; repeatable.",
+)
+def test(
+    alert: str | None,
+    notice: NoticeKind,
+    at_s: float | None,
+    example: bool,  # noqa: FBT001
+    changes: dict[str, str],
+) -> int:
+    """Say what would be sent of a finding, by what, when, and why not; sends nothing.
+
+    ALERT is a key, part of one, a pid or "latest" (the default). The rules are those in force now,
+    or those of --config.
+    """
+    if alert and example:
+        raise click.UsageError("ALERT or --example, not both")
+    flags = options.current()
+    config = flags.load_config().config
+    trial = _Trial(config, notice)
+    if example:
+        trial.alert = _example(at_s or time.time())
+    else:
+        trial.find(alert)
+    trial.at_s = at_s or trial.due_s()
+    trial.alert = _changed(trial.alert, changes)
+    trial.run()
+    if flags.json:
+        output.emit_json(envelope.answer("policy", trial.payload(), source=trial.source))
+    else:
+        _tell(flags, trial)
+    return 0
+
+
+class _Trial:
+    """One alert, one notice, one set of rules, and what they make of it."""
+
+    def __init__(self, config: Config, notice: NoticeKind) -> None:
+        from gpuwatchd.pipeline import rule_settings  # noqa: PLC0415 - the words of the daemon
+
+        self.config = config
+        self.notice: NoticeKind = notice
+        self.rules: Rules = rule_settings.rules_of(config)
+        self.at_s = 0.0
+        self.as_of_s = 0.0
+        self.alert: Alert
+        self.source = "example"
+        self.others: list[Alert] = []
+        self.silences: list[Silence] = []
+        self.routes: tuple[Route, ...] = ()
+        self.applied: tuple[tuple[str, str], ...] = ()
+        self.message: Message
+
+    def find(self, key: str | None) -> None:
+        """Take an alert from the history, or the live state."""
+        from gpuwatchd.cli import history_query  # noqa: PLC0415 - SQLite comes with it
+
+        try:
+            found = incidents.gather(0.0, only_open=False)
+            self.alert = incidents.pick(found.alerts, key or "latest")
+        except GpuwatchdError as error:
+            if key:
+                raise
+            raise GpuwatchdError(
+                "no alert is recorded to try it on", hint=_ANOTHER, page="errors#no-such-alert"
+            ) from error
+        self.source = found.source
+        self.others = [one for one in found.alerts if one.key != self.alert.key]
+        try:
+            with history_query.reader() as history:
+                self.silences = history.silences(all_of_them=True)
+        except StoreError:
+            self.silences = []
+
+    def due_s(self) -> float:
+        """Return when the notice was due, or would have been, epoch seconds."""
+        if self.notice == "resolved" and self.alert.resolved_at_s is not None:
+            return self.alert.resolved_at_s
+        return self.alert.firing_at_s or self.alert.changed_at_s
+
+    def run(self) -> None:
+        """Ask policy, and make the message."""
+        from gpuwatchd.pipeline import messages, rule_settings  # noqa: PLC0415
+
+        then = _as(self.alert, self.notice, self.at_s)
+        effective = alerts.rules_for(then, self.rules)
+        self.applied = effective.applied
+        told = msgspec.structs.replace(then, severity=alerts.told_as(then, effective))
+        # An older judgement is not kept: the text is of the one that is, and of its time.
+        self.as_of_s = max(self.at_s, told.finding.judged_at_s)
+        self.message = messages.compose(told, self.notice, now_s=self.as_of_s)
+        self.routes = alerts.routes(
+            then,
+            self.notice,
+            self.rules,
+            local=rule_settings.local(self.at_s),
+            silences=_then(self.silences, self.at_s),
+            others=[one for one in self.others if _was_open(one, self.at_s)],
+        )
+
+    def never(self) -> str:
+        """Return why such a notice is never due at all; "" where it may be."""
+        if self.alert.firing_at_s is None:
+            return "it was only watched; nobody is told of that"
+        if self.notice == "resolved" and not self.rules.recovered:
+            return "recovered is off; its end is not told"
+        steps = alerts.rules_for(self.alert, self.rules).repeat_s
+        return "" if self.notice != "repeat" or steps else "it has no reminders"
+
+    def payload(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        message = self.message
+        return {
+            "alert": text.clean(self.alert.key),
+            "title": text.clean(self.alert.title),
+            "notice": self.notice,
+            "at": units.instant(self.at_s),
+            "text_at": units.instant(self.as_of_s),
+            "never": self.never() or None,
+            "routes": [
+                {
+                    "channel": text.clean(one.channel),
+                    "kind": one.kind,
+                    "reason": text.clean(one.reason),
+                    "until_at": units.instant(one.until_at_s),
+                }
+                for one in self.routes
+            ],
+            "fallback": [text.clean(name) for name in self.config.policy.fallback],
+            "overrides": [{"sets": key, "by": name} for key, name in self.applied],
+            "message": {
+                "severity": message.severity,
+                "subject": text.clean(message.subject),
+                "body": [text.clean(line) for line in message.body.splitlines()],
+                "facts": {text.clean(k): text.clean(v) for k, v in message.facts.items()},
+                "cost": text.clean(message.cost) or None,
+                "command": text.clean(message.command),
+            },
+        }
+
+
+def _tell(flags: Globals, trial: _Trial) -> None:
+    from gpuwatchd.notify import plain_text  # noqa: PLC0415
+
+    out = output.Out(flags)
+    alert, now_s = trial.alert, time.time()
+    out.flow([alert.title or alert.key, f"{alert.severity} {alert.finding.pattern}"])
+    out.line(f"{trial.notice} at {units.clock(trial.at_s, now_s=now_s)}")
+    if trial.as_of_s - trial.at_s >= _LATER_S:
+        # What it was judged to be at first is not kept.
+        at = units.clock(trial.as_of_s, now_s=now_s)
+        said = f"its severity and text are those of its last judgement, at {at}"
+        out.flow(output.sentence(said, "dim"), rest="  ", gap=" ")
+    never = trial.never()
+    if never:
+        out.flow([(f"never sent: {never}; were it due:", "yellow")])
+    if not trial.routes:
+        out.line("by no channel: none is in use")
+    for one in trial.routes:
+        reason = "" if one.kind == "send" else one.reason
+        out.flow(
+            [(_WORDS[one.kind], _STYLES[one.kind]), reason], first=f"  {text.clean(one.channel):<9}"
+        )
+    fallback = trial.config.policy.fallback
+    if fallback and any(one.kind == "send" for one in trial.routes):
+        out.line(f"  if none of them delivers: {', then '.join(map(text.clean, fallback))}")
+    for key, name in trial.applied:
+        if key == "grows" and ("grows_to_bytes", name) in trial.applied:
+            continue  # The same key of the file.
+        out.line(f"  {name} sets {key.removesuffix('_s').removesuffix('_bytes').replace('_', '-')}")
+    if flags.quiet:
+        return
+    out.line("")
+    out.line(trial.message.subject)
+    for line in plain_text.plain(trial.message).splitlines():
+        out.line(f"  {line}".rstrip())
+
+
+def _as(alert: Alert, notice: NoticeKind, at_s: float) -> Alert:
+    """Return an alert as it was, or would have been, when that notice was due."""
+    if notice == "resolved":
+        over = alert.resolved_at_s if alert.state == "resolved" else None
+        return msgspec.structs.replace(
+            alert,
+            state="resolved",
+            resolved_at_s=at_s if over is None else over,
+            ended=alert.ended or alerts.STOPPED,
+            notices=max(alert.notices, 2),
+        )
+    return msgspec.structs.replace(
+        alert,
+        state="firing",
+        firing_at_s=at_s if alert.firing_at_s is None else alert.firing_at_s,
+        resolved_at_s=None,
+        ended="",
+        notices=1 if notice == "firing" else max(alert.notices, 2),
+    )
+
+
+def _was_open(alert: Alert, at_s: float) -> bool:
+    begun = alert.firing_at_s
+    over = alert.resolved_at_s
+    return begun is not None and begun <= at_s and (over is None or over > at_s)
+
+
+def _then(silences: Iterable[Silence], at_s: float) -> Sequence[Silence]:
+    """Return silences as they stood at an instant: one that was taken back later was in force."""
+    return [
+        msgspec.structs.replace(one, cleared_at_s=None)
+        for one in silences
+        if one.from_at_s <= at_s and (one.cleared_at_s is None or one.cleared_at_s > at_s)
+    ]
+
+
+def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
+    """Return an alert that is about somebody or something else."""
+    about = {key.replace("-", "_"): value for key, value in changes.items() if key in _ABOUT}
+    finding: dict[str, Any] = {}
+    if "pattern" in changes:
+        finding["pattern"] = changes["pattern"]
+    if "framework" in changes:
+        finding["framework"] = changes["framework"]
+    whom = msgspec.structs.replace(alert.about or About(), **about)
+    title = alert.title
+    if {"user", "process", "gpu", "gpu-name"} & set(changes):
+        pid = "" if whom.pid is None else f"[{whom.pid}]"
+        name = f" ({whom.gpu_name})" if whom.gpu_name else ""
+        title = f"GPU {whom.gpu}{name}: {whom.process}{pid} of {whom.user}"
+    severity: Any = changes.get("severity", alert.severity)
+    return msgspec.structs.replace(
+        alert,
+        about=whom,
+        title=title,
+        severity=severity,
+        finding=msgspec.structs.replace(alert.finding, severity=severity, **finding),
+    )
+
+
+def _example(at_s: float) -> Alert:
+    """Return the alert of a leak that is made up."""
+    process = ProcessKey(pid=4711, started_at_s=at_s - 6 * 3600)
+    subject = Subject(device_uid="GPU-example", process=process)
+    finding = Finding(
+        id="example",
+        subject=subject,
+        judged_at_s=at_s,
+        pattern="gradual",
+        tier="alert",
+        severity="warning",
+        confidence=0.91,
+        rate_bytes_per_s=12.4e6 / 60,
+        eta=EtaRange(low_s=7_200.0, mid_s=9_000.0, high_s=12_600.0),
+        r_squared=0.982,
+        detector="trend",
+        onset_at_s=at_s - 3_600,
+        reason="a made-up leak that grows steadily",
+        framework="PyTorch",
+        growth_bytes=744e6,
+        limit_bytes=80.0 * 2**30,
+        samples=720,
+    )
+    return Alert(
+        key=f"leak:{subject.id}",
+        kind="leak",
+        subject=subject,
+        state="firing",
+        severity="warning",
+        finding=finding,
+        opened_at_s=at_s - 300,
+        changed_at_s=at_s,
+        watch_at_s=at_s - 200,
+        firing_at_s=at_s,
+        notices=1,
+        title="GPU 0 (A100): python[4711] of alice",
+        about=About(
+            gpu="0",
+            gpu_name="NVIDIA A100",
+            user="alice",
+            process="python",
+            pid=4711,
+            framework="PyTorch",
+            command="python train.py",
+        ),
+    )

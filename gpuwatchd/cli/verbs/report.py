@@ -1,0 +1,138 @@
+"""``report``: what happened in a period, or to a process: text, a page to send, or JSON."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpuwatchd.cli import options, output
+from gpuwatchd.core import units
+
+if TYPE_CHECKING:
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.report.period import Period
+
+_DAY_S: Final = 86_400.0
+_FORMATS: Final = ("text", "html", "json")
+_TOP: Final = 5
+
+
+@click.command(
+    "report",
+    epilog=options.examples("report", "report --since 30d --output june.html"),
+)
+@click.option("--since", type=options.Instant(), metavar="TIME", help="From when on (7d).")
+@click.option("--until", type=options.Instant(), metavar="TIME", help="Until when (now).")
+@options.pid_option
+@options.user_option
+@click.option(
+    "--top", type=click.IntRange(min=0), default=_TOP, show_default=True, metavar="N",
+    help="So many findings and pieces of advice in full.",
+)  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS),
+    help="How to write it (text, or what --output ends with).",
+)  # fmt: skip
+@click.option(
+    "--output", "file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write it there: .html, .json or .txt; - is standard output.",
+)  # fmt: skip
+@options.exit_code_option
+def command(  # noqa: PLR0913, PLR0917 - one argument per flag
+    since: float | None,
+    until: float | None,
+    pids: tuple[int, ...],
+    top: int,
+    everything: bool,  # noqa: FBT001
+    form: str | None,
+    file: Path | None,
+    exit_code: bool,  # noqa: FBT001
+) -> int:
+    """Tell what happened in a period: findings with charts, who, cost, advice.
+
+    As text; as one page that opens from a mail, without a network (--output x.html); as JSON.
+    Without --output, a page is written to a file named after machine and days in the current
+    folder, or to the pipe. A file is readable by you alone.
+    """
+    from gpuwatchd.cli.report import period, saving  # noqa: PLC0415 - SQLite comes with it
+
+    flags = options.current()
+    until_s = period.now_s() if until is None else until
+    since_s = until_s - 7 * _DAY_S if since is None else since
+    if since_s >= until_s:
+        raise click.UsageError("--since is not before --until")
+    to_pipe = file is not None and str(file) == "-"
+    file = None if to_pipe else file
+    form = _form(flags, form, file, saving.FORMATS)
+    asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
+    found = period.gather(flags, asked)
+    if form == "html" and file is None and not to_pipe and sys.stdout.isatty():
+        file = saving.named(asked)
+    if file is None:
+        _print(flags, found, form)
+    else:
+        saving.write(file, content(flags, found, form))
+        _tell(flags, file)
+    return 3 if exit_code and any(one.kind == "leak" for one in found.alerts) else 0
+
+
+def _form(flags: Globals, form: str | None, file: Path | None, known: dict[str, str]) -> str:
+    """Return what is to be written; a name that says otherwise than a flag is a mistake."""
+    ends = None if file is None else known.get(file.suffix.lower())
+    if flags.json:
+        if form not in {None, "json"}:
+            raise click.UsageError(f"--json and --format {form} are two answers")
+        return "json"
+    if form is None and file is not None and ends is None:
+        raise click.BadParameter(
+            f"{file.name!r}: name it .html, .json or .txt, or add --format", param_hint="--output"
+        )
+    return form or ends or "text"
+
+
+def _print(flags: Globals, found: Period, form: str) -> None:
+    from gpuwatchd.cli.report import answer, compose, plain  # noqa: PLC0415
+
+    if form == "json":
+        output.emit_json(answer.of(found))
+    elif form == "text":
+        plain.show(output.Out(flags), compose.document(found))
+    else:
+        click.echo(content(flags, found, form), nl=False)
+
+
+def content(flags: Globals, found: Period, form: str) -> str:
+    """Return what is written to a file."""
+    from gpuwatchd.cli.report import answer, compose  # noqa: PLC0415
+
+    if form == "html":
+        from gpuwatchd.cli.report import html  # noqa: PLC0415
+
+        return html.render(compose.document(found))
+    if form == "json":
+        import msgspec  # noqa: PLC0415
+
+        return msgspec.json.encode(answer.of(found)).decode() + "\n"
+    from gpuwatchd.cli.report import plain  # noqa: PLC0415
+
+    stream = io.StringIO()
+    plain.show(output.Out(flags, stream), compose.document(found))
+    return stream.getvalue()
+
+
+def _tell(flags: Globals, file: Path) -> None:
+    """Say what was written, and who may read it."""
+    if flags.quiet or not file.is_file():
+        return
+    size = (
+        units.size(file.stat().st_size)
+        if file.stat().st_size >= 1 << 20
+        else (f"{file.stat().st_size / 1024:.0f} KiB")
+    )
+    out = output.Out(flags)
+    out.line(f"{file}", (f"  {size}, readable by you alone", "dim"))

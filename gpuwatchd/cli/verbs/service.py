@@ -1,0 +1,270 @@
+"""``service``: the daemon under the user's service manager."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd.cli import envelope, options, output
+from gpuwatchd.core import registry, units
+from gpuwatchd.core.errors import ServiceError
+from gpuwatchd.service import MANAGERS
+from gpuwatchd.service.unit_files import CREDENTIAL_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.core.model import ServiceState
+    from gpuwatchd.core.ports import Manager
+
+
+@click.group("service", epilog=options.examples("service install --linger", "service status"))
+def command() -> None:
+    """Run the daemon as a service: yours without root, or the machine's."""
+
+
+def _own() -> str:
+    return "launchd" if sys.platform == "darwin" else "systemd"
+
+
+def _load(name: str, *, system: bool = False) -> Manager:
+    try:
+        manager: Manager = registry.load(MANAGERS, name)(system=system)
+    except ImportError as error:
+        raise ServiceError(name, "loading", str(error), hint="reinstall gpuwatchd") from error
+    return manager
+
+
+def _running_manager(*, system: bool) -> Manager:
+    """Return the service manager of this machine.
+
+    Raises
+    ------
+    ServiceError
+        When it does not run here.
+    """
+    name = _own()
+    manager = _load(name, system=system)
+    found = manager.probe()
+    if not found.ok:
+        hint = found.hint or "run the daemon yourself: gpuwatchd"
+        raise ServiceError(name, "looking for it", found.reason, hint=hint)
+    return manager
+
+
+def _report(flags: Globals, data: dict[str, Any], lines: list[str]) -> None:
+    if flags.json:
+        output.emit_json(envelope.answer("service", data, source="service-manager"))
+    elif not flags.quiet:
+        out = output.Out(flags)
+        for line in lines:
+            out.line(line)
+
+
+_system = click.option(
+    "--system", is_flag=True, help="The service of the whole machine, not one of yours."
+)
+_dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+
+
+def _credentials(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Return (name, file) of each ``NAME=FILE``; each name is one that the daemon asks for."""
+    pairs = []
+    for word in given:
+        name, _, file = word.partition("=")
+        if name not in CREDENTIAL_NAMES or not file:
+            names = " or ".join(CREDENTIAL_NAMES)
+            raise click.BadParameter(
+                f"{word!r}: write NAME=FILE with NAME {names}", ctx=ctx, param=param
+            )
+        pairs.append((name, file))
+    if len(dict(pairs)) < len(pairs):
+        raise click.BadParameter("each credential has one file", ctx=ctx, param=param)
+    return tuple(pairs)
+
+
+@command.command(
+    "install",
+    epilog=options.examples(
+        "service install --linger",
+        "service install --credential smtp-password=~/.smtp-password",
+        "sudo gpuwatchctl service install --system",
+    ),
+)
+@_system
+@_dry_run
+@click.option("--linger", is_flag=True, help="Keep it running after you log out.")
+@click.option(
+    "--anyway", is_flag=True, help="Also where the machine's service, or Homebrew's, would do."
+)
+@click.option(
+    "--credential", "credentials", callback=_credentials, multiple=True, metavar="NAME=FILE",
+    help="Hand a secret to the daemon from a file (mode 600); NAME is smtp-password or chat-urls.",
+)  # fmt: skip
+def install(
+    system: bool,  # noqa: FBT001
+    dry_run: bool,  # noqa: FBT001
+    linger: bool,  # noqa: FBT001
+    anyway: bool,  # noqa: FBT001
+    credentials: tuple[tuple[str, str], ...],
+) -> int:
+    """Write, enable and start the service; again after an upgrade."""
+    if system and linger:
+        raise click.UsageError("--linger is for a service of yours; that of the machine stays on")
+    manager = _load(_own(), system=system) if dry_run else _running_manager(system=system)
+    done = manager.install(dry_run=dry_run, linger=linger, anyway=anyway, credentials=credentials)
+    _report(options.current(), {"dry_run": dry_run, "done": done}, done)
+    return 0
+
+
+@command.command(
+    "uninstall",
+    epilog=options.examples("service uninstall --dry-run", "service uninstall --purge --yes"),
+)
+@_system
+@_dry_run
+@click.option("--purge", is_flag=True, help="Remove history, live state and configuration, too.")
+@click.option("--yes", is_flag=True, help="Do purge; without it, only say what would go.")
+def uninstall(system: bool, dry_run: bool, purge: bool, yes: bool) -> int:  # noqa: FBT001
+    """Stop and remove the service; history and configuration stay."""
+    asks = purge and not yes
+    only_said = dry_run or asks
+    manager = _load(_own(), system=system) if only_said else _running_manager(system=system)
+    done = manager.uninstall(dry_run=only_said, purge=purge)
+    if asks and not dry_run:
+        done = [*done, "nothing was done: --yes does it"]
+    _report(options.current(), {"dry_run": only_said, "done": done}, done)
+    return 0
+
+
+def _do(word: str, work: Callable[[Manager], None], *, system: bool) -> int:
+    work(_running_manager(system=system))
+    _report(options.current(), {"done": [word]}, [word])
+    return 0
+
+
+@command.command("start", epilog=options.examples("service start", "service start --json"))
+@_system
+def start(system: bool) -> int:  # noqa: FBT001
+    """Start the service."""
+    return _do("started", lambda manager: manager.start(), system=system)
+
+
+@command.command("stop", epilog=options.examples("service stop", "service stop --json"))
+@_system
+def stop(system: bool) -> int:  # noqa: FBT001
+    """Stop the service."""
+    return _do("stopped", lambda manager: manager.stop(), system=system)
+
+
+@command.command("restart", epilog=options.examples("service restart", "service restart --json"))
+@_system
+def restart(system: bool) -> int:  # noqa: FBT001
+    """Restart the service."""
+    return _do("restarted", lambda manager: manager.restart(), system=system)
+
+
+@command.command("status", epilog=options.examples("service status", "service status --system"))
+@_system
+def status(system: bool) -> int:  # noqa: FBT001
+    """Say how the service is; exit 0 running, 3 not running, 4 no such service."""
+    found = _running_manager(system=system).status()
+    _report(options.current(), _told(found), _lines(found, time.time()))
+    return found.code
+
+
+def _told(found: ServiceState) -> dict[str, Any]:
+    """Return the state as JSON has it."""
+    return {
+        "running": found.running,
+        "state": found.state,
+        "text": found.text,
+        "enabled": found.enabled,
+        "since_at": units.instant(found.since_at_s),
+        "pid": found.pid,
+        "restarts": found.restarts,
+        "result": found.result or None,
+        "exit_code": found.exit_code,
+        "memory_bytes": found.memory_bytes,
+        "memory_max_bytes": found.memory_max_bytes,
+        "watchdog_s": found.watchdog_s,
+        "file": found.file or None,
+        "beside": list(found.beside),
+        "log": list(found.log),
+        "hints": list(found.hints),
+    }
+
+
+def _lines(found: ServiceState, now_s: float) -> list[str]:
+    """Return the state as people read it: what is known, nothing else."""
+    rows = []
+    if found.since_at_s is not None:
+        ago = units.duration(max(0.0, now_s - found.since_at_s))
+        rows.append(("since", f"{units.moment(found.since_at_s, now_s=now_s)} ({ago})"))
+    if found.file:
+        words = {True: " (starts by itself)", False: " (does not start by itself)", None: ""}
+        rows.append(("file", f"{found.file}{words[found.enabled]}"))
+    rows += [("with", file) for file in found.beside]
+    if found.memory_bytes is not None:
+        most = f" of {units.size(found.memory_max_bytes)}" if found.memory_max_bytes else ""
+        rows.append(("memory", f"{units.size(found.memory_bytes)}{most}"))
+    if found.watchdog_s is not None and found.running:
+        rows.append(("watchdog", f"after {units.duration(found.watchdog_s)} without a sample"))
+    rows += [("log", line) for line in found.log]
+    rows += [("hint", hint) for hint in found.hints]
+    return [found.text, *(f"  {name:<9} {value}" for name, value in rows)]
+
+
+@command.command(
+    "logs",
+    epilog=options.examples("service logs --follow", "service logs --since 1h --level warning"),
+)
+@_system
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, metavar="COUNT",
+    help="How many lines.",
+)  # fmt: skip
+@click.option("-f", "--follow", is_flag=True, help="Go on as lines come.")
+@click.option("--since", type=options.Instant(), metavar="TIME", help="Not before this: 2h (ago).")
+@click.option(
+    "--level", type=click.Choice(["debug", "info", "warning", "error"]), default="debug",
+    help="Nothing less important than this.",
+)  # fmt: skip
+def logs(system: bool, lines: int, follow: bool, since: float | None, level: str) -> int:  # noqa: FBT001
+    """Show the log of the service."""
+    flags = options.current()
+    if flags.json:
+        raise click.UsageError("logs are text; leave --json out, or ask journalctl -o json")
+    manager = _running_manager(system=system)
+    return manager.logs(lines=lines, follow=follow, since_at_s=since, level=level)
+
+
+@command.command(
+    "print",
+    epilog=options.examples(
+        "service print --system", "service print --packaged /usr/bin/gpuwatchd"
+    ),
+)
+@_system
+@click.option("--manager", "name", type=click.Choice(list(MANAGERS)), help="Another manager's.")
+@click.option(
+    "--packaged", metavar="EXEC", default="",
+    help="For a package with this daemon (absolute path): no path of one user in it.",
+)  # fmt: skip
+def print_(system: bool, name: str | None, packaged: str) -> int:  # noqa: FBT001
+    """Print the unit (or property list) that install writes."""
+    manager = _load(name or _own(), system=system)
+    text = manager.render(packaged)
+    flags = options.current()
+    if flags.json:
+        data = {"manager": manager.name, "unit": text}
+        output.emit_json(envelope.answer("service", data, source="service-manager"))
+    else:
+        click.echo(text, nl=not text.endswith("\n"))
+    return 0

@@ -1,0 +1,26 @@
+"""``status``: one screen, from the daemon's live state."""
+
+from __future__ import annotations
+
+import click
+
+from gpuwatchd.cli import options, panel
+
+
+@click.command("status", epilog=options.examples("status", "status --gpu 0 --json"))
+@options.pid_option
+@options.user_option
+@options.wide_option
+@options.exit_code_option
+@click.option(
+    "--watch", "watch_s", type=options.Span(), is_flag=False, flag_value="2s", metavar="[SECONDS]",
+    help="Repeat every so many seconds (2).",
+)  # fmt: skip
+def command(pids: tuple[int, ...], exit_code: bool, watch_s: float | None) -> int:  # noqa: FBT001
+    """Show every GPU: used, growth, time left, who; open alerts; the daemon's health."""
+    flags = options.current()
+    if watch_s is not None:
+        from gpuwatchd.cli import repeated  # noqa: PLC0415
+
+        return repeated.run(flags, pids, every_s=watch_s, count=None)
+    return panel.run(flags, pids, exit_code=exit_code)

@@ -1,0 +1,41 @@
+"""``top``: the live screen."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from gpuwatchd.cli import current_state, options
+
+_NO_TERMINAL = "top needs a terminal; gpuwatchctl status shows the same once"
+_DUMB = "TERM is dumb, and top must move the cursor; gpuwatchctl status shows the same once"
+_NO_JSON = "top is a screen for people; gpuwatchctl watch --json gives the same as a stream"
+_LEAST_S = 0.2
+
+
+@click.command("top", epilog=options.examples("top", "top --gpu 0 --user me"))
+@click.option(
+    "-i", "--interval", type=options.Span(), default="1s", metavar="TIME",
+    help="Time between two looks (1s).",
+)  # fmt: skip
+@options.user_option
+def command(interval: float) -> int:
+    """Show the live screen: GPUs, processes, alerts; ? lists its keys."""
+    flags = options.current()
+    if flags.json:
+        raise click.UsageError(_NO_JSON, click.get_current_context())
+    # A stream that was closed before the start is None.
+    if not all(one is not None and one.isatty() for one in (sys.stdin, sys.stdout)):
+        raise click.UsageError(_NO_TERMINAL, click.get_current_context())
+    if os.environ.get("TERM") == "dumb":
+        raise click.UsageError(_DUMB, click.get_current_context())
+    first = current_state.see(flags)
+    from gpuwatchd.tui.app import TopApp  # noqa: PLC0415 - textual comes with it
+
+    app = TopApp(flags, every_s=max(_LEAST_S, interval), first=first)
+    code = app.run()
+    if app.broken is not None:
+        raise app.broken
+    return code or 0

@@ -1,0 +1,309 @@
+"""``zombies``: memory that is held without work, since when, what it costs, what would free it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from msgspec import structs
+
+from gpuwatchd.cli import (
+    current_state,
+    direct_holdings,
+    envelope,
+    money,
+    options,
+    output,
+    payload,
+    user_filter,
+    verdict_text,
+)
+from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.model import PER_INSTANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.direct_holdings import Loose
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.output import Out, Part
+    from gpuwatchd.core.model import Holding, ProcessInfo
+    from gpuwatchd.store.live import LiveDevice
+
+_HEAD: Final = ("GPU", "what", "held", "since", "for", "GiB hours", "cost")
+_WHAT, _SINCE, _HOURS, _COST = 1, 3, 5, 6
+_SURE: Final = frozenset({"gone", "defunct", "driver-wait"})
+_MOST_NODES: Final = 4
+
+
+@click.command("zombies", epilog=options.examples("zombies", "zombies --wide", "zombies --json"))
+@options.user_option
+@options.wide_option
+@click.option("--exit-code", is_flag=True, help="Exit 3 when memory is held without work.")
+def command(exit_code: bool) -> int:  # noqa: FBT001
+    """List memory that is held without work, and what would free it.
+
+    Owners that are gone, defunct or wait in the driver; memory that nobody owns; servers with
+    nothing loaded; hung ranks; processes that have long been idle. Then who has device files open
+    without being listed by the driver. Nothing is ever signalled.
+    """
+    flags = options.current()
+    view = seen(flags)
+    loose = openers(flags, view)
+    if flags.json:
+        output.emit_json(envelope.answer("zombies", _payload(view, loose), view=view))
+    else:
+        show(output.Out(flags), flags, view, loose)
+    return 3 if exit_code and view.holdings else 0
+
+
+def openers(flags: Globals, view: View) -> Loose:
+    """Return who has device files open; with ``--user`` leave what is theirs, in the view too."""
+    loose = direct_holdings.loose(view)
+    if flags.user:
+        people = user_filter.People(flags.user)
+        loose = structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
+        current_state.of_users(view, flags)
+    return loose
+
+
+def seen(flags: Globals) -> View:
+    """Return what the daemon lists; without a daemon, what one look can prove.
+
+    Raises
+    ------
+    GpuwatchdError
+        When no GPU was found anywhere, or none that ``--gpu`` names.
+    """
+    state, _ = current_state.read_state()
+    if state is not None and current_state.alive(state):
+        return current_state.see(flags, everybody=True)
+    try:
+        view = current_state.direct(flags)
+    except SourceUnavailable:
+        if state is None or not state.devices:
+            raise
+        return current_state.see(flags, everybody=True)
+    view.holdings = direct_holdings.found(view, flags.load_config().config, state)
+    kept = tuple(item for item in view.devices if flags.wants(item.device))
+    if not kept:
+        known = ", ".join(item.device.label for item in view.devices)
+        raise GpuwatchdError(
+            f"no GPU matches {', '.join(flags.gpu)}",
+            hint=f"here: {known}",
+            page="errors#no-such-gpu",
+        )
+    uids = {item.device.uid for item in kept}
+    view.devices = kept
+    view.holdings = tuple(one for one in view.holdings if one.device_uid in uids)
+    view.warnings = [one for one in view.warnings if one[0] != "no-trend"]
+    once = "no daemon runs: one look shows dead owners and ghosts; idleness needs a running daemon"
+    view.warnings.append(("one-look", once))
+    return view
+
+
+# ---- JSON ---------------------------------------------------------------------------------------
+
+
+def _payload(view: View, loose: Loose) -> dict[str, Any]:
+    known = [item for item in view.devices if _is_known(item)]
+    return {
+        "holdings": [payload.holding_json(one) for one in view.holdings],
+        "checked": {
+            "devices": len(view.devices),
+            "devices_known": len(known),
+            "processes": sum(len(item.processes or ()) for item in known),
+            "since_at": units.instant(_since(view)),
+        },
+        "open_files": {
+            "possible": loose.possible,
+            "whole": loose.whole,
+            "looked": loose.looked,
+            "unreadable": loose.unreadable,
+            "holders": [
+                {
+                    **payload.info_json(info),
+                    "nodes": [text.clean(node) for node in one.nodes],
+                    "computes": one.computes,
+                }
+                for info, one in loose.found
+            ],
+        },
+    }
+
+
+def _is_known(item: LiveDevice) -> bool:
+    """Return whether a process list is of now, and not only remembered."""
+    if item.reading is not None and item.reading.uses_reason == PER_INSTANCE:
+        return True
+    return item.processes is not None and item.processes_age_s is None
+
+
+def _since(view: View) -> float | None:
+    """Return since when somebody has been looking."""
+    return view.taken_at_s if view.source == "direct" else view.daemon.started_at_s
+
+
+# ---- the screen ---------------------------------------------------------------------------------
+
+
+def show(out: Out, flags: Globals, view: View, loose: Loose) -> None:
+    """Write what is held without work, and who has device files open."""
+    for _, sentence in view.warnings:
+        out.flow(_split(f"! {sentence}", "yellow"), rest="  ", gap=" ")
+    unknown = _unknown(view)
+    if unknown:
+        out.flow(_split(f"! {unknown_lists(view)}", "yellow"), rest="  ", gap=" ")
+    if view.holdings:
+        _table(out, flags, view)
+    elif len(unknown) == len(view.devices):
+        out.flow(_split("whether memory is held without work is unknown", "yellow"), gap=" ")
+    else:
+        by = f" by {user_filter.People(flags.user).named}" if flags.user else ""
+        nothing = _split(f"nothing is held without work{by}:", "green")
+        out.flow([*nothing, *_split(checked(view), "")], rest="  ", gap=" ")
+    openers_told(out, loose, wide=flags.wide or flags.verbose, quiet=flags.quiet, sure=not unknown)
+
+
+def _unknown(view: View) -> dict[str, str]:
+    """Return UUID and label of the GPUs whose process list is not of now."""
+    return {item.device.uid: item.device.label for item in view.devices if not _is_known(item)}
+
+
+def unknown_lists(view: View) -> str:
+    """Return which process lists are unknown now, and what that means; "" where all are known."""
+    unknown = _unknown(view)
+    if not unknown:
+        return ""
+    one = len(unknown) == 1
+    lists = "its process list is" if one else "their process lists are"
+    tail = f"nothing is said of {'it' if one else 'them'}"
+    if any(holding.device_uid in unknown for holding in view.holdings):
+        tail = "what is listed there was seen before"
+    return f"{', '.join(unknown.values())}: {lists} unknown now, {tail}"
+
+
+def checked(view: View) -> str:
+    """Return how many processes on how many GPUs were looked at, and since when."""
+    known = [item for item in view.devices if _is_known(item)]
+    if not known:
+        return "no process list can be read now"
+    count = sum(len(item.processes or ()) for item in known)
+    processes = "1 process" if count == 1 else f"{count} processes"
+    cards = "1 GPU" if len(known) == 1 else f"{len(known)} GPUs"
+    since_s = _since(view)
+    if view.source == "direct" or since_s is None:
+        return f"{processes} on {cards} looked at, once"
+    since = units.clock(since_s, now_s=view.taken_at_s)
+    return f"{processes} on {cards} looked at, since {since}"
+
+
+def _table(out: Out, flags: Globals, view: View) -> None:
+    """Write one row and some lines for each; a column goes where the width does not suffice."""
+    labels = {item.device.uid: item.device.label for item in view.devices}
+    every = [item.device for item in view.devices]
+    book = money.Book(flags.load_config().config, every, now_s=view.taken_at_s)
+    rows = [
+        _row(holding, labels, view.taken_at_s, book.money(holding.cost_usd, ascii_only=out.ascii))
+        for holding in view.holdings
+    ]
+    widths = [max(output.width_of(row[at]) for row in [_HEAD, *rows]) for at in range(len(_HEAD))]
+    shown = [at for at, _ in enumerate(_HEAD) if at != _COST or any(row[at] != "?" for row in rows)]
+    for at in (_SINCE, _HOURS):
+        if sum(widths[one] + 2 for one in shown) - 2 > out.width and at in shown:
+            shown.remove(at)
+
+    def cells(row: Sequence[str], where: Iterable[int]) -> str:
+        return "".join(
+            f"{row[at]:<{widths[at]}}" if at <= _WHAT else f"  {row[at]:>{widths[at]}}"
+            for at in where
+        )
+
+    out.line((f"{_HEAD[0]:<{widths[0]}}  {cells(_HEAD, shown[1:])}", "bold"))
+    for holding, row in zip(view.holdings, rows, strict=True):
+        style = "red-bold" if holding.kind in _SURE else "yellow-bold"
+        kind = (f"{row[_WHAT]:<{widths[_WHAT]}}", style)
+        out.line(f"{row[0]:<{widths[0]}}  ", kind, cells(row, shown[2:]))
+        _below(out, flags, holding)
+    held = [one.held_bytes for one in view.holdings]
+    amount = units.size(sum(one for one in held if one is not None))
+    least = "at least " if None in held else ""
+    line = f"{len(held)} in all, {least}{amount}; {checked(view)}"
+    out.flow(_split(line), rest="  ", gap=" ")
+    priced = [one.device_uid for one in view.holdings if one.cost_usd is not None]
+    for line in () if flags.quiet else book.lines(priced, ascii_only=out.ascii):
+        out.flow(_split(f"cost: its share of {line}"), rest="  ", gap=" ")
+
+
+def _row(holding: Holding, labels: Mapping[str, str], now_s: float, cost: str) -> list[str]:
+    since_s = holding.since_s
+    hours = holding.gib_hours
+    return [
+        labels.get(holding.device_uid, "?"),
+        holding.kind,
+        units.size(holding.held_bytes),
+        "?" if since_s is None else units.clock(since_s, now_s=now_s),
+        "?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
+        "?" if hours is None else f"{hours:,.1f}",
+        cost,
+    ]
+
+
+def _below(out: Out, flags: Globals, holding: Holding) -> None:
+    """Write who it is, how that is known, and what would free it."""
+    process = holding.process
+    who = "nobody" if process is None else verdict_text.who(process)
+    out.flow([who, *(context(process) if process is not None else [])], first="  ", rest="    ")
+    if flags.quiet:
+        return
+    out.flow(_split(holding.evidence), first="  ", rest="    ", gap=" ")
+    wide = flags.wide or flags.verbose
+    for line in holding.advice if wide else holding.advice[:1]:
+        out.flow(_split(f"-> {line}", "cyan"), first="  ", rest="     ", gap=" ")
+
+
+def context(info: ProcessInfo) -> list[tuple[str, str]]:
+    """Return where a process belongs and what it runs."""
+    places = (info.group, info.job, info.container, info.unit, info.framework, info.model)
+    rank = f"rank {info.rank}" if info.rank is not None else None
+    return [(place, "dim") for place in dict.fromkeys((rank, *places)) if place]
+
+
+def _split(sentence: str, style: str = "dim") -> list[tuple[str, str]]:
+    """Return a sentence split at its spaces, so that it wraps between words."""
+    return [(word, style) for word in text.clean(sentence, limit=1024).split(" ")]
+
+
+def openers_told(
+    out: Out, loose: Loose, *, wide: bool = False, quiet: bool = False, sure: bool
+) -> None:
+    """Write who has device files open although the driver does not list it."""
+    if not loose.possible:
+        return
+    if loose.found:
+        doubt = "" if sure else " (a list is unknown: they may hold memory)"
+        title = f"device files of GPUs are open in processes that the driver does not list{doubt}:"
+        out.line("")
+        out.flow(_split(title, "bold"), rest="  ", gap=" ")
+    for info, one in loose.found:
+        nodes = one.nodes if wide else one.nodes[:_MOST_NODES]
+        more = len(one.nodes) - len(nodes)
+        parts: list[Part] = [
+            verdict_text.who(info),
+            "may compute" if one.computes else "watches at most",
+        ]
+        parts += [(node, "dim") for node in nodes]
+        out.flow([*parts, (f"and {more} more" if more else "", "dim")], first="  ", rest="    ")
+    if quiet:
+        return
+    if loose.unreadable:
+        plural = "process" if loose.unreadable == 1 else "processes"
+        why = "could not be looked into" if os.geteuid() == 0 else "not visible without root"
+        line = f"(open files of {loose.unreadable} {plural} of others: {why})"
+        out.flow(_split(line), rest="  ", gap=" ")
+    if not loose.whole:
+        line = "(not every process was looked at: there are too many)"
+        out.flow(_split(line), rest="  ", gap=" ")

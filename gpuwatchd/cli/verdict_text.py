@@ -1,0 +1,246 @@
+"""Judgements in words: shared by the verbs that show them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.analysis.attribution.jobs import SEE
+from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.core import units
+from gpuwatchd.core.model import LEAK_PATTERNS
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Alert, Blame, EtaRange, Finding, ProcessInfo
+    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.live import KnownRuns
+
+SAID_NORMAL = "said that this is normal"
+"""In the reason of what is quiet because the user said so."""
+_CALM = {"stable", "plateau", "preallocated", "sawtooth"}
+
+
+def fit(r_squared: float) -> str:
+    """Return the word for an R².
+
+    Examples
+    --------
+    >>> fit(0.982), fit(0.75), fit(0.2)
+    ('strong', 'weak', 'noise')
+    """
+    if r_squared > 0.8:
+        return "strong"
+    return "weak" if r_squared >= 0.7 else "noise"
+
+
+def eta(band: EtaRange | None) -> str:
+    """Return the time to out-of-memory with its interval; "" when there is none.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import EtaRange
+    >>> eta(EtaRange(low_s=2340, mid_s=2820, high_s=None))
+    '0h 47m (0h 39m - open)'
+    """
+    if band is None:
+        return ""
+    return units.band(band.low_s, band.mid_s, band.high_s)
+
+
+def times(count: int) -> str:
+    """Return how often something was.
+
+    Examples
+    --------
+    >>> times(1), times(3)
+    ('once', '3 times')
+    """
+    return "once" if count == 1 else f"{count} times"
+
+
+def growth(rate_bytes_per_s: float | None) -> str:
+    """Return a rate with its sign.
+
+    Examples
+    --------
+    >>> growth(206667.0), growth(None)
+    ('+12.4 MB/min', '?')
+    """
+    words = units.rate(rate_bytes_per_s)
+    return f"+{words}" if rate_bytes_per_s is not None and rate_bytes_per_s > 0 else words
+
+
+def stopped(finding: Finding | None) -> str:
+    """Return "grew by 2.1 GiB, stopped 5m 00s ago" of a leak that does not grow now, else ""."""
+    if finding is None or not is_leak(finding) or finding.rate_bytes_per_s != 0.0:
+        return ""
+    return finding.reason.partition(";")[0]
+
+
+def pace(finding: Finding) -> list[str]:
+    """Return how fast a leak grows and when it is full; of one that has stopped, when it did."""
+    past = stopped(finding)
+    if past:
+        return [past]
+    full = f"full in {eta(finding.eta) or '?'}" if is_leak(finding) else ""
+    return [growth(finding.rate_bytes_per_s), full]
+
+
+def because(alert: Alert) -> str:
+    """Return why an alert was raised; of one that is over without what was foreseen then.
+
+    Its last judgement may even be from after the end, and would foresee what cannot come any more.
+    """
+    if alert.state != "resolved":
+        return alert.finding.reason
+    parts = alert.finding.reason.split("; ")
+    return "; ".join(part for part in parts if "full in " not in part)
+
+
+def calmed(alert: Alert, *, now_s: float) -> str:
+    """Return "stopped at 14:05" of an open alert whose subject does not grow now, else ""."""
+    if alert.clear_since_s is None or alert.state == "resolved":
+        return ""
+    return f"stopped at {units.clock(alert.clear_since_s, now_s=now_s)}"
+
+
+def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> tuple[str, str]:
+    """Return a judgement in a few words, and its style.
+
+    Parameters
+    ----------
+    finding
+        With the tier that policy has opened; None when nothing was judged.
+    samples, needed
+        For "collecting, 6 of 20 samples".
+    """
+    if finding is None:
+        if 0 < samples < needed:
+            return f"collecting, {samples} of {needed} samples", "dim"
+        return "no verdict", "dim"
+    if is_leak(finding):
+        return _leak(finding)
+    if finding.pattern in LEAK_PATTERNS:
+        normal = SAID_NORMAL in finding.reason
+        why = "said to be normal" if normal else "not confirmed"
+        return f"growing, {why} ({finding.pattern})", ""
+    if finding.tier == "watch":
+        # Growth that provably slows down is watched as well.
+        return f"watch {finding.pattern}", "yellow"
+    if finding.pattern == "unknown":
+        few = f"collecting, {finding.samples} sample{'s' if finding.samples != 1 else ''} so far"
+        told = finding.reason.startswith("collecting")
+        return finding.reason if told else few if finding.samples < needed else "unknown", "dim"
+    return finding.pattern, "green" if finding.pattern in _CALM else ""
+
+
+def _leak(finding: Finding) -> tuple[str, str]:
+    if chief := part_of(finding):
+        return f"leaks alike, {chief}", "yellow"
+    sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
+    if finding.tier == "alert":
+        word = "CRITICAL" if finding.severity == "critical" else "LEAK"
+        style = "red-bold" if finding.severity == "critical" else "yellow-bold"
+        return f"{word} {finding.pattern}, {sure}", style
+    return f"watch {finding.pattern}, {sure}", "yellow"
+
+
+def part_of(finding: Finding | None, info: ProcessInfo | None = None) -> str:
+    """Return "see rank 0 on GPU 0 of torchrun 7f3a" where another rank is told of for this one."""
+    if finding is None or not is_leak(finding):
+        return ""
+    chief = finding.reason.partition(SEE)[2].partition(";")[0]
+    group = info.group if info is not None else None
+    return f"see {chief}{f' of {group}' if group else ''}" if chief else ""
+
+
+_GONE, _DEFUNCT, _WAS = {"X", "x", "gone"}, "Z", "gone, was "
+
+
+def who(info: ProcessInfo) -> str:
+    """Return "python train.py[4711] of alice"; a process that has gone, or is not ours to see.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import ProcessInfo, ProcessKey
+    >>> key = ProcessKey(pid=4711, started_at_s=None)
+    >>> who(ProcessInfo(key=key, name="python", user="alice", state="gone"))
+    'pid 4711 (gone, was python of alice)'
+    >>> who(ProcessInfo(key=key, name="?", foreign=True))
+    'pid 4711 (outside this container)'
+    """
+    owner = f" of {info.user}" if info.user else ""
+    pid = f"pid {info.key.pid}"
+    if info.foreign:
+        return f"{pid} (outside this container)"
+    if info.state in _GONE or info.name == "gone" or info.name.startswith(_WAS):
+        name = info.label.removeprefix(_WAS)
+        was = f", was {name}{owner}" if name not in {"", "?", "gone"} else ""
+        return f"{pid} (gone{was})"
+    if info.name.startswith(f"{pid} ("):  # why it has no name: "pid 7 (hidden by system policy)"
+        return f"{info.name}{owner}"
+    if info.name in {"", "?"}:
+        return f"{pid}{owner}"
+    ended = " (defunct)" if info.state == _DEFUNCT else ""
+    return f"{info.label}[{info.key.pid}]{owner}{ended}"
+
+
+def share(one: Blame) -> str:
+    """Return whose growth it is, with its part: "slurm 42.0 - alice - vLLM - pid 4711 87%".
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Blame, ProcessKey
+    >>> key = ProcessKey(pid=7, started_at_s=None)
+    >>> share(Blame(process=key, name="rank 1 on GPU 0", share=0.5, rate_bytes_per_s=1.0))
+    'rank 1[7] on GPU 0 50%'
+    """
+    pid = "" if one.process is None else one.process.pid
+    said = pid == "" or f"pid {pid}" in one.name
+    name, on, device = one.name.partition(" on ")
+    return f"{name}{'' if said else f'[{pid}]'}{on}{device} {units.percent(one.share)}"
+
+
+def since(alert: Alert, *, now_s: float) -> str:
+    """Return since when it has grown: the one instant that every verb shows."""
+    onset_s = alert.finding.onset_at_s
+    return units.clock(alert.opened_at_s if onset_s is None else onset_s, now_s=now_s)
+
+
+def said(word: Word | None) -> str:
+    """Return "alice said: normal (a cache)"; "" when nothing was said."""
+    if word is None:
+        return ""
+    return f"{word.who or 'you'} said: {word.word}" + (f" ({word.why})" if word.why else "")
+
+
+def known(history: KnownRuns | None) -> str:
+    """Return what is known beside the curve; "" when nothing is.
+
+    Examples
+    --------
+    >>> from gpuwatchd.store.live import KnownRuns
+    >>> known(KnownRuns(runs=3, word="normal", siblings=1, yesterday=True))
+    '3 earlier runs, said to be normal, 1 sibling, yesterday'
+    >>> known(KnownRuns())
+    ''
+    """
+    if history is None:
+        return ""
+    parts = [
+        f"{count} {name}{'s' if count > 1 else ''}"
+        for count, name in ((history.runs, "earlier run"), (history.siblings, "sibling"))
+        if count
+    ]
+    if history.word is not None:
+        word = "said to be normal" if history.word == "normal" else "said to leak"
+        parts.insert(1 if history.runs else 0, word)
+    return ", ".join([*parts, "yesterday"] if history.yesterday else parts)
+
+
+def framework(finding: Finding | None, info: ProcessInfo | None) -> str:
+    """Return the framework, and whether it is a guess."""
+    if info is not None and info.framework:
+        return info.framework if info.framework_sure else f"{info.framework} (guessed)"
+    if finding is not None and finding.framework:
+        return finding.framework
+    return "?"

@@ -1,0 +1,1 @@
+"""AMD and Intel GPUs on Linux."""

@@ -1,0 +1,134 @@
+"""The text that servers show to Prometheus: the few lines that are wanted of it.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.core.model import ServedModel
+from gpuwatchd.core.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
+_ESCAPE: Final = re.compile(r"\\(.)")
+_MAX_LINES: Final = 2000
+MOST_MODELS: Final = 64
+"""Of one server so many models are told: an hour of answers is remembered."""
+
+
+class Metric(NamedTuple):
+    """One line."""
+
+    name: str
+    """Without the prefix."""
+    labels: dict[str, str]
+    value: float
+
+
+def metrics(raw: bytes, prefix: str, names: Iterable[str]) -> list[Metric]:
+    r"""Return the lines of these metrics; broken lines and values that are no number are left out.
+
+    Parameters
+    ----------
+    raw
+        The whole text.
+    prefix
+        "vllm": before a colon, or the underscore that some exporters make of it.
+    names
+        Names without the prefix; nothing else is looked at.
+
+    Examples
+    --------
+    >>> metrics(b'x:used{m="a \\"b\\"",n="1"} 0.5\nx:used_other 1\n', "x", ["used"])
+    [Metric(name='used', labels={'m': 'a "b"', 'n': '1'}, value=0.5)]
+    """
+    text = raw.decode("utf-8", "replace")
+    any_name = "|".join(re.escape(name) for name in names)
+    wanted = re.compile(
+        rf"^{re.escape(prefix)}[:_]({any_name})(?=[{{ \t])[ \t]*(.*)$", re.MULTILINE
+    )
+    found = []
+    for match, _ in zip(wanted.finditer(text), range(_MAX_LINES), strict=False):
+        parsed = _rest(match.group(2))
+        if parsed is not None:
+            found.append(Metric(match.group(1), *parsed))
+    return found
+
+
+def _rest(text: str) -> tuple[dict[str, str], float] | None:
+    """Parse what follows a name: labels, a value, perhaps a time."""
+    labels: dict[str, str] = {}
+    if text.startswith("{"):
+        place = 1
+        while (label := _LABEL.match(text, place)) is not None:
+            labels[label.group(1)] = clean(_ESCAPE.sub(_unescaped, label.group(2)))
+            place = label.end()
+        end = text.find("}", place)
+        if end < 0 or text[place:end].strip():
+            return None
+        text = text[end + 1 :]
+    try:
+        value = float(text.split(None, 1)[0])
+    except (IndexError, ValueError):
+        return None
+    return (labels, value) if math.isfinite(value) else None
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match.group(1) == "n" else match.group(1)
+
+
+def values(found: Iterable[Metric], *names: str) -> list[float]:
+    """Return the values of the first of these names that is there at all."""
+    known = list(found)
+    for name in names:
+        if some := [metric.value for metric in known if metric.name == name]:
+            return some
+    return []
+
+
+def over_engines(
+    found: Iterable[Metric],
+    names: tuple[str, ...],
+    over: Callable[[Iterable[float]], float],
+) -> float | None:
+    """Return one value for a server of several engines; None when there is none.
+
+    Lines that differ only in the rank within one engine (tensor or pipeline parallel) show the same
+    figure once more, so that the largest of them counts once; ``over`` (sum or max) joins engines.
+    With a ``priority`` label, the line without a priority is the total of the others.
+    """
+    known = list(found)
+    for name in names:
+        mine = [metric for metric in known if metric.name == name]
+        total = [metric for metric in mine if not metric.labels.get("priority")]
+        engines: dict[tuple[str | None, ...], float] = {}
+        for metric in total or mine:
+            key = tuple(metric.labels.get(label) for label in ("engine", "dp_rank", "model_name"))
+            engines[key] = max(engines.get(key, -math.inf), metric.value)
+        if engines:
+            value = over(engines.values())
+            return value if math.isfinite(value) else None
+    return None
+
+
+def served(found: Iterable[Metric]) -> tuple[ServedModel, ...] | None:
+    """Return the models that lines are labelled with, not more than a server has; None: none."""
+    names = dict.fromkeys(metric.labels.get("model_name", "") for metric in found)
+    return tuple(ServedModel(name=name) for name in names if name)[:MOST_MODELS] or None
+
+
+def count(value: float | None) -> int | None:
+    """Return a number of requests; None for what is none."""
+    return round(value) if value is not None and 0.0 <= value < 1e9 else None
+
+
+def share(value: float | None) -> float | None:
+    """Return a share, 0-1; None for what is none."""
+    return value if value is not None and 0.0 <= value <= 1.0 else None

@@ -1,0 +1,60 @@
+"""SGLang: /metrics of a server that was started with --enable-metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.collect.engines import prometheus
+from gpuwatchd.core.errors import EndpointError
+from gpuwatchd.core.model import ServerReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FACTS: Final = (
+    *("kv_used_tokens", "kv_available_tokens", "kv_evictable_tokens", "max_total_num_tokens"),
+    *("weight_memory_usage_gb", "kv_cache_memory_usage_gb", "graph_memory_usage_gb"),
+    "startup_available_gpu_memory_gb",
+)
+_NAMES: Final = ("token_usage", "num_running_reqs", "num_queue_reqs", *_FACTS)
+
+
+class Sglang:
+    """Asks one SGLang server.
+
+    Its token usage leaves out what the radix cache could evict at once.
+    """
+
+    name = "SGLang"
+
+    def ask(self, get: Callable[[str], bytes], url: str, at_s: float) -> ServerReading:
+        """Return what the server says of itself.
+
+        Raises
+        ------
+        EndpointError
+            When it does not answer, or shows no metric of SGLang.
+        """
+        found = prometheus.metrics(get("/metrics"), "sglang", _NAMES)
+        if not found:
+            raise EndpointError("its /metrics shows nothing of SGLang")
+        facts = {
+            name: value
+            for name in _FACTS
+            if (value := prometheus.over_engines(found, (name,), sum)) is not None
+        }
+        usage = prometheus.over_engines(found, ("token_usage",), max)
+        if usage is None and facts.get("max_total_num_tokens") and "kv_used_tokens" in facts:
+            usage = facts["kv_used_tokens"] / facts["max_total_num_tokens"]
+        running = prometheus.over_engines(found, ("num_running_reqs",), sum)
+        waiting = prometheus.over_engines(found, ("num_queue_reqs",), sum)
+        return ServerReading(
+            kind=self.name,
+            url=url,
+            at_s=at_s,
+            models=prometheus.served(found),
+            kv_share=prometheus.share(usage),
+            running=prometheus.count(running),
+            waiting=prometheus.count(waiting),
+            facts=facts,
+        )

@@ -1,0 +1,112 @@
+"""Whether processes still live: one poll of kept pidfds, or a read of kept descriptors.
+
+A descriptor belongs to the process and not to its number: once it is held, another process with
+the same pid can never be taken for the first.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.collect.host.files import parse_stat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.collect.host.files import Stat
+
+MAX_WATCHED: Final = 1024
+"""Most descriptors kept, and never more than a quarter of what the process may open."""
+_STAT_BYTES: Final = 1024
+
+
+class Held:
+    """A descriptor that tells when one process ends."""
+
+    __slots__ = ("descriptor", "is_pidfd")
+
+    def __init__(self, descriptor: int, *, is_pidfd: bool) -> None:
+        self.descriptor = descriptor
+        self.is_pidfd = is_pidfd
+
+
+class Watch:
+    """The descriptors that are held, and whose they are.
+
+    Parameters
+    ----------
+    proc
+        Where /proc is.
+    how
+        "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
+    """
+
+    def __init__(self, proc: Path, how: str) -> None:
+        self._proc = proc
+        self._how = how
+        self._poll = select.poll() if how == "pidfd" else None
+        self._pids: dict[int, int] = {}
+        self._room = _descriptor_room()
+
+    @staticmethod
+    def best() -> str:
+        """Return the cheapest way that works here."""
+        if not hasattr(os, "pidfd_open"):
+            return "stat"
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError:
+            return "stat"
+        return "pidfd"
+
+    def ended(self) -> set[int]:
+        """Return the pids whose pidfd says that the process has ended."""
+        if self._poll is None or not self._pids:
+            return set()
+        return {self._pids[descriptor] for descriptor, _ in self._poll.poll(0)}
+
+    def hold(self, pid: int) -> Held | None:
+        """Open a descriptor; None where none can be had, or there are too many."""
+        if self._how == "read" or len(self._pids) >= self._room:
+            return None
+        try:
+            if self._poll is not None:
+                return Held(os.pidfd_open(pid), is_pidfd=True)
+            path = self._proc / str(pid) / "stat"
+            return Held(os.open(path, os.O_RDONLY | os.O_CLOEXEC), is_pidfd=False)
+        except OverflowError:  # a number that no process can have
+            return None
+        except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE}:
+                self._room = len(self._pids)
+            return None
+
+    def attend(self, pid: int, held: Held) -> None:
+        """Let :meth:`ended` tell of this process from now on."""
+        self._pids[held.descriptor] = pid
+        if held.is_pidfd and self._poll is not None:
+            self._poll.register(held.descriptor, select.POLLIN)
+
+    def let_go(self, held: Held) -> None:
+        """Close a descriptor, attended or not."""
+        if self._pids.pop(held.descriptor, None) is not None and held.is_pidfd:
+            assert self._poll is not None  # noqa: S101 - a pidfd is opened for a poll only
+            self._poll.unregister(held.descriptor)
+        os.close(held.descriptor)
+
+    @staticmethod
+    def stat(held: Held) -> Stat | None:
+        """Return what a kept descriptor of /proc/PID/stat says; None when the process ended."""
+        try:
+            return parse_stat(os.pread(held.descriptor, _STAT_BYTES, 0))
+        except OSError:  # ESRCH
+            return None
+
+
+def _descriptor_room() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_WATCHED if soft == resource.RLIM_INFINITY else max(0, min(MAX_WATCHED, soft // 4))

@@ -1,0 +1,385 @@
+"""pid -> ProcessInfo: read once per life of a process, and cached.
+
+A process is (pid, start time). Between two looks only its liveness is checked (:mod:`watch`). On
+macOS psutil answers instead of /proc.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.collect.host.boot_time import settled
+from gpuwatchd.collect.host.ended import Gone
+from gpuwatchd.collect.host.files import (
+    NoDescriptor,
+    anonymous_bytes,
+    boot_time,
+    exists,
+    inside_container,
+    read_bytes,
+)
+from gpuwatchd.collect.host.identity import Registry, nameless, still
+from gpuwatchd.collect.host.liveness import Watch
+from gpuwatchd.collect.host.process_probe import absent
+from gpuwatchd.collect.host.process_record import Known
+from gpuwatchd.core.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpuwatchd.collect.host.files import Stat
+    from gpuwatchd.collect.host.liveness import Held
+    from gpuwatchd.core.model import ProcessInfo
+
+MAPS_AGAIN_S: Final = 30.0
+"""Libraries load late: a process is looked at once more after this time."""
+FORGET_S: Final = 120.0
+"""A process nobody asked about for so long gives its descriptor back."""
+MEMORY_EVERY: Final = 6
+"""A process's memory on the host is read at every so-manieth call."""
+MEMORY_READS: Final = 4
+"""And of no more processes than this in one call: a reading costs some 15 µs."""
+_STUCK: Final = frozenset({"Z", "D"})
+"""States that say something about a process that holds memory: ended, waiting in the driver."""
+_HIDDEN: Final = -1
+"""Stands for the start time of a process that exists, but whose files may not be read."""
+
+
+class Host:
+    """The processes of this machine.
+
+    Parameters
+    ----------
+    proc_root
+        Where /proc is. With anything but "/proc" no kernel descriptor is used: each look reads.
+    watch
+        "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (open and read each time);
+        None takes the cheapest that works here.
+    use_psutil
+        Ask psutil instead of /proc; None does so where there is no /proc.
+    maps_per_look
+        At most so many memory maps are read in one call of ``look``: one costs up to 1 ms. A
+        program that looks only once wants all of them.
+    contained
+        Whether this process is in a pid namespace of its own, where the driver's pids mean other
+        processes; None finds out.
+    anchor
+        File in which the time of boot is written down (:mod:`anchor`), so that a process has the
+        same identity after a step of the clock and a new start; None keeps nothing.
+    writes_anchor
+        False only reads that file: a program that looks once must tell processes as the daemon
+        does, and change nothing.
+    monotonic
+        Monotonic clock, seconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - most are for tests
+        self,
+        proc_root: str | Path = "/proc",
+        *,
+        watch: str | None = None,
+        use_psutil: bool | None = None,
+        maps_per_look: int = 1,
+        contained: bool | None = None,
+        anchor: Path | None = None,
+        writes_anchor: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._proc = Path(proc_root)
+        self._real = str(proc_root) == "/proc"
+        if use_psutil is None:
+            use_psutil = self._real and not sys.platform.startswith("linux")
+        self._has_proc = not use_psutil
+        self._maps_per_look = maps_per_look
+        self._monotonic = monotonic
+        self._known: dict[int, Known] = {}
+        self._gone = Gone()
+        self._memory_turn: list[int] = []
+        self._steady: dict[int, ProcessInfo] = {}
+        self._steady_pids: frozenset[int] | None = None
+        """Whom the last look was about, where the kernel tells as soon as one of them ends."""
+        self._steady_until_s = self._steady_asked_s = -math.inf
+        uses_descriptors = self._real and self._has_proc
+        self._watch = Watch(self._proc, watch or (Watch.best() if uses_descriptors else "read"))
+        self.boot_id = self._read_boot_id()
+        """Changes with every boot; "" where the system does not say."""
+        booted_at_s = boot_time(self._proc) if self._has_proc else None
+        if anchor is not None and booted_at_s is not None:
+            booted_at_s = settled(anchor, self.boot_id, booted_at_s, keep=writes_anchor)
+        self._registry = Registry(self._proc, booted_at_s)
+        if contained is None:
+            contained = self._has_proc and inside_container(self._proc, self._proc.parent)
+        self.is_contained = contained
+        """True when the driver's pids are those of another pid namespace."""
+        self.booted_at_s = booted_at_s
+        """From when the start times of processes count, epoch seconds; None without /proc."""
+
+    # ---- what others use ------------------------------------------------------------------------
+
+    def look(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
+        """Return who these processes are; a pid that does not exist is left out.
+
+        Cheap for known live processes. A reused pid is a new process. Memory maps are read one
+        per call (``maps_per_look``), so a framework may become known some calls later.
+
+        Asked for the same ``frozenset`` again while nothing has happened, it returns the same
+        dictionary.
+        """
+        mono_s = self._monotonic()
+        ended = self._watch.ended()
+        if pids is self._steady_pids and not ended and mono_s < self._steady_until_s:
+            self._steady_asked_s = mono_s
+            return self._steady
+        self._unsettle()
+        found: dict[int, ProcessInfo] = {}
+        for pid in pids:
+            known = self._known.get(pid)
+            if known is None or pid in ended or not self._same(pid, known):
+                known = self._meet(pid, mono_s)
+                if known is None:
+                    continue
+            known.asked_mono_s = mono_s
+            found[pid] = known.info
+        if self._has_proc and not self.is_contained:
+            self._look_closer(found, mono_s)
+        for pid in ended - found.keys():
+            self._bury(pid)  # nobody asks any more, and its descriptor would stay open
+        if len(self._known) > len(found):
+            self._forget(mono_s)
+        # While there is anybody else, it is to be forgotten in time.
+        if isinstance(pids, frozenset) and len(pids) == len(found) == len(self._known):
+            self._settle(pids, found, mono_s)
+        return found
+
+    def _settle(self, pids: frozenset[int], found: dict[int, ProcessInfo], mono_s: float) -> None:
+        """Remember an answer that stays true until the kernel or the clock says otherwise."""
+        if not self.is_contained:
+            mine = [self._known[pid] for pid in found]
+            if not all(known.held is not None and known.held.is_pidfd for known in mine):
+                return
+            self._steady_until_s = min((k.maps_due_mono_s for k in mine), default=math.inf)
+        else:
+            self._steady_until_s = math.inf
+        self._steady, self._steady_pids, self._steady_asked_s = found, pids, mono_s
+
+    def _unsettle(self) -> None:
+        """Look closely the next time; until now all of them were asked about."""
+        if self._steady_pids is None:
+            return
+        self._steady_pids = None
+        for pid in self._steady:
+            if (known := self._known.get(pid)) is not None:
+                known.asked_mono_s = max(known.asked_mono_s, self._steady_asked_s)
+
+    def memory(self, pids: Iterable[int], *, newest: bool = False) -> dict[int, int | None]:
+        """Return the memory of its own that each process holds on the host, swapped or not, bytes.
+
+        RssAnon + VmSwap of /proc/PID/status, which every user may read. Only of processes that
+        :meth:`look` has found; None where it is unknown. Read in turns (:data:`MEMORY_EVERY`) and
+        kept in between, so that one call costs little.
+
+        Parameters
+        ----------
+        newest
+            Return only those that are read now: for one who has the others, and to whom the last
+            :meth:`look` said nothing new.
+        """
+        there = set(pids)
+        found: dict[int, int | None] = {}
+        if not newest:
+            found = {
+                pid: None if (known := self._known.get(pid)) is None else known.anonymous_bytes
+                for pid in there
+            }
+        if self.is_contained or not self._has_proc:
+            return found
+        if not self._memory_turn:
+            self._memory_turn = list(there)
+        for _ in range(min(MEMORY_READS, math.ceil(len(there) / MEMORY_EVERY))):
+            if not self._memory_turn:
+                break
+            pid = self._memory_turn.pop()
+            known = self._known.get(pid)
+            if known is not None and pid in there and known.info.key.started_at_s is not None:
+                amount = anonymous_bytes(read_bytes(f"{self._proc}/{pid}/status"))
+                known.anonymous_bytes = found[pid] = amount
+        return found
+
+    def states(self, pids: Iterable[int]) -> dict[int, str]:
+        """Return the state of each process now ("R", "S", "D", "Z", ...), of those that exist.
+
+        One read per process, some 8 µs: for those in question, not for all in every tick. What
+        has changed is in the next :meth:`look` too, where it matters: it is a zombie or waits in
+        the driver, or does so no more, or it has another parent.
+        """
+        found: dict[int, str] = {}
+        for pid in pids:
+            known = self._known.get(pid)
+            if known is None or known.info.key.started_at_s is None or not self._has_proc:
+                continue
+            stat = self._registry.stat_if_any(pid)
+            if stat is None or stat.starttime != known.starttime:
+                continue
+            found[pid] = stat.state
+            before = known.info
+            stuck = {stat.state, before.state} & _STUCK and stat.state != before.state
+            if stuck or stat.parent_pid != before.parent_pid:
+                known.info = self._registry.moved(before, stat)
+                self._unsettle()
+        return found
+
+    def gone(self, pid: int) -> ProcessInfo | None:
+        """Return the last known identity of a pid whose process has ended, or None."""
+        return self._gone.of(pid)
+
+    def recall(self, infos: Iterable[ProcessInfo]) -> None:
+        """Take over whom an earlier run knew: of those, the gone keep their names."""
+        self._gone.recall(infos)
+
+    def own_rss_bytes(self) -> int | None:
+        """Return the resident memory of this process, bytes; None when it cannot be read."""
+        if not self._has_proc:
+            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+
+            return by_psutil.rss_bytes()
+        fields = read_bytes(self._proc / "self/statm").split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
+
+    def close(self) -> None:
+        """Give every descriptor back. May be called twice."""
+        self._unsettle()
+        for known in self._known.values():
+            self._unwatch(known)
+        self._known.clear()
+
+    # ---- lives ----------------------------------------------------------------------------------
+
+    def _same(self, pid: int, known: Known) -> bool:
+        """Say whether the process met before still lives (as far as no pidfd says so)."""
+        if self.is_contained or (known.held is not None and known.held.is_pidfd):
+            return True
+        if not self._has_proc:
+            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+
+            return by_psutil.started_at_s(pid) == known.info.key.started_at_s
+        try:
+            stat = self._registry.stat(pid) if known.held is None else Watch.stat(known.held)
+        except NoDescriptor:
+            return not absent(pid, self._proc)
+        if stat is None:
+            return known.starttime == _HIDDEN and exists(pid)
+        ends = (stat.state == "Z") != (known.info.state == "Z")
+        return stat.starttime == known.starttime and not ends
+
+    def _meet(self, pid: int, mono_s: float) -> Known | None:
+        """Identify the process that has this pid now; None when there is none."""
+        before = self._known.get(pid)
+        self._bury(pid)
+        if self.is_contained:
+            # The number belongs to another namespace: here it is nobody, or somebody else.
+            outside = nameless(pid, "outside this container", foreign=True)
+            return self._note(pid, outside, 0, mono_s)
+        if not self._has_proc:
+            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+
+            info = by_psutil.identify(pid)
+            return self._note(pid, info, 0, mono_s) if info else None
+        # First the descriptor, then the facts: whatever is read belongs to what is watched.
+        held = self._watch.hold(pid)
+        try:
+            stat = self._registry.stat(pid)
+        except NoDescriptor:
+            return self._miss(pid, held, mono_s)
+        return self._see(pid, before, held, stat, mono_s)
+
+    def _miss(self, pid: int, held: Held | None, mono_s: float) -> Known | None:
+        if held is not None:
+            self._watch.let_go(held)
+        unseen = nameless(pid, "no file descriptor left to look with")
+        return None if absent(pid, self._proc) else self._note(pid, unseen, _HIDDEN, mono_s)
+
+    def _see(
+        self, pid: int, before: Known | None, held: Held | None, stat: Stat | None, mono_s: float
+    ) -> Known | None:
+        if stat is None and not (self._real and exists(pid)):
+            if held is not None:
+                self._watch.let_go(held)
+            return None
+        if held is not None and stat is not None and stat.state == "Z":
+            self._watch.let_go(held)  # a zombie's is ready for ever: its state is read instead
+            held = None
+        if stat is None:
+            known = self._note(pid, nameless(pid, "hidden by system policy"), _HIDDEN, mono_s)
+        elif before is not None and before.starttime == stat.starttime:
+            # Ended but not yet reaped: its files are empty, so what was known stays.
+            info = msgspec.structs.replace(before.info, state=stat.state)
+            known = self._note(pid, info, stat.starttime, mono_s)
+        else:
+            sight = self._registry.read(pid, stat, closer=False)
+            known = self._note(pid, sight.info, stat.starttime, mono_s)
+            known.anonymous_bytes = sight.anonymous_bytes
+        if held is not None:
+            known.held = held
+            self._watch.attend(pid, held)
+        return known
+
+    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> Known:
+        known = Known(info, starttime, mono_s)
+        if info.key.started_at_s is None or info.state == "Z":
+            known.maps_due_mono_s = math.inf
+        self._known[pid] = known
+        self._gone.forget(pid)
+        return known
+
+    def _bury(self, pid: int) -> None:
+        known = self._known.pop(pid, None)
+        if known is None:
+            return
+        self._unwatch(known)
+        self._gone.note(known.info)
+
+    def _unwatch(self, known: Known) -> None:
+        if known.held is not None:
+            self._watch.let_go(known.held)
+            known.held = None
+
+    def _forget(self, mono_s: float) -> None:
+        """Let go of what nobody has asked about for a while."""
+        for pid, known in list(self._known.items()):
+            if mono_s - known.asked_mono_s > FORGET_S:
+                self._bury(pid)
+
+    def _look_closer(self, found: dict[int, ProcessInfo], mono_s: float) -> None:
+        """Read the memory maps of those that have waited longest, and who they are by now."""
+        due = [
+            (self._known[pid].maps_due_mono_s, pid)
+            for pid in found
+            if self._known[pid].maps_due_mono_s <= mono_s
+        ]
+        for _, pid in heapq.nsmallest(self._maps_per_look, due):
+            known = self._known[pid]
+            known.maps_reads += 1
+            again = known.maps_reads == 1
+            known.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
+            stat = self._registry.stat_if_any(pid)
+            if stat is not None and stat.starttime == known.starttime and stat.state != "Z":
+                sight = self._registry.read(pid, stat, closer=True)
+                known.info = found[pid] = still(known.info, sight.info)
+                known.anonymous_bytes = sight.anonymous_bytes
+
+    # ---- the machine ----------------------------------------------------------------------------
+
+    def _read_boot_id(self) -> str:
+        if self._has_proc:
+            return clean(read_bytes(self._proc / "sys/kernel/random/boot_id").strip())
+        from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+
+        return by_psutil.boot_id()

@@ -1,0 +1,1 @@
+"""Reading logs that other programs wrote."""

@@ -1,0 +1,238 @@
+"""Header words -> what a column holds. Exact names of tools first, loose words of people second."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from gpuwatchd.collect.logs.fields import MIB, UNITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNIT = re.compile(r"[\[(]\s*([^\])]*?)\s*[\])]\s*$")
+_UNIT_TAIL = re.compile(r"_(bytes|kib|mib|gib|kb|mb|gb|b)$")
+# Memory of something else, or not an amount of memory now.
+_OTHER = re.compile(
+    r"bar1|protected|ccpm|util|bandwidth|band_width|clock|temp|power|max_memory_usage|cpu|host_"
+    r"|system|swap|gtt|vis_vram|peak|ecc|error|percent|pct|(?:^|_)ram(?:_|$)|encryption|activity"
+)
+_ANY_WORD = re.compile(
+    r"time|date|stamp|elapsed|sec|epoch|taken|mem|vram|fb|used|free|pid|process_id|uuid|device_uid"
+    r"|bus_id|name",
+    re.IGNORECASE,
+)
+_AMOUNT_ONLY = re.compile(r"(?:gpu|cuda)\d*_(?:mem|memory|ram)|vram")
+"""With a unit of memory these can only be an amount in use; alone they could be a share."""
+_MEMORY = re.compile(r"mem|vram|(?:^|_)fb(?:_|$)|framebuffer")
+_TIME = frozenset(
+    {"timestamp", "time", "date", "datetime", "date_time", "ts", "taken_at", "query_time", "epoch"}
+    | {"unix_time", "unixtime", "time_stamp", "wall_time", "created_at", "_timestamp", "t_s"}
+    | {"elapsed", "elapsed_s", "elapsed_sec", "elapsed_seconds", "elapsed_time", "seconds", "sec"}
+    | {"time_s"}
+)
+_INDEX = (
+    "index",
+    "gpu_index",
+    "gpu_id",
+    "gpu",
+    "gpu_idx",
+    "idx",
+    "id",
+    "device",
+    "device_id",
+    "device_index",
+    "card",
+    "gpu_num",
+    "gpu_no",
+)
+_NAME = frozenset(
+    {"name", "gpu_name", "product_name", "product", "gpu_model", "model", "device_name"}
+    | {"modelname", "card_name"}
+)
+_PROCESS = frozenset(["process_name", "process", "command", "cmd", "program"])
+_EXACT = {
+    "uuid": "uuid", "gpu_uuid": "uuid", "device_uid": "uuid",
+    "pci_bus_id": "bus", "gpu_bus_id": "bus", "bus_id": "bus",
+    "host": "host", "hostname": "host", "node": "host", "host_name": "host",
+    "pid": "pid", "process_id": "pid", "user": "user", "username": "user", "started_at": "started",
+}  # fmt: skip
+_USED_FIRST = ("memory_used", "used_gpu_memory", "used_memory", "memory_used_bytes")
+
+
+@lru_cache(maxsize=2048)
+def words_of(cell: str) -> tuple[str, str | None]:
+    """Return the bare name of a header cell and its unit.
+
+    Examples
+    --------
+    >>> words_of(" memory.used [MiB]"), words_of("Memory Used (MB)"), words_of("mem_used_mb")
+    (('memory_used', 'mib'), ('memory_used', 'mb'), ('mem_used', 'mb'))
+    """
+    text = cell.strip().strip('"').strip().lower()
+    unit = None
+    if match := _UNIT.search(text):
+        unit, text = match.group(1).strip(), text[: match.start()]
+    name = re.sub(r"[^a-z0-9_]+", "_", text.strip()).strip("_") or "_"
+    if text.startswith("_"):
+        name = f"_{name.lstrip('_')}"
+    if unit is None and (match := _UNIT_TAIL.search(name)):
+        unit, name = match.group(1), name[: match.start()]
+    return name, unit
+
+
+def memory_role(name: str) -> str | None:
+    """Return used, total, free or reserved for a column that holds an amount of GPU memory.
+
+    Examples
+    --------
+    >>> memory_role("memory_used"), memory_role("memory_max"), memory_role("mem_free")
+    ('used', 'total', 'free')
+    >>> memory_role("memory"), memory_role("utilization_memory"), memory_role("used")
+    (None, None, 'used')
+    """
+    if name in {"used", "total", "free", "reserved"}:
+        return name
+    if _OTHER.search(name) or not _MEMORY.search(name):
+        return None
+    for role, sign in (
+        ("reserved", r"reserved"),
+        ("free", r"free|avail"),
+        ("total", r"total|max|size|capacity|limit"),
+        ("used", r"used|usage|use$|in_use|allocated|consum"),
+    ):
+        if re.search(sign, name):
+            return role
+    return None
+
+
+@dataclass(slots=True)
+class Layout:
+    """Which column of a table holds what."""
+
+    names: list[str]
+    roles: dict[str, int] = field(default_factory=dict)
+    units: dict[str, float | None] = field(default_factory=dict)
+    """Bytes per unit of the memory columns; None where the header names no unit."""
+    index_choices: list[int] = field(default_factory=list)
+    separator: str = ","
+    guessed: str | None = None
+    """Header of the column that is read as used memory though it does not say "used"."""
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.names)
+
+    def found(self) -> str:
+        """Return the column names for an error message."""
+        shown = ", ".join(name.strip() for name in self.names[:12])
+        return shown + (f" and {self.width - 12} more" if self.width > 12 else "")
+
+    def unit(self, role: str) -> float:
+        """Return bytes per unit of a memory column (MiB where the header names none)."""
+        return self.units.get(role) or MIB
+
+    def unitless(self) -> bool:
+        """Say whether the unit of "used" has to be told from the numbers."""
+        return self.units.get("used") is None
+
+
+def _scan(cells: Sequence[str]) -> Layout:
+    layout = Layout([cell.strip() for cell in cells])
+    choices: dict[str, int] = {}
+    for position, cell in enumerate(cells):
+        name, unit = words_of(cell)
+        role = _role_of(name, unit, layout)
+        if role is not None:
+            layout.roles.setdefault(role, position)
+        elif unit == "%" or _memory_column(layout, position, name, unit):
+            continue
+        elif name in _INDEX and unit is None:
+            choices.setdefault(name, position)
+    layout.index_choices = [choices[name] for name in _INDEX if name in choices]
+    return layout
+
+
+def _role_of(name: str, unit: str | None, layout: Layout) -> str | None:
+    """Return what a column without an amount holds: an identity, a name or a time."""
+    if name in _EXACT:
+        return _EXACT[name]
+    if name in _NAME:
+        return "name"
+    if name in _PROCESS:
+        return "process"
+    if name not in _TIME or (unit or "").startswith("ms"):
+        return None
+    before = layout.roles.get("time")
+    date = before is not None and words_of(layout.names[before])[0] == "date"
+    return "clock" if date and name == "time" else "time"
+
+
+def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -> bool:
+    """Enter a column of an amount of memory; say whether it is one."""
+    if unit is not None and unit not in UNITS:
+        return False
+    role, guessed = memory_role(name), None
+    if role is None and unit is not None and _AMOUNT_ONLY.fullmatch(name):
+        role, guessed = "used", layout.names[position]
+    if role is None:
+        return False
+    if role not in layout.roles or (role == "used" and name in _USED_FIRST):
+        layout.roles[role] = position
+        layout.units[role] = UNITS[unit] if unit else None
+        layout.guessed = guessed if role == "used" else layout.guessed
+    return True
+
+
+def split_header(line: str) -> tuple[list[str], str]:
+    """Return the cells of a header line and its separator (comma, semicolon or tab)."""
+    separator = max(",;\t", key=line.count)
+    cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    if cells and not cells[-1].strip():
+        cells.pop()
+    return cells, separator
+
+
+def layout_of(line: str) -> Layout | None:
+    """Return the layout that a header line names, or None when it is no header of ours.
+
+    A header holds words only, and at least a time, an index, a memory or a pid column.
+    """
+    if not line or len(line) > 65536 or not _ANY_WORD.search(line):
+        return None
+    if line[0] == "#" and not any(sign in line for sign in "$=:"):
+        line = line.lstrip("# ")  # a header as a comment, but no command line and no title
+    if line[:1] in {"{", "<", "#", "+", "|", "=", ""}:
+        return None
+    found = _read_header(line)
+    if found is None:
+        return None
+    # Readers settle the index column in their layout: each gets one of its own.
+    return replace(found, roles=dict(found.roles), units=dict(found.units))
+
+
+@lru_cache(maxsize=64)
+def _read_header(line: str) -> Layout | None:
+    try:
+        cells, separator = split_header(line)
+    except csv.Error:
+        return None
+    if len(cells) < 2 or any(cell.strip()[:1].isdigit() for cell in cells):
+        return None
+    layout = _scan(cells)
+    layout.separator = separator
+    known = set(layout.roles) & {"time", "used", "free", "total", "pid", "uuid", "bus"}
+    if not known and not (layout.index_choices and "name" in layout.roles):
+        return None
+    return layout
+
+
+def layout_from(names: Sequence[str], separator: str = ",") -> Layout:
+    """Return the layout of columns named by the caller."""
+    layout = _scan(names)
+    layout.separator = separator
+    return layout

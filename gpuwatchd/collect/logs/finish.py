@@ -1,0 +1,226 @@
+"""From what was collected to the series of a log, and to the sentence when there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwatchd.collect.logs.collector import Track, as_array
+from gpuwatchd.collect.logs.counted import told_apart
+from gpuwatchd.collect.logs.fields import BYTES_FROM, MIB
+from gpuwatchd.collect.logs.runs import last_of_each_time
+from gpuwatchd.collect.logs.same_device import united
+from gpuwatchd.collect.logs.series import build
+from gpuwatchd.collect.logs.times import EPOCH_FROM
+
+if TYPE_CHECKING:
+    from gpuwatchd.collect.logs.collector import Collector
+    from gpuwatchd.collect.logs.device_identity import Place
+    from gpuwatchd.collect.logs.log import LogFile
+    from gpuwatchd.collect.logs.runs import Repairs
+    from gpuwatchd.core.model import FloatArray
+
+FEW_ROWS = 2
+"""Rows with another total or name under one key: this many are torn, more are another device."""
+NO_TIME = "no time in this log: pass --interval SECONDS"
+MIXED = "rows of more than one GPU or host seem mixed"
+ONE_POINT = "one point per series: no trend possible"
+
+
+def finish(sink: Collector, log: LogFile) -> None:
+    """Fill the series, devices, warnings and the error of a log."""
+    tracks = told_apart(united(sink), sink)
+    tracks = _of_one_time_axis(tracks, sink, log)
+    _scale_unitless(tracks, sink)
+    tracks = _without_torn_devices(tracks, sink)
+    _choose_dates(tracks, sink, log)
+    tracks += _sums_of_processes(tracks, sink)
+    _name_variants(tracks, sink)
+    built = build(tracks, sink)
+    log.series, log.devices = built.series, built.devices
+    _say_repairs(built.repairs, built.mixed, sink, log)
+    log.processes = sink.processes
+    log.rows = sink.rows
+    log.skipped = {why: count for why, count in sink.skipped.most_common() if count}
+    log.bad_rows = sum(log.skipped.values())
+    log.warnings += [note for note in sink.notes if note not in log.warnings]
+    _say_times(sink, log)
+    _say_error(sink, log)
+
+
+def _of_one_time_axis(tracks: list[Track], sink: Collector, log: LogFile) -> list[Track]:
+    timed = sum(len(track.t) for track in tracks if track.timed)
+    untimed = sum(len(track.t) for track in tracks if not track.timed)
+    log.timed = timed > 0 and timed >= untimed
+    if timed and untimed:
+        kept, left = ("with", untimed) if log.timed else ("without", timed)
+        sink.note(f"rows with and without a time in one log: only those {kept} one count, "
+                  f"{left:,} left out")  # fmt: skip
+    chosen = [track for track in tracks if track.timed == log.timed]
+    if not log.timed and sink.options.interval_s:
+        for track in chosen:
+            track.t = as_array(np.asarray(track.t) * sink.options.interval_s)
+    return chosen
+
+
+def _scale_unitless(tracks: list[Track], sink: Collector) -> None:
+    """Read a column without a unit as bytes when no card could hold so many MiB."""
+    plain = [track for track in tracks if track.unitless]
+    top = max((float(np.max(np.asarray(track.used))) for track in plain), default=0.0)
+    if top / MIB <= BYTES_FROM:
+        return
+    sink.note("memory without a unit and too large for MiB: read as bytes")
+    for track in plain:
+        track.used = as_array(np.asarray(track.used) / MIB)
+        track.total = None if track.total is None else track.total / MIB
+        track.usable = None if track.usable is None else track.usable / MIB
+    for place in {id(track.place): track.place for track in plain}.values():
+        place.total = None if place.total is None else place.total / MIB
+
+
+def _without_torn_devices(tracks: list[Track], sink: Collector) -> list[Track]:
+    """Drop a device of one or two rows beside a long one of the same key: halves of two rows."""
+    sizes: dict[int, int] = {}
+    for track in tracks:
+        sizes[track.place.order] = sizes.get(track.place.order, 0) + len(track.t)
+    torn: set[int] = set()
+    for group in sink.places.groups():
+        largest = max((sizes.get(place.order, 0) for place in group), default=0)
+        if len(group) > 1 and largest > 10 * FEW_ROWS:
+            torn |= {place.order for place in group if sizes.get(place.order, 0) <= FEW_ROWS}
+    for order in torn:
+        if count := sizes.get(order, 0):
+            sink.skipped["torn"] += count
+    return [track for track in tracks if track.place.order not in torn]
+
+
+def _choose_dates(tracks: list[Track], sink: Collector, log: LogFile) -> None:
+    both = [track for track in tracks if track.other is not None]
+    if not both:
+        return
+    month_first = [np.asarray(track.t) for track in both]
+    day_first = [np.asarray(track.other) for track in both]
+    choice = _better(month_first, day_first)
+    if choice is None:
+        log.error = "day and month of the dates can be exchanged and nothing in the log decides"
+        log.hint = "pass --date-order mdy or --date-order dmy"
+        choice = "mdy"
+    chosen = month_first if choice == "mdy" else day_first
+    for track, values in zip(both, chosen, strict=True):
+        kept = np.isfinite(values)
+        if not kept.all():
+            sink.skipped["bad time"] += int((~kept).sum())
+            track.used = as_array(np.asarray(track.used)[kept])
+        track.t, track.other = as_array(values[kept]), None
+    sink.note(f"dates read {'month' if choice == 'mdy' else 'day'} first")
+
+
+def _better(month_first: list[FloatArray], day_first: list[FloatArray]) -> str | None:
+    """Return the date order that the whole file tells, or None."""
+    impossible = [sum(int(np.isnan(t).sum()) for t in way) for way in (month_first, day_first)]
+    if impossible[0] != impossible[1]:
+        return "mdy" if impossible[0] < impossible[1] else "dmy"
+    unsteady = [sum(_unsteadiness(t) for t in way) for way in (month_first, day_first)]
+    if unsteady[0] == unsteady[1]:
+        return None
+    return "mdy" if unsteady[0] < unsteady[1] else "dmy"
+
+
+def _unsteadiness(t: FloatArray) -> float:
+    steps = np.diff(t[np.isfinite(t)])
+    usual = float(np.median(np.abs(steps))) if steps.size else 0.0
+    return float((steps < 0).sum() * 1000 + (steps > max(86_000.0, 10 * usual)).sum())
+
+
+def _sums_of_processes(tracks: list[Track], sink: Collector) -> list[Track]:
+    """Return a lower bound per device where the log holds processes only."""
+    covered = {track.place.order for track in tracks if track.process is None}
+    groups: dict[int, list[Track]] = {}
+    for track in tracks:
+        if track.process is not None and track.place.order not in covered:
+            groups.setdefault(track.place.order, []).append(track)
+    sums = []
+    for parts in groups.values():
+        once = [last_of_each_time(np.asarray(part.t), np.asarray(part.used)) for part in parts]
+        t, used = (np.concatenate(column) for column in zip(*once, strict=True))
+        times, where = np.unique(t, return_inverse=True)
+        total = Track(parts[0].place, None, parts[0].timed, derived=True)
+        total.t = as_array(times)
+        total.used = as_array(np.bincount(where.reshape(-1), used, times.size).astype(np.float64))
+        sums.append(total)
+    if sums:
+        sink.note("device figures are sums of processes: a lower bound")
+    return sums
+
+
+def _name_variants(tracks: list[Track], sink: Collector) -> None:
+    """Give devices that would have one identity a letter each."""
+    places = {track.place.order: track.place for track in tracks}
+    groups: dict[str, list[Place]] = {}
+    for _, place in sorted(places.items(), key=lambda item: (item[1].parent is not None, item[0])):
+        group = groups.setdefault(place.uid, [])
+        group.append(place)
+        if len(group) > 1:
+            group[0].letter, place.letter = "(a)", f"({_letter(len(group) - 1)})"
+    for group in groups.values():
+        if len(group) > 1:
+            where = "-" if group[0].index is None else group[0].index
+            sink.note(f"{len(group)} devices share index {where}; kept apart by name or total")
+
+
+def _letter(position: int) -> str:
+    return chr(ord("a") + position) if position < 26 else str(position + 1)
+
+
+def _say_repairs(repairs: Repairs, mixed: int, sink: Collector, log: LogFile) -> None:
+    if repairs.doubles:
+        log.warnings.append(f"{repairs.doubles:,} readings with a time met before: the last counts")
+    if repairs.strays:
+        sink.skipped["bad time"] += repairs.strays
+    if repairs.resorted:
+        log.warnings.append("the rows are not in time order: sorted")
+    elif repairs.jumps_back:
+        log.warnings.append(f"time jumps back {repairs.jumps_back} times: a new run starts there")
+    if mixed:
+        log.warnings.append(f"{MIXED}: no series for {mixed} of the devices")
+        if not log.series:
+            log.error = log.error or f"{MIXED} and nothing in them tells them apart"
+            log.hint = log.hint or "log the uuid or the host in every row"
+
+
+def _say_times(sink: Collector, log: LogFile) -> None:
+    interval = sink.options.interval_s
+    if not log.series:
+        return
+    log.epoch = log.timed and min(float(series.t_s[0]) for series in log.series) >= EPOCH_FROM
+    if max(series.t_s.size for series in log.series) == 1:
+        log.warnings.append(ONE_POINT)
+    if log.timed:
+        if not log.epoch:
+            log.warnings.append("times count from an unknown start")
+        return
+    if interval:
+        log.warnings.append(f"no time in this log: {interval:g} s per tick as given")
+        log.timed = True
+    elif max(series.t_s.size for series in log.series) > 1:
+        log.error, log.hint = log.error or NO_TIME, log.hint or "for example --interval 5"
+    else:
+        log.warnings.append("no time in this log")
+
+
+def _say_error(sink: Collector, log: LogFile) -> None:
+    if sink.failure is not None:
+        line, text = sink.failure
+        if log.series:
+            log.warnings.append(f"line {line}: the log holds a failure: {text}")
+        else:
+            log.error = log.error or f"line {line}: no data, the tool failed: {text}"
+    if log.series or log.error:
+        return
+    if sink.no_memory is not None:
+        log.error, log.hint = sink.no_memory, sink.no_memory_hint
+    elif sink.rows:
+        line, reason = sink.first_bad or (1, "not understood")
+        counts = ", ".join(f"{count:,} {why}" for why, count in log.skipped.items())
+        log.error = f"line {line}: {reason}; no usable row ({counts or 'no memory figure'})"

@@ -1,0 +1,62 @@
+"""``nvidia-smi pmon``: one row per process and tick; only ``-s m`` holds an amount of memory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.hashed import HashedReader, names_of
+from gpuwatchd.collect.logs.processes import NO_AMOUNT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Reader(HashedReader):
+    """Reads by the names of the header; a pid of ``-`` is "no process"."""
+
+    name = "nvidia-smi-pmon"
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a header of the process monitor stands here."""
+        return "pid" in names_of(lines[at])
+
+    def row(self, line: str, number: int) -> None:
+        """Read one row."""
+        sink = self._sink
+        cells = line.split(None, len(self._names) - 1)
+        if len(cells) != len(self._names):
+            sink.bad("torn", number)
+            return
+        row = dict(zip(self._names, cells, strict=True))
+        index, pid, t = fields.whole(row["gpu"]), fields.whole(row["pid"]), self.time(row)
+        place = sink.places.find(index=index) if index is not None else None
+        if row["pid"] == "-" and place is not None:
+            if t is None:
+                sink.ticks.of(("pid", place.order, None))
+            return
+        if pid is None or place is None:
+            sink.bad("torn", number)
+            return
+        if t is not None and math.isnan(t[0]):
+            sink.bad("bad time", number)
+            return
+        process = sink.process(pid, row.get("command") or row.get("name"))
+        try:
+            used = self.memory(row)
+        except ValueError:
+            sink.bad("bad number", number)
+            return
+        if t is None:
+            sink.ticks.of(("pid", place.order, pid))
+        if used is None or process is None:
+            if "fb" not in row:
+                sink.no_memory = sink.no_memory or (
+                    f"{NO_AMOUNT}; columns found: {', '.join(self._names)}"
+                )
+                sink.no_memory_hint = sink.no_memory_hint or "log with nvidia-smi pmon -s um -o DT"
+            sink.bad("not available" if "fb" in row else "no memory column", number)
+            return
+        sink.point(place, t, used, process=process)

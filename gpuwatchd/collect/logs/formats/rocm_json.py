@@ -1,0 +1,66 @@
+"""``rocm-smi --json``: amounts in bytes as text, no time; keys vary between releases."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.collect.logs import fields
+from gpuwatchd.collect.logs.jsonstream import JsonReader, head_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CARD = re.compile(r"card(\d{1,3})")
+_OWN = re.compile(r'"card\d{1,3}"\s*:\s*\{')
+_TOTAL, _USED = "VRAM Total Memory (B)", "VRAM Total Used Memory (B)"
+_NAMES = ("Card Series", "Card series", "Device Name", "Card model", "Card Model")
+
+
+class Reader(JsonReader):
+    """Reads one object of cards at a time."""
+
+    name = "rocm-smi-json"
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether an object of cards begins here."""
+        return bool(_OWN.search(head_of(lines, at)))
+
+    def value(self, value: dict[str, Any], line: int) -> None:
+        """Read the cards of one look."""
+        self._sink.ticks.advance()
+        for key, card in value.items():
+            match = _CARD.fullmatch(key)
+            if match and isinstance(card, dict):
+                self._sink.ticks.of(key)
+                self._card(int(match.group(1)), card, line)
+
+    def _card(self, index: int, card: dict[str, Any], line: int) -> None:
+        if _USED not in card:
+            self._sink.no_memory = "no VRAM figure; log with rocm-smi --showmeminfo vram --json"
+            self._sink.bad("no memory column", line)
+            return
+        try:
+            used = fields.amount(text_of(card[_USED]), 1.0)
+            total = fields.amount(text_of(card.get(_TOTAL)), 1.0)
+        except ValueError:
+            self._sink.bad("bad number", line)
+            return
+        if math.isnan(used) or used > total:
+            self._sink.bad("not available" if math.isnan(used) else "torn", line)
+            return
+        names = (text_of(card.get(name)) for name in _NAMES)
+        name = next((name for name in names if name and not name.startswith("0x")), "AMD GPU")
+        known = None if math.isnan(total) or total <= 0 else total
+        unique = fields.known(text_of(card.get("Unique ID")))
+        place = self._sink.places.find(
+            uuid=unique,
+            bus=fields.bus(text_of(card.get("PCI Bus"))),
+            index=index,
+            name=name,
+            total=known,
+            vendor="amd",
+        )
+        self._sink.point(place, None, used, total=known)

@@ -1,0 +1,59 @@
+"""System metrics of Weights & Biases, exported as CSV."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+from gpuwatchd.collect.logs.wandb import COLUMN, Wide
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.collect.logs.collector import Collector
+
+
+class Reader:
+    """One wide table."""
+
+    name = "wandb-csv"
+
+    def __init__(self, sink: Collector) -> None:
+        self._sink = sink
+        self._wide = Wide(sink)
+        self._names: list[str] = []
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether a header with such columns stands here."""
+        line = lines[at]
+        if "memoryAllocated" not in line or line[:1] == "{":
+            return False
+        return any(COLUMN.search(name) for name in _cells(line))
+
+    def feed(self, lines: Sequence[str], first_line: int) -> int:
+        """Take the header and its rows."""
+        for number, line in enumerate(lines):
+            if not line.strip():
+                continue
+            if self.starts([line], 0):
+                self._names = _cells(line)
+                continue
+            cells = _cells(line)
+            if len(cells) < 2:
+                return number
+            if len(cells) != len(self._names):
+                self._sink.bad("torn", first_line + number)
+            else:
+                self._wide.take(dict(zip(self._names, cells, strict=True)), first_line + number)
+        return len(lines)
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
+    except csv.Error:
+        return []

@@ -1,0 +1,35 @@
+"""System metrics of Weights & Biases as JSON lines (the events stream)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.collect.logs.jsonstream import JsonReader, head_of, text_of
+from gpuwatchd.collect.logs.wandb import Wide
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatchd.collect.logs.collector import Collector
+
+_OWN = re.compile(r'"[^"]*gpu\.(?:process\.)?\d{1,3}\.memoryAllocated')
+
+
+class Reader(JsonReader):
+    """One object per look, every metric a key."""
+
+    name = "wandb-jsonl"
+
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._wide = Wide(sink)
+
+    @staticmethod
+    def starts(lines: Sequence[str], at: int) -> bool:
+        """Say whether an object with such keys begins here."""
+        return bool(_OWN.search(head_of(lines, at)))
+
+    def value(self, value: dict[str, Any], line: int) -> None:
+        """Read one object."""
+        self._wide.take({key: text_of(each) for key, each in value.items()}, line)

@@ -1,0 +1,119 @@
+"""Logs that belong together: one of the devices, one of the processes on them.
+
+``nvidia-smi --query-gpu`` and ``--query-compute-apps`` write two files about one machine. Read
+together, a leak is the process's, the room it has is the device's, and jobs that follow one another
+are no growth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwatchd.collect.logs.log import LogFile, LogSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+MOST_FILES = 64
+"""Of more files than this none are looked at for company: they are a collection, not a pair."""
+
+
+def pairs(files: Sequence[str], glance: Callable[[str], LogFile]) -> list[tuple[str, ...]]:
+    """Return the files in their order, each alone or a device's log with its processes'.
+
+    Parameters
+    ----------
+    files
+        Paths.
+    glance
+        Reads the beginning of one.
+    """
+    alone: list[tuple[str, ...]] = [(file,) for file in files]
+    if not 2 <= len(files) <= MOST_FILES or "-" in files or len(set(files)) < len(files):
+        return alone
+    devices: dict[str, set[str]] = {}
+    processes: dict[str, set[str]] = {}
+    for file in files:
+        if not _plain(file):
+            continue
+        log = glance(file)
+        uids = {each.device.uid for each in log.series if not each.device.uid.startswith("log:")}
+        if _of_processes(log):
+            processes[file] = uids
+        elif log.series and all(series.process is None for series in log.series):
+            devices[file] = uids
+    partner: dict[str, str] = {}
+    for file, uids in processes.items():
+        found = [other for other, theirs in devices.items() if uids & theirs]
+        if len(found) == 1:
+            partner[file] = found[0]
+    taken = Counter(partner.values())
+    chosen = {file: other for file, other in partner.items() if taken[other] == 1}
+    company = {other: file for file, other in chosen.items()}
+    return [
+        (file, company[file]) if file in company else (file,)
+        for file in files
+        if file not in chosen
+    ]
+
+
+def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
+    """Return one log of two; None when they are of different times or devices.
+
+    Devices, their room and their identity come from the first log, processes from the second.
+    """
+    if not (devices.timed and processes.timed and devices.epoch and processes.epoch):
+        return None
+    wholes = {series.device.uid: series for series in devices.series}
+    parts = [each for each in processes.series if each.process is not None]
+    meet = [(wholes[each.device.uid], each) for each in parts if each.device.uid in wholes]
+    if not any(_overlap(whole, part) for whole, part in meet):
+        return None
+    rest = [s for s in processes.series if s.process is None and s.device.uid not in wholes]
+    by_uid = {each.uid: each for each in (*processes.devices, *devices.devices)}
+    return LogFile(
+        path=f"{devices.path} + {processes.path}",
+        format=f"{devices.format}+{processes.format}",
+        rows=devices.rows + processes.rows,
+        bad_rows=devices.bad_rows + processes.bad_rows,
+        skipped=dict(Counter(devices.skipped) + Counter(processes.skipped)),
+        warnings=list(dict.fromkeys([*devices.warnings, *_of_both(processes.warnings)])),
+        devices=list(by_uid.values()),
+        processes=processes.processes,
+        series=[*devices.series, *rest, *(_placed(each, wholes) for each in parts)],
+    )
+
+
+def _of_both(warnings: Iterable[str]) -> list[str]:
+    return [each for each in warnings if "sums of processes" not in each]
+
+
+def _plain(file: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return Path(file).is_file()
+    return False
+
+
+def _of_processes(log: LogFile) -> bool:
+    return any(series.process is not None for series in log.series) and all(
+        series.process is not None or series.lower_bound for series in log.series
+    )
+
+
+def _overlap(one: LogSeries, other: LogSeries) -> bool:
+    begins = max(float(one.t_s[0]), float(other.t_s[0]))
+    return begins <= min(float(one.t_s[-1]), float(other.t_s[-1]))
+
+
+def _placed(part: LogSeries, wholes: dict[str, LogSeries]) -> LogSeries:
+    """Return a process's series with what the device's own log knows of the device."""
+    whole = wholes.get(part.device.uid)
+    if whole is None:
+        return part
+    return dataclasses.replace(
+        part, device=whole.device, limit_bytes=whole.limit_bytes, total_bytes=whole.total_bytes
+    )

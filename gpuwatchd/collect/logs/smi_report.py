@@ -1,0 +1,132 @@
+"""One report of nvidia-smi about one card (XML or ``-q`` text), ready for the collector."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuwatchd.collect.logs import fields
+
+if TYPE_CHECKING:
+    from gpuwatchd.collect.logs.collector import Collector
+    from gpuwatchd.collect.logs.device_identity import Place
+
+
+@dataclass(slots=True)
+class Memory:
+    """Amounts as printed; None where a line is missing."""
+
+    total: str | None = None
+    used: str | None = None
+    free: str | None = None
+
+
+@dataclass(slots=True)
+class Instance:
+    """A MIG instance."""
+
+    gi: str = "-"
+    ci: str = "-"
+    memory: Memory = field(default_factory=Memory)
+
+
+@dataclass(slots=True)
+class Process:
+    """A process in the list of a card."""
+
+    pid: str | None = None
+    name: str | None = None
+    used: str | None = None
+    gi: str | None = None
+    ci: str | None = None
+
+
+@dataclass(slots=True)
+class Card:
+    """What one report says about one card."""
+
+    bus: str | None = None
+    index: int | None = None
+    uuid: str | None = None
+    name: str | None = None
+    memory: Memory = field(default_factory=Memory)
+    instances: list[Instance] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+
+
+Time = tuple[float, float] | None
+
+
+def keep(card: Card, t: Time, line: int, sink: Collector) -> None:
+    """Put the readings of a card, its instances and its processes into the collector."""
+    try:
+        total = _bytes(card.memory.total)
+        place = sink.places.find(
+            uuid=fields.uuid(card.uuid),
+            bus=fields.bus(card.bus),
+            index=card.index,
+            name=fields.known(card.name),
+            total=total or None,
+        )
+    except ValueError:
+        sink.bad("torn", line)
+        return
+    if t is not None and math.isnan(t[0]) and math.isnan(t[1]):
+        sink.bad("bad time", line)
+        return
+    _level(place, card.memory, t, line, sink)
+    parts = {}
+    for instance in card.instances:
+        key = f"{instance.gi}/{instance.ci}"
+        parts[key] = sink.places.find(parent=place, key=key, name=f"MIG {key}")
+        _level(parts[key], instance.memory, t, line, sink)
+    for process in card.processes:
+        key = f"{process.gi}/{process.ci}"
+        inside = fields.whole(process.gi) is not None
+        where = parts.get(key)
+        if where is None and inside:
+            where = sink.places.find(parent=place, key=key, name=f"MIG {key}")
+        _process(where or place, process, t, line, sink)
+
+
+def _bytes(text: str | None) -> float | None:
+    value = math.nan if text is None else fields.amount(text)
+    return None if math.isnan(value) else value
+
+
+def _level(place: Place, memory: Memory, t: Time, line: int, sink: Collector) -> None:
+    try:
+        used, free, total = _bytes(memory.used), _bytes(memory.free), _bytes(memory.total)
+    except ValueError:
+        sink.bad("bad number", line)
+        return
+    if used is None:
+        if memory.used is not None and total is None:
+            sink.no_memory = "unified memory: this log holds no memory figure"
+        sink.bad("not available", line)
+        return
+    if total is not None and (used > total or (free or 0.0) > total * 1.02):
+        sink.bad("torn", line)
+        return
+    usable = None if free is None else used + free
+    sink.point(place, t, used, total=total, usable=usable)
+
+
+def _process(place: Place, process: Process, t: Time, line: int, sink: Collector) -> None:
+    pid = fields.whole(process.pid)
+    if pid is None:
+        sink.bad("not available" if fields.not_available(process.pid or "") else "torn", line)
+        return
+    who = sink.process(pid, fields.known(process.name))
+    try:
+        used = _bytes(process.used)
+    except ValueError:
+        sink.bad("bad number", line)
+        return
+    if used is None or who is None:
+        sink.bad("not available", line)
+    elif place.total is not None and used > place.total:
+        sink.bad("torn", line)
+    else:
+        sink.point(place, t, used, process=who)

@@ -1,0 +1,298 @@
+"""The questions that are asked every tick, straight through the library that nvidia-ml-py loaded.
+
+Nothing here imports pynvml: the library is handed in. Structures are made once per card and filled
+anew by each call; the layouts are those of nvidia-ml-py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuwatchd.collect.nvml.card import FUNCTION_NOT_FOUND, PROCESS_ENTRY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.core.model import ProcessUse
+
+Answer = tuple[int, int]
+"""NVML's code and the number that came with it."""
+
+_MEMORY_V2: Final = 0x0200_0028
+_ADDRESSING_V1: Final = 0x0100_0008
+_TEMPERATURE_V1: Final = 0x0100_000C
+_TEMPERATURE_GPU: Final = 0
+_CLOCK_SM: Final = 1
+_UNCORRECTED, _VOLATILE = 1, 0
+
+
+class Memory2(ctypes.Structure):
+    """What version 2 of the memory query fills."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class Memory1(ctypes.Structure):
+    """What version 1 of the memory query fills."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class Rates(ctypes.Structure):
+    """Utilisation of the compute units and of the memory's bus, per cent."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Temperature(ctypes.Structure):
+    """What the newer question for a temperature fills."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("sensor", ctypes.c_int),
+        ("value", ctypes.c_int),
+    )
+
+
+class Addressing(ctypes.Structure):
+    """How host and GPU share addresses: 0 not at all, 1 HMM, 2 ATS."""
+
+    _fields_ = (("version", ctypes.c_uint), ("value", ctypes.c_uint))
+
+
+class Desk:
+    """What is kept of one card's handle: structures, buffers and the last answers.
+
+    Parameters
+    ----------
+    handle
+        NVML's.
+    """
+
+    __slots__ = (
+        "address",
+        "ahead_bytes",
+        "buffer",
+        "busy",
+        "by_pid",
+        "capability",
+        "clock_mhz",
+        "doubts",
+        "errors",
+        "errors_at_s",
+        "handle",
+        "largest_bytes",
+        "list_version",
+        "memory1",
+        "memory2",
+        "memory_ref",
+        "number",
+        "number_ref",
+        "power_w",
+        "rates",
+        "rates_ref",
+        "raw",
+        "room",
+        "seen_us",
+        "slow_at_s",
+        "slow_since_s",
+        "slow_told",
+        "smooth_since_s",
+        "temp_c",
+        "throttle",
+        "untold",
+        "uses",
+        "wide",
+        "wide_ref",
+    )
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.address = address_of(handle)
+        self.memory1 = Memory1()
+        self.memory2 = Memory2(version=_MEMORY_V2)
+        self.memory_ref = ctypes.byref(self.memory2)
+        self.rates = Rates()
+        self.rates_ref = ctypes.byref(self.rates)
+        self.number = ctypes.c_uint()
+        self.number_ref = ctypes.byref(self.number)
+        self.wide = ctypes.c_ulonglong()
+        self.wide_ref = ctypes.byref(self.wide)
+        self.raw: dict[str, bytes] = {}
+        """The process lists as they came, by kind."""
+        self.uses: tuple[ProcessUse, ...] | None = None
+        """What was made of them; None when it has to be made anew."""
+        self.by_pid: dict[int, ProcessUse] = {}
+        self.largest_bytes = self.ahead_bytes = 0
+        """Memory of the largest of them; by how much the driver's "used" was above the figure from
+        "free" when the two agreed last."""
+        self.untold = False
+        """Whether the memory of some of them is unknown."""
+        self.list_version: dict[str, int] = {}
+        self.busy: dict[int, float | None] = {}
+        """Share of the compute units by pid, as last asked for."""
+        self.seen_us = self.doubts = 0
+        """Instant of the newest utilisation sample; looks in a row at which the card worked and
+        none of its processes did."""
+        self.slow_at_s = float("-inf")
+        """When (monotonic) the gauges were asked for that change slowly."""
+        self.temp_c: float | None = None
+        self.power_w: float | None = None
+        self.clock_mhz: float | None = None
+        self.throttle: tuple[str, ...] | None = None
+        self.errors_at_s = float("-inf")
+        self.errors: tuple[int | None, int | None] = (None, None)
+        """Uncorrected errors; pages or rows out of use."""
+        self.slow_since_s: float | None = None
+        self.smooth_since_s: float | None = None
+        self.slow_told = False
+        self.capability: tuple[int, int] | None = None
+        """The chip's compute capability; None: not asked yet, (0, 0): the driver does not say."""
+        self.grow(32)
+
+    def grow(self, entries: int) -> None:
+        """Make room for so many processes."""
+        self.room = entries
+        self.buffer = ctypes.create_string_buffer(entries * PROCESS_ENTRY_BYTES)
+
+    def belongs_to(self, handle: Any) -> bool:
+        """Say whether this is the desk of a handle; NVML gives the same address each time."""
+        if handle is self.handle:
+            return True
+        if address_of(handle) != self.address:
+            return False
+        self.handle = handle
+        return True
+
+
+def address_of(handle: Any) -> int:
+    """Return the address that a handle stands for."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+class Calls:
+    """Entry points of the loaded library; one that it lacks answers FUNCTION_NOT_FOUND.
+
+    Parameters
+    ----------
+    library
+        As ctypes has loaded it.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        find = self.find
+        self._memory2 = find("nvmlDeviceGetMemoryInfo_v2")
+        self._memory1 = find("nvmlDeviceGetMemoryInfo")
+        self._rates = find("nvmlDeviceGetUtilizationRates")
+        self._temperature = find("nvmlDeviceGetTemperature")
+        self._temperature_next = find("nvmlDeviceGetTemperatureV")
+        self._power = find("nvmlDeviceGetPowerUsage")
+        self._clock = find("nvmlDeviceGetClockInfo")
+        self._reasons = find("nvmlDeviceGetCurrentClocksEventReasons")
+        self._reasons_before = find("nvmlDeviceGetCurrentClocksThrottleReasons")
+        self._ecc = find("nvmlDeviceGetTotalEccErrors")
+        self._retired = find("nvmlDeviceGetRetiredPages")
+        self._remapped = find("nvmlDeviceGetRemappedRows")
+        self._capability = find("nvmlDeviceGetCudaComputeCapability")
+        self._numa = find("nvmlDeviceGetNumaNodeId")
+        self._addressing = find("nvmlDeviceGetAddressingMode")
+        self.samples = find("nvmlDeviceGetProcessUtilization")
+
+    def find(self, name: str) -> Callable[..., int]:
+        """Return an entry point by its name."""
+        found: Callable[..., int] | None = getattr(self._library, name, None)
+        return _absent if found is None else found
+
+    def has(self, name: str) -> bool:
+        """Say whether the library has an entry point."""
+        return hasattr(self._library, name)
+
+    def memory2(self, desk: Desk) -> int:
+        """Fill the desk's version 2 of the memory; return NVML's code."""
+        return self._memory2(desk.handle, desk.memory_ref)
+
+    def memory1(self, desk: Desk) -> int:
+        """Fill the desk's version 1 of the memory; return NVML's code."""
+        return self._memory1(desk.handle, ctypes.byref(desk.memory1))
+
+    def rates(self, desk: Desk) -> int:
+        """Fill the desk's utilisation; return NVML's code."""
+        return self._rates(desk.handle, desk.rates_ref)
+
+    def temperature(self, desk: Desk) -> Answer:
+        """Return degrees Celsius."""
+        code = self._temperature(desk.handle, _TEMPERATURE_GPU, desk.number_ref)
+        if code != FUNCTION_NOT_FOUND:
+            return code, desk.number.value
+        # The next libraries leave the older question out.
+        found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
+        return self._temperature_next(desk.handle, ctypes.byref(found)), found.value
+
+    def power(self, desk: Desk) -> Answer:
+        """Return milliwatts."""
+        return self._power(desk.handle, desk.number_ref), desk.number.value
+
+    def clock(self, desk: Desk) -> Answer:
+        """Return the compute units' MHz."""
+        return self._clock(desk.handle, _CLOCK_SM, desk.number_ref), desk.number.value
+
+    def reasons(self, desk: Desk) -> Answer:
+        """Return the bits that say why clocks are held down."""
+        code = self._reasons(desk.handle, desk.wide_ref)
+        if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
+            code = self._reasons_before(desk.handle, desk.wide_ref)
+        return code, desk.wide.value
+
+    def ecc(self, desk: Desk) -> Answer:
+        """Return the uncorrected memory errors since the driver was loaded."""
+        return self._ecc(desk.handle, _UNCORRECTED, _VOLATILE, desk.wide_ref), desk.wide.value
+
+    def retired(self, desk: Desk) -> Answer:
+        """Return the pages that were retired, for either cause."""
+        pages = 0
+        for cause in (0, 1):
+            desk.number.value = 0
+            code = self._retired(desk.handle, cause, desk.number_ref, None)
+            if code not in {0, 7}:  # INSUFFICIENT_SIZE tells the number as well.
+                return code, 0
+            pages += desk.number.value
+        return 0, pages
+
+    def remapped(self, desk: Desk) -> tuple[int, int, bool, bool]:
+        """Return NVML's code, remapped rows, whether a reset is due, whether remapping failed."""
+        rows = [ctypes.c_uint() for _ in range(4)]
+        code = self._remapped(desk.handle, *(ctypes.byref(row) for row in rows))
+        corrected, uncorrected, pending, failed = (row.value for row in rows)
+        return code, corrected + uncorrected, bool(pending), bool(failed)
+
+    def capability(self, desk: Desk) -> tuple[int, tuple[int, int]]:
+        """Return NVML's code and the chip's compute capability, as (major, minor)."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        code = self._capability(desk.handle, ctypes.byref(major), ctypes.byref(minor))
+        return code, (major.value, minor.value)
+
+    def numa(self, desk: Desk) -> Answer:
+        """Return a NUMA node of this card: of its memory, or of the CPUs that are nearest."""
+        node = ctypes.c_int(-1)
+        return self._numa(desk.handle, ctypes.byref(node)), node.value
+
+    def addressing(self, desk: Desk) -> Answer:
+        """Return how addresses are shared with the host."""
+        mode = Addressing(version=_ADDRESSING_V1)
+        return self._addressing(desk.handle, ctypes.byref(mode)), mode.value
+
+
+def _absent(*_arguments: object) -> int:
+    return FUNCTION_NOT_FOUND

@@ -1,0 +1,363 @@
+"""Scripted worlds: which cards there are, who works on them, and what goes wrong.
+
+One scenario = one function of the seed + one line in ``SCENARIOS``. The seed moves phases and
+noise, never the story: what is planted stays planted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from gpuwatchd.collect.scenarios.shapes import (
+    GIB,
+    MIB,
+    Cyclic,
+    Flat,
+    Linear,
+    Noisy,
+    Phases,
+    Shape,
+    Spikes,
+    Stairs,
+    Swap,
+    WarmUp,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpuwatchd.core.model import Pattern
+
+MINUTE_S = 60.0
+HOUR_S = 3600.0
+MB = 1_000_000
+
+
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
+    """One program of the script; it may start, end, crash and come again."""
+
+    name: str
+    """Process name; unique on its card."""
+    user: str
+    argv: tuple[str, ...]
+    shape: Shape
+    pattern: Pattern
+    """What a good judge calls it."""
+    leak: bool = False
+    onset_s: float = 0.0
+    """Age at which a leak begins."""
+    rate_bytes_per_s: float = 0.0
+    """Mean growth of what a leak retains; 0 for benign ones."""
+    starts_s: float = -HOUR_S
+    """World time of the first start; negative is before the first sample."""
+    stays_s: float = math.inf
+    """Life span."""
+    every_s: float = math.inf
+    """Comes again this long after its last planned start."""
+    restarts_s: float | None = None
+    """A supervisor restarts it this long after a crash; None: it stays dead."""
+    framework: str | None = None
+    framework_sure: bool = True
+    container: str | None = None
+    job: str | None = None
+    kind: str = "C"
+    quantum_bytes: int = 2 * MIB
+    """Memory is held in multiples of this."""
+    busy_pct: float = 40.0
+    """What it adds to the utilisation of the card while it lives."""
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated GPU; its index is its position in the world."""
+
+    name: str
+    total_bytes: int
+    reserved_bytes: int
+    actors: tuple[Actor, ...]
+    overhead_bytes: int = 12 * MIB
+    """Held by nobody: what the driver itself keeps beside its reserve."""
+    loose: Shape = Flat(0.0)
+    """Held by nobody either, over world time: what processes that have gone left behind."""
+    max_power_w: float = 300.0
+    lost: tuple[tuple[float, float], ...] = ()
+    """World times (from, to) at which the card does not answer; its processes die."""
+    blind: tuple[tuple[float, float], ...] = ()
+    """World times (from, to) at which the list of processes cannot be read."""
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """All cards of one scenario."""
+
+    title: str
+    cards: tuple[Card, ...]
+
+
+def _rtx_4090(*actors: Actor) -> Card:
+    return Card(
+        name="NVIDIA GeForce RTX 4090",
+        total_bytes=24564 * MIB,
+        reserved_bytes=418 * MIB,
+        max_power_w=450.0,
+        actors=actors,
+    )
+
+
+def _a10(*actors: Actor) -> Card:
+    return Card(
+        name="NVIDIA A10",
+        total_bytes=23028 * MIB,
+        reserved_bytes=502 * MIB,
+        max_power_w=150.0,
+        actors=actors,
+    )
+
+
+def _a100(*actors: Actor) -> Card:
+    return Card(
+        name="NVIDIA A100-SXM4-80GB",
+        total_bytes=81920 * MIB,
+        reserved_bytes=634 * MIB,
+        max_power_w=400.0,
+        actors=actors,
+    )
+
+
+def _h100(*actors: Actor) -> Card:
+    return Card(
+        name="NVIDIA H100 80GB HBM3",
+        total_bytes=81559 * MIB,
+        reserved_bytes=551 * MIB,
+        max_power_w=700.0,
+        actors=actors,
+    )
+
+
+def _python(script: str, user: str, *flags: str) -> Actor:
+    """Return a PyTorch script that does nothing yet; :func:`replace` says what."""
+    return Actor(
+        name="python",
+        user=user,
+        argv=("python", script, *flags),
+        framework="PyTorch",
+        shape=Flat(0.0),
+        pattern="stable",
+    )
+
+
+def _lora_leak(rate_mb_per_min: float, *, start_gib: float, onset_s: float) -> Actor:
+    rate = rate_mb_per_min * MB / 60
+    return replace(
+        _python("finetune_lora.py", "alice", "--epochs", "40", "--hf-token=****"),
+        shape=Linear(start_gib * GIB, rate, HOUR_S + onset_s),
+        pattern="gradual",
+        leak=True,
+        onset_s=HOUR_S + onset_s,
+        rate_bytes_per_s=rate,
+        busy_pct=93.0,
+    )
+
+
+def _serving_leak(seed: int) -> Actor:
+    riser, every_s = 420 * MIB, 4 * MINUTE_S
+    return Actor(
+        name="uvicorn",
+        user="svc-rank",
+        argv=("python", "-m", "uvicorn", "rank.app:api", "--port", "8080"),
+        framework="PyTorch",
+        container="rank-api",
+        shape=Stairs(8.2 * GIB, riser, every_s, HOUR_S + 3 * MINUTE_S, seed=seed),
+        pattern="step",
+        leak=True,
+        onset_s=HOUR_S + 3 * MINUTE_S,
+        rate_bytes_per_s=riser / every_s,
+        busy_pct=35.0,
+    )
+
+
+def _warm_training(seed: int) -> Actor:
+    return replace(
+        _python("train_vit.py", "bob", "--batch-size", "256"),
+        job="slurm 48213",
+        shape=Noisy(WarmUp(9 * GIB, 15 * GIB, 6 * MINUTE_S), 1 * MIB, 30.0, seed),
+        pattern="plateau",
+        starts_s=30.0,
+        quantum_bytes=20 * MIB,
+        busy_pct=70.0,
+    )
+
+
+def _sampler(seed: int) -> Actor:
+    return replace(
+        _python("sample_sd.py", "carol", "--steps", "50"),
+        shape=Cyclic(6 * GIB, 7 * GIB, 2.5 * MINUTE_S, seed=seed),
+        pattern="sawtooth",
+        busy_pct=25.0,
+    )
+
+
+def _vllm_pool(total_bytes: int, share: float = 0.86) -> Actor:
+    return Actor(
+        name="VLLM::EngineCore",
+        user="svc-llm",
+        argv=("VLLM::EngineCore",),
+        framework="vLLM",
+        container="llm-gateway",
+        shape=Flat(total_bytes * share),
+        pattern="preallocated",
+        starts_s=-5 * HOUR_S,
+        busy_pct=55.0,
+    )
+
+
+def _visitor(seed: int, *, size_gib: float = 3.0) -> Actor:
+    return replace(
+        _python("eval_suite.py", "dave", "--suite", "short"),
+        shape=Noisy(Flat(size_gib * GIB), 24 * MIB, 20.0, seed),
+        pattern="stable",
+        starts_s=7 * MINUTE_S,
+        stays_s=9 * MINUTE_S,
+        every_s=26 * MINUTE_S,
+        busy_pct=30.0,
+    )
+
+
+def _desktop() -> Actor:
+    return Actor(
+        name="gnome-shell",
+        user="alice",
+        argv=("/usr/bin/gnome-shell",),
+        framework=None,
+        shape=Flat(214 * MIB),
+        pattern="stable",
+        starts_s=-30 * HOUR_S,
+        kind="G",
+        busy_pct=1.0,
+    )
+
+
+def _demo(seed: int) -> World:
+    return World(
+        title="four GPUs, two of them with a leak",
+        cards=(
+            _rtx_4090(_lora_leak(50.0, start_gib=12.0, onset_s=4 * MINUTE_S), _desktop()),
+            _a10(_serving_leak(seed)),
+            _a100(_warm_training(seed + 1), _sampler(seed + 2)),
+            _h100(_vllm_pool(81559 * MIB), _visitor(seed + 3)),
+        ),
+    )
+
+
+def _quiet(seed: int) -> World:
+    swapping = Actor(
+        name="ollama",
+        user="ollama",
+        argv=("/usr/bin/ollama", "runner", "--model", "/var/lib/ollama/blobs/sha256-1f"),
+        framework="Ollama",
+        shape=Swap((4.9 * GIB, 9.1 * GIB, 0.4 * GIB, 6.2 * GIB), 11 * MINUTE_S, seed),
+        pattern="sawtooth",
+        busy_pct=20.0,
+    )
+    evaluating = replace(
+        _python("train_detector.py", "erin", "--eval-every", "1000"),
+        shape=Spikes(17 * GIB, 3 * GIB, HOUR_S + 6 * MINUTE_S, 45.0, 13 * MINUTE_S),
+        pattern="sawtooth",
+        busy_pct=88.0,
+    )
+    caching = replace(
+        _python("serve_embeddings.py", "svc-embed", "--cache-gib", "2"),
+        shape=Linear(5 * GIB, 2.5 * MIB, HOUR_S, 2 * GIB),
+        pattern="plateau",
+        busy_pct=15.0,
+    )
+    return World(
+        title="four busy GPUs, nothing wrong",
+        cards=(
+            _rtx_4090(swapping, _desktop()),
+            _a10(evaluating),
+            _a100(_warm_training(seed + 1), _sampler(seed + 2), caching),
+            _h100(_vllm_pool(81559 * MIB), _visitor(seed + 3)),
+        ),
+    )
+
+
+def _one_leak(seed: int) -> World:  # noqa: ARG001 - nothing here is left to chance
+    return World(
+        title="one GPU with a fast leak",
+        cards=(_rtx_4090(_lora_leak(400.0, start_gib=6.0, onset_s=2 * MINUTE_S), _desktop()),),
+    )
+
+
+def _worker(card: int, slot: int, seed: int) -> Actor:
+    """Return one of 64 workers; five of them leak, the rest does what workers do."""
+    chance = seed * 64 + card * 8 + slot
+    level = (3 + slot % 4) * GIB
+    shapes: tuple[tuple[Shape, Pattern], ...] = (
+        (Flat(level), "stable"),
+        (Noisy(Flat(level), 48 * MIB, 10.0, chance), "stable"),
+        (Cyclic(level, 2 * GIB, (90 + 17 * slot), seed=chance), "sawtooth"),
+        (WarmUp(level, 2 * GIB, 12 * MINUTE_S), "plateau"),
+    )
+    shape, pattern = shapes[(card + slot) % len(shapes)]
+    leak = slot == 5 and card in {0, 2, 3, 5, 6}
+    rate = (90 + 30 * card) * MB / 60 if leak else 0.0
+    if leak:
+        shape, pattern = Linear(level, rate, HOUR_S), "gradual"
+    return Actor(
+        name=f"worker{slot}",
+        user=("alice", "bob", "carol", "dave")[slot % 4],
+        argv=("python", "worker.py", "--rank", str(card * 8 + slot)),
+        framework="PyTorch",
+        job=f"slurm {51000 + card}",
+        shape=shape,
+        pattern=pattern,
+        leak=leak,
+        onset_s=HOUR_S if leak else 0.0,
+        rate_bytes_per_s=rate,
+        busy_pct=11.0,
+    )
+
+
+def _mixed(seed: int) -> World:
+    return World(
+        title="eight GPUs with eight processes each, five of them leak",
+        cards=tuple(_h100(*(_worker(card, slot, seed) for slot in range(8))) for card in range(8)),
+    )
+
+
+def _lost_gpu(seed: int) -> World:
+    leaking = _a10(_lora_leak(120.0, start_gib=9.0, onset_s=2 * MINUTE_S))
+    restarted = replace(
+        _sampler(seed), shape=Cyclic(6 * GIB, 7 * GIB, 100.0, seed=seed), restarts_s=30.0
+    )
+    phased = replace(
+        _python("pipeline.py", "erin"),
+        shape=Phases(
+            (
+                (70 * MINUTE_S, Flat(4 * GIB)),
+                (8 * MINUTE_S, Flat(11 * GIB)),
+                (math.inf, Flat(6 * GIB)),
+            )
+        ),
+        pattern="spike",
+        restarts_s=60.0,
+    )
+    return World(
+        title="a GPU that is lost for ten minutes, and a list of processes that fails",
+        cards=(
+            replace(leaking, blind=((8 * MINUTE_S, 11 * MINUTE_S),)),
+            replace(_a100(restarted, phased), lost=((10 * MINUTE_S, 20 * MINUTE_S),)),
+        ),
+    )
+
+
+SCENARIOS: Mapping[str, Callable[[int], World]] = {
+    "demo": _demo,
+    "quiet": _quiet,
+    "one-leak": _one_leak,
+    "mixed-8x8": _mixed,
+    "lost-gpu": _lost_gpu,
+}

@@ -1,0 +1,179 @@
+"""From a word of the configuration to a source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from gpuwatchd import collect
+from gpuwatchd.core import registry, text
+from gpuwatchd.core.errors import SourceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core.config import SourcesSection
+    from gpuwatchd.core.ports import Source
+
+AUTO: Final = "auto"
+"""The word for every source that this system can have."""
+HARDWARE: Final = ("nvml", "drm", "metal")
+"""The sources that read GPUs of this machine; the others play."""
+NONE: Final = "no GPU found"
+_GIST: Final = 44
+"""Characters for why one source has none: that of two fits into a line."""
+_MAIN_SETTING: Final = {"replay": "file", "simulate": "scenario"}
+_NVIDIA: Final = "0x10de"
+_DISPLAY_CLASS: Final = "0x03"
+
+
+class Choice(NamedTuple):
+    """One source that is to be read."""
+
+    word: str
+    optional: bool
+    """It is tried because it might be here: that it is absent is no news while another works."""
+
+
+def choices(
+    section: SourcesSection, *, platform: str = sys.platform, sys_root: str = "/sys"
+) -> list[Choice]:
+    """Return the sources of ``[sources] enabled``, each once, with "auto" spelt out.
+
+    NVIDIA's library is optional only where the machine has no NVIDIA card: a driver that does not
+    work must be said, whatever other GPU is watched.
+
+    Parameters
+    ----------
+    section
+        ``[sources]``.
+    platform, sys_root
+        As ``sys.platform`` has it, and where /sys is.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.config import SourcesSection
+    >>> choices(SourcesSection(), platform="darwin")
+    [Choice(word='metal', optional=True)]
+    """
+    named = set(section.enabled)
+    found: dict[str, Choice] = {}
+    for word in section.enabled:
+        if word != AUTO:
+            found.setdefault(word, Choice(word, optional=False))
+            continue
+        for kind in ("metal",) if platform == "darwin" else ("nvml", "drm"):
+            if kind not in collect.SOURCES:
+                continue
+            optional = kind not in named and not (kind == "nvml" and _has_nvidia(Path(sys_root)))
+            found.setdefault(kind, Choice(kind, optional=optional))
+    return list(found.values())
+
+
+def suits(kind: str, platform: str = sys.platform) -> bool:
+    """Say whether a source can work on this kind of system at all.
+
+    Examples
+    --------
+    >>> suits("metal", "linux"), suits("drm", "linux"), suits("replay", "darwin")
+    (False, True, True)
+    """
+    system = {"nvml": "linux", "drm": "linux", "metal": "darwin"}.get(kind)
+    return system is None or platform.startswith(system)
+
+
+def is_known(word: str) -> bool:
+    """Say whether a word of ``[sources] enabled`` names a source."""
+    return word == AUTO or word.partition(":")[0] in collect.SOURCES
+
+
+def absences(reasons: Iterable[tuple[Choice, str | None]]) -> list[str]:
+    """Return what to tell of sources that give nothing, one sentence each.
+
+    Parameters
+    ----------
+    reasons
+        Each source, with why it gives nothing; None where it works.
+
+    Examples
+    --------
+    >>> nvml, drm = Choice("nvml", optional=True), Choice("drm", optional=True)
+    >>> absences([(nvml, "nvml: no driver"), (drm, None)])
+    []
+    >>> absences([(nvml, "nvml: no driver: lib.so is not there (get it)"), (drm, "drm: no card")])
+    ['no GPU found: no driver; no card']
+    """
+    all_of_them = list(reasons)
+    told = [why for choice, why in all_of_them if why is not None and not choice.optional]
+    quiet = [why for choice, why in all_of_them if why is not None and choice.optional]
+    if quiet and len(told) + len(quiet) == len(all_of_them):
+        told.append(none_found(quiet))
+    return told
+
+
+def none_found(reasons: Iterable[str]) -> str:
+    """Return in one short sentence that no source has a GPU; ``doctor`` tells each in full.
+
+    Parameters
+    ----------
+    reasons
+        Why each source gives nothing, the gist before the first colon; its name may lead it.
+
+    Examples
+    --------
+    >>> none_found(["drm: no card: the kernel lists none (lspci -k)", "no driver"])
+    'no GPU found: no card; no driver'
+    """
+    parts = []
+    for reason in reasons:
+        kind, colon, rest = reason.partition(": ")
+        words = rest if colon and kind.partition(" ")[0] in collect.SOURCES else reason
+        gist = words.partition(": ")[0].partition(" (")[0]
+        parts.append(text.cut_words(gist, _GIST))
+    return f"{NONE}: {'; '.join(parts)}"
+
+
+def make(word: str, section: SourcesSection) -> Source:
+    """Return the source of one word of ``[sources] enabled`` or ``--source``.
+
+    ``replay:FILE`` and ``simulate:SCENARIO`` carry their main setting behind a colon; the others
+    come from the source's own section, as ``[sources.replay]``.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is no source of that name.
+    SourceUnavailable
+        When the library that it needs is missing.
+    """
+    kind, _, argument = word.partition(":")
+    own = getattr(section, kind, None)
+    settings: dict[str, Any] = {}
+    if isinstance(own, msgspec.Struct):
+        settings = msgspec.structs.asdict(own)
+    if argument and kind in _MAIN_SETTING:
+        settings[_MAIN_SETTING[kind]] = argument
+    try:
+        found = registry.load(collect.SOURCES, kind)
+    except ImportError as error:
+        raise SourceUnavailable(
+            f"{kind}: cannot be loaded: {error}", page="errors#installation"
+        ) from error
+    source: Source = found(**settings)
+    return source
+
+
+def _has_nvidia(sys_root: Path) -> bool:
+    """Say whether the machine has an NVIDIA display controller; this wakes none."""
+    for device in (sys_root / "bus/pci/devices").glob("*"):
+        try:
+            vendor = (device / "vendor").read_text(encoding="ascii", errors="replace").strip()
+            kind = (device / "class").read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            continue
+        if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Values, quantities, safe text, errors, configuration, tables of plug-ins."""

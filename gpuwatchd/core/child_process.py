@@ -1,0 +1,153 @@
+"""Running a program of the user's to its end, without a file on any disk.
+
+A full disk, or a /tmp that cannot be written, is a moment when alerts and checkpoints matter; and a
+file there could be seen by others, or be left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
+
+from gpuwatchd.core import text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_TAIL_BYTES = 8192
+_TERM_GRACE_S = 1.0
+
+
+class Ended(NamedTuple):
+    """How a program ended."""
+
+    code: int | None
+    """Its exit code, negative for a signal; None: it took too long and was ended by us."""
+    last_line: str
+    """Of its standard error, cleaned; "" where it wrote none."""
+
+
+def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout_s: float) -> Ended:
+    """Run a program with some data on standard input, never through a shell, and wait for its end.
+
+    It runs in ``/`` and in a session of its own. Neither a program that reads nothing nor a child
+    of its own that keeps standard error open makes us wait.
+
+    Parameters
+    ----------
+    argv
+        Path of the program, and its arguments.
+    data
+        What it reads; a megabyte is no problem.
+    environ
+        Its whole environment.
+    timeout_s
+        After so many seconds it is ended, with everything that it started.
+
+    Raises
+    ------
+    OSError, ValueError
+        It could not be started.
+    """
+    with _input(data) as stdin:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environ,
+            cwd="/",
+            start_new_session=True,
+        )
+    try:
+        return _wait(process, timeout_s)
+    finally:
+        # Not by ``with process``: that waits without end for one that not even SIGKILL ends yet,
+        # as in a call into a driver that hangs.
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@contextlib.contextmanager
+def _input(data: bytes) -> Iterator[int]:
+    """Yield a descriptor that the data can be read from."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("gpuwatchd"), "w+b") as file:
+            file.write(data)
+            file.seek(0)
+            yield file.fileno()
+        return
+    reading, writing = os.pipe()
+    try:
+        threading.Thread(target=_pour, args=(writing, data), daemon=True).start()
+        yield reading
+    finally:
+        os.close(reading)
+
+
+def _pour(writing: int, data: bytes) -> None:
+    """Write all of it; ends at the latest when nobody has the other end any more."""
+    with contextlib.suppress(OSError), open(writing, "wb") as file:
+        file.write(data)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> Ended:
+    stream = process.stderr
+    if stream is None:
+        raise TypeError("standard error must be a pipe")
+    tail = _Tail(stream)
+    deadline = time.monotonic() + timeout_s
+    with tail:
+        while process.poll() is None and time.monotonic() < deadline:
+            tail.read(0.05)
+        code = process.poll()
+        if code is None:
+            _end_group(process)
+        tail.read(0.0)
+        return Ended(code, tail.last_line())
+
+
+class _Tail:
+    """The last bytes of a pipe, read without ever blocking."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._fd = stream.fileno()
+        os.set_blocking(self._fd, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._fd, selectors.EVENT_READ)
+        self._open = True
+        self._kept = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+
+    def read(self, wait_s: float) -> None:
+        if not self._open:
+            time.sleep(wait_s)
+            return
+        for _ in self._selector.select(wait_s):
+            chunk = os.read(self._fd, 65536)
+            self._open = bool(chunk)
+            self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
+
+    def last_line(self) -> str:
+        lines = [line.strip() for line in self._kept.splitlines() if line.strip()]
+        return text.clean(lines[-1]) if lines else ""
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the program and everything it started, politely first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_TERM_GRACE_S)

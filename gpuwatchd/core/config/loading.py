@@ -1,0 +1,372 @@
+"""Layers of TOML and environment -> one checked :class:`Config`."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import msgspec
+
+from gpuwatchd.core import typed, units
+from gpuwatchd.core.config import files as reading
+from gpuwatchd.core.config.directories import SYSTEM_FILE, user_file
+from gpuwatchd.core.config.schema import Config, Seconds, Section, Size
+from gpuwatchd.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+ENV_PREFIX = "GPUWATCHD_"
+_KEY_PAGE = "errors#configuration-key"
+LONGEST_S = 1e9
+"""Thirty years: what waits for longer waits for ever, and clocks overflow on it."""
+_ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
+SECRET_VARIABLES = frozenset({"GPUWATCHD_SMTP_PASSWORD", "GPUWATCHD_CHAT_URLS"})
+"""No settings: read by their channel alone, never shown, not passed on to other programs."""
+_ENV_ALERT = "GPUWATCHD_ALERT_"
+"""What a program of the command channel is given; it may well call gpuwatchctl."""
+_fields = cache(msgspec.structs.fields)  # which evaluates every annotation anew
+
+
+def _hook(kind: type, value: object) -> object:
+    if kind is Seconds:
+        if isinstance(value, str):
+            value = units.parse_duration(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+            if value > LONGEST_S:
+                raise ValueError("longer than any machine lives")
+            return Seconds(value)
+        raise ValueError('expected a duration such as "15m" or a number of seconds')
+    if kind is Size:
+        if isinstance(value, str):
+            return Size(units.parse_size(value))
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return Size(value)
+        raise ValueError('expected a size such as "24GiB" or a number of bytes')
+    raise TypeError(f"no way to read a {kind}")
+
+
+def _section(kind: Any) -> type[Section] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _listed(kind: Any) -> type[Section] | None:
+    """Return the section of a list of tables, ``[[override]]``; None of anything else."""
+    return _section(get_args(kind)[0]) if get_origin(kind) is tuple else None
+
+
+def keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key as ("detection.min-r-squared", default), in order; no lists of tables."""
+    for field in _fields(kind):
+        name = f"{prefix}{field.encode_name}"
+        nested = _section(field.type)
+        if _listed(field.type) is not None:
+            continue
+        if nested is None:
+            default = field.default
+            yield name, default if default is not msgspec.NODEFAULT else field.default_factory()
+        else:
+            yield from keys(nested, f"{name}.")
+
+
+def _nearest(word: str, known: Iterable[str], cutoff: float) -> list[str]:
+    import difflib  # noqa: PLC0415 - only for mistakes; status must start quickly
+
+    return difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+
+
+def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str) -> dict[str, Any]:
+    """Return the table with kebab-case keys; refuse what is unknown."""
+    fields = {f.encode_name: f.type for f in _fields(kind)}
+    out: dict[str, Any] = {}
+    for key, value in raw.items():
+        name = key.replace("_", "-")
+        full = f"[{path}] {key}" if path else f"[{key}]"
+        if name in out:
+            raise ConfigError(file, full, f"given twice (also as {name!r})", page=_KEY_PAGE)
+        if name not in fields:
+            near = _nearest(name, fields, 0.5)
+            what = (
+                "key" if path else "section" if isinstance(value, dict) else "key outside a section"
+            )
+            why = f"unknown {what}" + (f"; did you mean {near[0]}?" if near else "")
+            hint = "gpuwatchctl config init prints every key"
+            raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
+        nested, listed = _section(fields[name]), _listed(fields[name])
+        if listed is not None:
+            if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+                raise ConfigError(file, full, f"expected tables: [[{name}]]")
+            out[name] = [
+                _normalise(one, listed, f"{name} {number}", file)
+                for number, one in enumerate(value, start=1)
+            ]
+        elif nested is None:
+            out[name] = value
+        elif isinstance(value, dict):
+            out[name] = _normalise(value, nested, f"{path}.{name}" if path else name, file)
+        else:
+            raise ConfigError(file, full, "expected a table")
+    return out
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = value
+
+
+_WORDS = {
+    "`array`": 'a list such as ["desktop"]',
+    "`str`": "a text in quotes",
+    "`float`": "a number",
+    "`int`": "a whole number",
+    "`bool`": "true or false",
+    "`object`": "a table",
+    "`float | null`": "a number",
+    "`int | null`": "a whole number",
+    "`null`": "nothing",
+}
+
+
+_PART = re.compile(r"\[(\d*|\.\.\.)\]")
+
+
+def _choices(path: str) -> tuple[str, ...]:
+    """Return the words that a key of that path may have; () where it may have others."""
+    kind: Any = Config
+    for part in _PART.sub("", path).split("."):
+        fields = {f.encode_name: f.type for f in _fields(kind)}
+        kind = fields.get(part)
+        kind = _section(kind) or _listed(kind) or kind
+    found = list(_literals(kind))
+    return tuple(dict.fromkeys(found))
+
+
+def _literals(kind: Any) -> Iterator[str]:
+    """Yield every word in a type: of a list, a table or a union, too."""
+    if get_origin(kind) is Literal:
+        yield from get_args(kind)
+    else:
+        for part in get_args(kind):
+            yield from _literals(part)
+
+
+def _plainly(text: str, path: str) -> str:
+    """Return a complaint of the decoder in words of the file format."""
+    if text.startswith("Invalid enum value"):
+        choices = ", ".join(f'"{choice}"' for choice in _choices(path))
+        return f"{text.rpartition(' ')[2]} is not one of {choices}"
+    for word, plain in _WORDS.items():
+        text = text.replace(word, plain)
+    return text[:1].lower() + text[1:]
+
+
+def _named(path: str) -> str:
+    """Return the key of a path as people write it: "[policy] severity", "[[override]] 1 gpu"."""
+
+    def shown(match: re.Match[str]) -> str:
+        return f" {int(match[1]) + 1}" if match[1].isdecimal() else ""
+
+    head, _, key = path.replace("[...]", "").rpartition(".")
+    name, mark, number = head.partition("[")
+    if mark and _listed({f.encode_name: f.type for f in _fields(Config)}[name]):
+        return f"[[{name}]]{_PART.sub(shown, mark + number)} {key}"
+    return f"[{head}] {key}" if head else key
+
+
+def _convert(raw: dict[str, Any], file: str) -> Config:
+    try:
+        config = typed.convert(raw, Config, dec_hook=_hook)
+    except (msgspec.ValidationError, OverflowError) as error:
+        text, _, where = str(error).partition(" - at ")
+        path = where.strip("`").removeprefix("$").removeprefix(".")
+        raise ConfigError(
+            file,
+            _named(path),
+            _plainly(text, path),
+            hint="gpuwatchctl config init prints every key with its default",
+        ) from None
+    from gpuwatchd.core.config import validation  # noqa: PLC0415 - status reads no file, and must be quick
+
+    validation.check(config, file)
+    return config
+
+
+def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
+    """Return the normalised table of one TOML text, checked on its own.
+
+    Raises
+    ------
+    ConfigError
+        With file and key (or line) when it is not TOML, has an unknown key or a bad value.
+    """
+    import tomllib  # noqa: PLC0415 - status needs directories only, and must start quickly
+
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(file, "", f"not valid TOML: {error}", page=reading.PAGE) from None
+    except RecursionError:
+        raise ConfigError(file, "", "nested too deeply", page=reading.PAGE) from None
+    table = _normalise(raw, Config, "", file)
+    _convert(table, file)
+    return table
+
+
+def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    names = {
+        ENV_PREFIX + name.upper().replace(".", "_").replace("-", "_"): (name, default)
+        for name, default in keys()
+    }
+    kinds = dict(_kinds())
+    table: dict[str, Any] = {}
+    warnings: list[str] = []
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX) or variable.startswith(_ENV_ALERT):
+            continue
+        if variable in _ENV_PATHS or variable in SECRET_VARIABLES:
+            continue
+        if variable not in names:
+            near = _nearest(variable, [*names, *SECRET_VARIABLES], 0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            warnings.append(f"unknown environment variable {variable}{hint}")
+            continue
+        name, default = names[variable]
+        value = _typed(text, default, kinds[name])
+        node = table
+        *parents, leaf = name.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return table, warnings
+
+
+def _kinds(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the type of every key."""
+    for field in _fields(kind):
+        nested = _section(field.type)
+        name = f"{prefix}{field.encode_name}"
+        if nested is None:
+            yield name, field.type
+        else:
+            yield from _kinds(nested, f"{name}.")
+
+
+def _typed(text: str, default: object, kind: Any) -> object:
+    if isinstance(default, tuple):
+        return _words(text)
+    if isinstance(default, dict) and not text.lstrip().startswith("{"):
+        # "email=critical; desktop=warning", and lists as they are elsewhere: "all=a, b".
+        listed = get_origin(get_args(kind)[1]) is tuple
+        pairs = [part.partition("=") for part in text.split(";") if part.strip()]
+        return {
+            name.strip(): _words(value) if listed else _value(value.strip())
+            for name, _, value in pairs
+        }
+    if isinstance(default, (str, Seconds, Size)):
+        return text
+    return _value(text)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _value(text: str) -> object:
+    import tomllib  # noqa: PLC0415
+
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+class Loaded(msgspec.Struct, kw_only=True):
+    """A configuration and where each value came from."""
+
+    config: Config
+    origin: dict[str, str]
+    """Dotted key -> "default", "preset shared", a file, "environment" or "command line".
+
+    "override" is there where some layer has overrides; the last such layer has them all.
+    """
+    files: list[Path]
+    warnings: list[str]
+
+
+def load(
+    file: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Read the layers and return the configuration that results.
+
+    Parameters
+    ----------
+    file
+        Replaces the system's and the user's file; it must exist.
+    environ
+        Environment; by default the process's own.
+    overrides
+        Flags, as a nested table with kebab-case keys.
+
+    Raises
+    ------
+    ConfigError
+        With file and key of the first thing that is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    chosen = file or (
+        Path(environ["GPUWATCHD_CONFIG"]) if environ.get("GPUWATCHD_CONFIG") else None
+    )
+    candidates = [chosen] if chosen is not None else [SYSTEM_FILE, user_file(environ)]
+    layers: list[tuple[dict[str, Any], str]] = []
+    read: list[Path] = []
+    unread: list[str] = []
+    for path in candidates:
+        text, trouble = reading.read(path, must_exist=chosen is not None)
+        unread += [trouble] if trouble else []
+        if text is None:
+            continue
+        layers.append((parse(text, file=str(path)), str(path)))
+        read.append(path)
+    table, warnings = _from_environment(environ)
+    _convert(table, "environment")
+    layers.append((table, "environment"))
+    if overrides:
+        normal = _normalise(overrides, Config, "", "command line")
+        _convert(normal, "command line")
+        layers.append((normal, "command line"))
+    from gpuwatchd.core.config import presets  # noqa: PLC0415
+
+    named = [found for table, _ in layers if (found := table.get("policy", {}).get("preset"))]
+    preset = named[-1] if named else Config().policy.preset
+    merged: dict[str, Any] = {}
+    origin = {name: "default" for name, _ in keys()}
+    for table, source in ((presets.layer(preset), f"preset {preset}"), *layers):
+        _merge(merged, table)
+        origin.update(dict.fromkeys(_leaves(table), source))
+    return Loaded(
+        config=_convert(merged, str(read[-1]) if read else "configuration"),
+        origin=origin,
+        files=read,
+        warnings=[*unread, *warnings],
+    )
+
+
+_TABLES = frozenset(name for name, default in keys() if isinstance(default, dict))
+"""Keys whose value is a table of the user's own names."""
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, dict) and f"{prefix}{key}" not in _TABLES:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"

@@ -1,0 +1,138 @@
+"""What the types of the keys cannot say: least values, and texts with a form of their own."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpuwatchd.core import text
+from gpuwatchd.core.config import directories, hours
+from gpuwatchd.core.config.schema import WebSection
+from gpuwatchd.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.core.config.schema import Config
+
+SHORTEST_S = 0.01
+LONGEST_QUESTION_S = 60.0
+"""One thread asks all servers: one that is silent keeps the others waiting for so long."""
+_AT_LEAST = (
+    ("daemon", "interval"), ("daemon", "source-deadline"), ("notify.desktop", "timeout"),
+    ("notify.email", "timeout"), ("notify.command", "timeout"), ("notify.chat", "timeout"),
+    ("checkpoints", "every"), ("cost", "lifetime"),
+    ("endpoints", "every"), ("endpoints", "timeout"),
+)  # fmt: skip
+LONGEST_TEXT = 4096
+"""As long as a path can be; nothing that is meant is longer."""
+LONGEST_GLOB = 500
+"""Making sense of a long one takes seconds, in the loop that samples."""
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CURRENCY = re.compile(r"[A-Z]{3}")
+
+
+def check(config: Config, file: str) -> None:
+    """Refuse values that cannot be meant.
+
+    Raises
+    ------
+    ConfigError
+        With file and key of the first one.
+    """
+    for key, why in _wrong(config):
+        raise ConfigError(file, key, why)
+    if config.web != WebSection():
+        _web(config.web, file)
+
+
+def _wrong(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _odd_texts(config)
+    yield from _globs(config)
+    for section, key in _AT_LEAST:
+        value: Any = config
+        for part in (*section.split("."), key):
+            value = getattr(value, part.replace("-", "_"))
+        if value < SHORTEST_S:
+            yield f"[{section}] {key}", f"shorter than {SHORTEST_S:g} s"
+    if config.endpoints.timeout > LONGEST_QUESTION_S:
+        yield "[endpoints] timeout", f"longer than {LONGEST_QUESTION_S:g} s"
+    for channel, ranges in config.policy.quiet_hours.items():
+        for words in ranges:
+            try:
+                hours.parse(words)
+            except ValueError as error:
+                yield "[policy] quiet-hours", f"{channel}: {error}"
+    if not _CLOCK.fullmatch(config.policy.digest_at):
+        yield "[policy] digest-at", f'"{config.policy.digest_at}" is no time of day such as "08:00"'
+    if not _CURRENCY.fullmatch(config.cost.currency):
+        yield (
+            "[cost] currency",
+            f'"{config.cost.currency}" is not three capital letters such as "EUR"',
+        )
+
+
+def _web(section: WebSection, file: str) -> None:
+    from gpuwatchd.core.config import listening  # noqa: PLC0415 - few have the section
+
+    try:
+        listening.parse(section.listen, remote=section.remote)
+    except listening.NoAddress as error:
+        raise ConfigError(file, "[web] listen", str(error), hint=error.hint) from None
+    for host in section.hosts:
+        if not listening.is_host(host):
+            shown = text.clean(host, limit=80)
+            why = f'"{shown}" is no name of a server such as "gpu.example.org" or "localhost:9800"'
+            raise ConfigError(file, "[web] hosts", why)
+    if section.token_file and not directories.expanded(section.token_file).is_absolute():
+        shown = text.clean(section.token_file)
+        raise ConfigError(file, "[web] token-file", f'"{shown}" is not a whole path')
+
+
+def _odd_texts(config: Config) -> Iterator[tuple[str, str]]:
+    for key, words in _texts(config):
+        if "\0" in words:
+            yield key, "has a NUL character in it"
+        elif not words.isascii() and _SURROGATE.search(words):
+            # An environment holds any bytes; what is read as text cannot be written as such.
+            yield key, "is not UTF-8 text"
+        elif len(words) > LONGEST_TEXT:
+            yield key, f"longer than {LONGEST_TEXT} characters"
+
+
+def _globs(config: Config) -> Iterator[tuple[str, str]]:
+    for name in config.cost.prices:
+        if len(name) > LONGEST_GLOB:
+            yield "[cost] prices", f"a name is longer than {LONGEST_GLOB} characters"
+    for number, one in enumerate(config.override, start=1):
+        for field in msgspec.structs.fields(one):
+            words = getattr(one, field.name)
+            if field.type is str and field.name != "why" and len(words) > LONGEST_GLOB:
+                key = f"[[override]] {number} {field.encode_name}"
+                yield key, f"longer than {LONGEST_GLOB} characters"
+
+
+def _texts(section: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in a configuration, with the key that it is in."""
+    # Names alone: what a key's type is takes a hundred times as long, at every start.
+    for field, key in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
+        value = getattr(section, field)
+        if isinstance(value, msgspec.Struct):
+            yield from _texts(value, f"{name[:-1]}.{key}]" if name else f"[{key}]")
+        elif isinstance(value, dict):
+            for own, held in value.items():
+                yield f"{name} {key}", str(own)
+                yield from ((f"{name} {key}", one) for one in _listed(held) if isinstance(one, str))
+        else:
+            for number, one in enumerate(_listed(value), start=1):
+                if isinstance(one, msgspec.Struct):
+                    yield from _texts(one, f"[[{key}]] {number}")
+                elif isinstance(one, str):
+                    yield f"{name} {key}", one
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,119 @@
+"""The values that travel through gpuwatchd: frozen, keyword-only, unit last in the name.
+
+Bytes are ``int`` (in arrays ``float64``). Instants ``*_at_s`` are UTC epoch seconds, for people;
+``*_mono_s`` are monotonic seconds since boot, for arithmetic. Unknown is ``None``: never 0, -1,
+"N/A" or NaN. Nothing here imports numpy at run time, so that reading a state file stays cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd.core.model.alerts import (
+    About,
+    Alert,
+    Availability,
+    Button,
+    ChannelHealth,
+    Chart,
+    Cost,
+    Decision,
+    Delivery,
+    Matcher,
+    Message,
+    ServiceState,
+    Silence,
+)
+from gpuwatchd.core.model.base import (
+    LEAK_PATTERNS,
+    PER_INSTANCE,
+    AlertState,
+    ButtonName,
+    DecisionKind,
+    DeviceState,
+    EventKind,
+    HoldingKind,
+    LedgerState,
+    MemoryKind,
+    NoticeKind,
+    Pattern,
+    Severity,
+    Tier,
+    Value,
+)
+from gpuwatchd.core.model.findings import (
+    Blame,
+    EtaRange,
+    Finding,
+    Holding,
+    Ledger,
+    Profile,
+    Series,
+    Signal,
+    Subject,
+)
+from gpuwatchd.core.model.readings import (
+    Device,
+    DeviceReading,
+    Event,
+    Fault,
+    ProcessInfo,
+    ProcessKey,
+    ProcessUse,
+    Sample,
+    ServedModel,
+    ServerReading,
+)
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model.findings import FloatArray as FloatArray
+
+__all__ = [
+    "LEAK_PATTERNS",
+    "PER_INSTANCE",
+    "About",
+    "Alert",
+    "AlertState",
+    "Availability",
+    "Blame",
+    "Button",
+    "ButtonName",
+    "ChannelHealth",
+    "Chart",
+    "Cost",
+    "Decision",
+    "DecisionKind",
+    "Delivery",
+    "Device",
+    "DeviceReading",
+    "DeviceState",
+    "EtaRange",
+    "Event",
+    "EventKind",
+    "Fault",
+    "Finding",
+    "Holding",
+    "HoldingKind",
+    "Ledger",
+    "LedgerState",
+    "Matcher",
+    "MemoryKind",
+    "Message",
+    "NoticeKind",
+    "Pattern",
+    "ProcessInfo",
+    "ProcessKey",
+    "ProcessUse",
+    "Profile",
+    "Sample",
+    "Series",
+    "ServedModel",
+    "ServerReading",
+    "ServiceState",
+    "Severity",
+    "Signal",
+    "Silence",
+    "Subject",
+    "Tier",
+    "Value",
+]

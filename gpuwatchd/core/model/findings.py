@@ -1,0 +1,205 @@
+"""What is judged: series, signals, findings, whose memory it is, what is held without work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gpuwatchd.core.model.base import HoldingKind, LedgerState, Pattern, Severity, Tier, Value
+from gpuwatchd.core.model.readings import ProcessInfo, ProcessKey
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    FloatArray = npt.NDArray[np.float64]
+
+
+class Subject(Value, frozen=True, kw_only=True):
+    """What a judgement is about: a process on a device, the device, or what nobody owns on it."""
+
+    device_uid: str
+    process: ProcessKey | None = None
+    unattributed: bool = False
+    host: bool = False
+    """With a process: its anonymous memory and swap on the host instead of the device's memory."""
+
+    @property
+    def id(self) -> str:
+        """Stable text id: ``uid``, ``uid/pid@start[/host]`` or ``uid/unattributed``."""
+        if self.process is not None:
+            started = self.process.started_at_s
+            tail = "/host" if self.host else ""
+            begun = started if started is not None else "?"
+            return f"{self.device_uid}/{self.process.pid}@{begun}{tail}"
+        return f"{self.device_uid}/unattributed" if self.unattributed else self.device_uid
+
+
+class Profile(Value, frozen=True, kw_only=True):
+    """What one earlier run of the same program did with its memory, in a few numbers.
+
+    A sibling of the same job that runs now, or the same hour of yesterday, is a profile too.
+    """
+
+    kind: Literal["run", "sibling", "yesterday"] = "run"
+    ended_at_s: float
+    run_s: float
+    """Length of the run, as far as it was seen."""
+    base_bytes: float
+    """Lowest value of minutes 2 to 6."""
+    hold_s: float
+    """Longest time that memory was held before it was given back, at the end."""
+    proven_bytes: float
+    """Highest level at which it then stood, under load, long enough to call it a stop."""
+    top_bytes: float
+    """Highest level that it retained."""
+    grown_bytes: tuple[float, ...] = ()
+    """Largest harmless growth within each of ``forecast.PROFILE_LOOKBACKS_S``; never falls."""
+    rose_bytes: tuple[float, ...] = ()
+    """The same of any growth: what is normal once the user says so."""
+    late_bytes: tuple[float, ...] = ()
+    """Largest harmless growth after each of ``forecast.PROFILE_AGES_S``, as far as it lived."""
+    near_limit: bool = False
+    """It ended within 5 % of the limit."""
+    alerted: bool = False
+    """The ordinary score was at the level of an alert when it ended."""
+    word: Literal["normal", "leak"] | None = None
+    """What the user said of this run; worth more than five runs without a word."""
+
+
+class Series(Value, frozen=True, kw_only=True, eq=False):
+    """Memory over time of one subject.
+
+    ``t_s`` (n,) is strictly ascending; ``used_bytes`` (n,) is finite; gaps are absent points.
+    ``limit_bytes`` is where this subject runs out: what it uses now plus what is free on its
+    device; None when the total is unknown (then there is no ETA).
+    """
+
+    subject: Subject
+    t_s: FloatArray
+    used_bytes: FloatArray
+    limit_bytes: float | None
+    total_bytes: float | None = None
+    """Memory of the whole device; scale for "large"."""
+    framework: str | None = None
+    role: str | None = None
+    """Part that its process plays ("notebook kernel"): for the advice alone."""
+    util_pct: float | None = None
+    """Mean GPU utilisation over the last minutes, where known."""
+    others_bytes_per_s: float = 0.0
+    """Growth of everybody else on the device: it takes from the same free memory."""
+    history: tuple[Profile, ...] = ()
+    """Earlier runs of the same program, newest last; siblings; yesterday."""
+    age_s: float | None = None
+    """Age of the process at the last sample, where known: the window may begin later."""
+
+
+class EtaRange(Value, frozen=True, kw_only=True):
+    """Seconds until out of memory: 5, 50 and 95 per cent quantiles, a 90 % interval.
+
+    ``high_s`` None is open-ended: the growth may level off before it gets there.
+    """
+
+    low_s: float
+    mid_s: float
+    high_s: float | None
+
+
+class Signal(Value, frozen=True, kw_only=True):
+    """What one detector says about one series."""
+
+    detector: str
+    pattern: Pattern
+    rate_bytes_per_s: float
+    confidence: float
+    """0-1: how well this pattern describes the series."""
+    since_s: float
+    """Onset, on the series' own clock."""
+    n: int
+    """Number of samples (or events) that it rests on."""
+    facts: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class Blame(Value, frozen=True, kw_only=True):
+    """Whose growth explains a device's growth."""
+
+    process: ProcessKey | None
+    name: str
+    share: float
+    rate_bytes_per_s: float
+
+
+class Finding(Value, frozen=True, kw_only=True):
+    """The judgement on one subject at one instant: at most one per subject.
+
+    Benign and unknown patterns are findings of tier "none", so that ``status`` can say them.
+    """
+
+    id: str
+    subject: Subject
+    judged_at_s: float
+    pattern: Pattern
+    tier: Tier
+    """The tier that the evidence of this instant supports, before hysteresis (policy's work)."""
+    severity: Severity
+    confidence: float
+    rate_bytes_per_s: float | None
+    eta: EtaRange | None
+    r_squared: float | None = None
+    p_value: float | None = None
+    detector: str | None = None
+    onset_at_s: float | None = None
+    reason: str = ""
+    blame: tuple[Blame, ...] = ()
+    framework: str | None = None
+    growth_bytes: float | None = None
+    limit_bytes: float | None = None
+    levels_off_bytes: float | None = None
+    """Level at which slowing growth is expected to end, where that is below the limit."""
+    samples: int = 0
+    signals: tuple[Signal, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+class Ledger(Value, frozen=True, kw_only=True):
+    """Who has the memory of one device: total = free + reserved + owned + unattributed.
+
+    Nothing is clamped: processes that share memory make ``unattributed_bytes`` negative.
+    """
+
+    state: LedgerState
+    """whole; partial: some process's memory is unknown, so that ``unattributed_bytes`` is an upper
+    bound; overlap: processes hold more than is used; none: the list itself is unknown."""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    reserved_bytes: int | None = None
+    owned_bytes: int | None = None
+    unattributed_bytes: int | None = None
+    baseline_bytes: int | None = None
+    """What nobody owns while the device is idle: the driver's contexts."""
+
+
+class Holding(Value, frozen=True, kw_only=True):
+    """Memory that is held without work."""
+
+    kind: HoldingKind
+    device_uid: str
+    process: ProcessInfo | None = None
+    held_bytes: int | None = None
+    since_s: float | None = None
+    """Instant (epoch seconds) since when it has been so, as far as it was seen."""
+    evidence: str = ""
+    """The facts, in one sentence with its numbers."""
+    advice: tuple[str, ...] = ()
+    """What would free it; advice, not a promise."""
+    gib_hours: float | None = None
+    """Memory times time so far."""
+    cost_usd: float | None = None
+    """Its share of the device's price so far; None without a price."""
+
+    @property
+    def id(self) -> str:
+        """Stable text id."""
+        who = "" if self.process is None else f"/{self.process.key.pid}"
+        return f"{self.kind}/{self.device_uid}{who}"

@@ -1,0 +1,302 @@
+"""What is seen: devices, processes, samples, events, and what serving engines say."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from gpuwatchd.core.model.base import DeviceState, EventKind, MemoryKind, Value
+
+_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+"""Flags of Python whose value follows."""
+_CODE = re.compile(r"-[bBdEhIOPqsSuvVx]*c.*", re.DOTALL)
+_SCRIPT = re.compile(r"[\w.+-]+")
+"""What a file may be called: code, or a title written over the command line, has other signs."""
+_ID_CHARS = 12
+"""So many of a container's id its tools print."""
+
+
+class Device(Value, frozen=True, kw_only=True):
+    """One GPU, one MIG instance or one simulated card."""
+
+    uid: str
+    """Vendor UUID: survives reboot and reorder. For a log without UUIDs, a synthetic stable id."""
+    vendor: str
+    index: int | None
+    """Position for display only; never identity."""
+    name: str
+    memory_total_bytes: int | None
+    memory_kind: MemoryKind = "dedicated"
+    parent_uid: str | None = None
+    """UUID of the physical card when this is a MIG instance."""
+    parent_index: int | None = None
+    """Position of that card: instances count from 0 on each."""
+    source: str = ""
+    """Name of the source that reads it: "nvml", "replay", "simulate", ..."""
+    pci_bus: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Return "GPU 0"; without an index the beginning of its UUID: "GPU 1a2b3c4d".
+
+        An instance is "MIG 3:0", the first one of GPU 3, as nvidia-smi counts.
+        """
+        kind = "MIG" if self.parent_uid else "GPU"
+        if self.index is not None:
+            card = "" if self.parent_index is None else f"{self.parent_index}:"
+            return f"{kind} {card}{self.index}"
+        tail = self.uid.rpartition("/")[2].removeprefix("GPU-").removeprefix("MIG-")
+        short = tail.partition("-")[0][:12]
+        return f"{kind} {short}" if short else kind
+
+
+class ProcessKey(Value, frozen=True, kw_only=True):
+    """Identity of a process, safe against pid reuse."""
+
+    pid: int
+    started_at_s: float | None
+    """Start time in epoch seconds; None where it cannot be read (foreign pid namespace, a log)."""
+
+
+class ProcessInfo(Value, frozen=True, kw_only=True):
+    """Who a process is. Read once per key and cached; every text is already cleaned."""
+
+    key: ProcessKey
+    name: str
+    user: str | None = None
+    argv: tuple[str, ...] = ()
+    """Command line, secrets masked."""
+    parent_pid: int | None = None
+    state: str | None = None
+    container: str | None = None
+    job: str | None = None
+    framework: str | None = None
+    framework_sure: bool = False
+    """False when the framework is guessed from the command line only."""
+    frameworks: tuple[str, ...] = ()
+    """Every framework whose libraries it has loaded, in order of precedence."""
+    role: str | None = None
+    """Part that it plays in what it belongs to: "notebook kernel", "engine", "launcher"."""
+    uid: int | None = None
+    unit: str | None = None
+    """systemd unit: "ollama.service", "session-3.scope"."""
+    pod: str | None = None
+    """Kubernetes pod uid."""
+    group: str | None = None
+    """Job whose ranks belong together: "torchrun 7f3a", "slurm 42.0", "ray 01000000"."""
+    rank: int | None = None
+    world: int | None = None
+    """Ranks of that job, on all machines together."""
+    model: str | None = None
+    """Model that it serves, where that is known beyond doubt."""
+    parents: tuple[str, ...] = ()
+    """Ancestors, nearest first: "torchrun[4700]", "bash[4600]"; up to the shell of a terminal."""
+    foreign: bool = False
+    """The pid is of another pid namespace: no name is true here, and no signal may be sent."""
+    program: str | None = None
+    """Key of what it runs (see ``analysis.program_key``); None: it may be anything next time."""
+
+    @property
+    def label(self) -> str:
+        """Name with the script or module an interpreter runs: "python train.py".
+
+        Ten jobs called "python" tell nobody whose fault it is.
+        """
+        if not self.name.startswith("python") or len(self.argv) < 2:
+            return self.name
+        words = iter(self.argv[1:])
+        for word in words:
+            if word == "-m":
+                module = next(words, "")
+                return f"{self.name} -m {module}" if module else self.name
+            if word in _WITH_VALUE:
+                next(words, None)
+            elif word == "-" or _CODE.fullmatch(word):
+                break
+            elif not word.startswith("-"):
+                script = word.rpartition("/")[2]
+                plain = script.endswith(".py") or _SCRIPT.fullmatch(script)
+                return f"{self.name} {script}" if plain else self.name
+        return self.name
+
+    @property
+    def numbered(self) -> str:
+        """Label with the pid: "python train.py[4711]"; one that has no name bears it already."""
+        return self._with_pid(self.label or "process")
+
+    @property
+    def name_and_pid(self) -> str:
+        """Name with the pid: "python[4711]"; one that has no name bears it already."""
+        return self._with_pid(self.name)
+
+    def _with_pid(self, words: str) -> str:
+        pid = self.key.pid
+        return words if words.startswith(f"pid {pid} (") else f"{words}[{pid}]"
+
+    @property
+    def team(self) -> tuple[str, int | str | None] | None:
+        """Whom its ranks are known by: two users may call their jobs the same, as Ray does."""
+        if self.group is None:
+            return None
+        return self.group, self.user if self.uid is None else self.uid
+
+    @property
+    def short_container(self) -> str | None:
+        """Container with its id as its tools print it; other names stay whole.
+
+        Examples
+        --------
+        >>> key = ProcessKey(pid=1, started_at_s=None)
+        >>> ProcessInfo(key=key, name="x", container="docker " + "ab" * 32).short_container
+        'docker abababababab'
+        >>> ProcessInfo(key=key, name="x", container="lxc web").short_container
+        'lxc web'
+        """
+        if self.container is None:
+            return None
+        kind, _, name = self.container.rpartition(" ")
+        if len(name) > _ID_CHARS and all(c in "0123456789abcdef" for c in name):
+            name = name[:_ID_CHARS]
+        return f"{kind} {name}".strip()
+
+    @property
+    def place(self) -> str | None:
+        """Job, else pod, else container; None where it is in none that is known."""
+        if self.job is not None:
+            return self.job
+        return f"pod {self.pod[:8]}" if self.pod is not None else self.short_container
+
+    @property
+    def whose(self) -> str:
+        """Who is to blame, the most telling first: "slurm 42.0 - alice - vLLM - pid 4711".
+
+        Job, pod or container - user - program - model - pid; of a process in another pid namespace
+        only its number. A script says more than its framework, a module or bare name says less.
+        """
+        if self.foreign:
+            return self.name
+        label = self.label
+        plain = label == self.name or " -m " in label or not label.endswith(".py")
+        runs = self.framework if self.framework and self.framework_sure and plain else self.label
+        parts = (self.place, self.user, runs, self.model, f"pid {self.key.pid}")
+        return " - ".join(part for part in parts if part)
+
+
+class ProcessUse(Value, frozen=True, kw_only=True):
+    """What one process holds on one device."""
+
+    key: ProcessKey
+    used_bytes: int | None
+    """None when the driver lists the process but not its memory (WDDM, WSL2)."""
+    kind: str = "C"
+    """C compute, G graphics, M MPS; joined with + when it is in several lists."""
+    sm_pct: float | None = None
+    """Share of the compute units' time that it used lately, 0-100."""
+    host_bytes: int | None = None
+    """Anonymous memory and swap that it holds on the host; the same figure on every device."""
+
+
+class DeviceReading(Value, frozen=True, kw_only=True):
+    """One look at one device."""
+
+    device_uid: str
+    used_bytes: int | None
+    """Without the driver's reserve where that is known separately."""
+    free_bytes: int | None
+    total_bytes: int | None
+    reserved_bytes: int | None = None
+    resident_bytes: int | None = None
+    """What of the used memory is in the machine's memory now, where that is told apart (Apple)."""
+    util_pct: float | None = None
+    memory_util_pct: float | None = None
+    temp_c: float | None = None
+    power_w: float | None = None
+    clock_mhz: float | None = None
+    uses: tuple[ProcessUse, ...] | None = None
+    """Processes; () is "none", None is unknown (then ``uses_reason`` says why)."""
+    uses_reason: str | None = None
+    state: DeviceState = "ok"
+    memory_api: str | None = None
+    """Which call gave the memory ("v2", "v1", "unified", ...): one series, one call."""
+    throttle: tuple[str, ...] | None = None
+    """Why clocks are held down now, in words; None where that cannot be read."""
+    ecc_errors: int | None = None
+    """Uncorrected memory errors since the driver was loaded."""
+    retired_pages: int | None = None
+    """Pages or rows of memory taken out of use; more of them need a reset or an exchange."""
+
+
+class Fault(Value, frozen=True, kw_only=True):
+    """Something that could not be read, and why."""
+
+    where: str
+    """"source", "source/device" or "source/device/field"."""
+    why: str
+    device_uid: str | None = None
+
+
+class Event(Value, frozen=True, kw_only=True):
+    """Something that happened to a device: once, at an instant."""
+
+    at_s: float
+    kind: EventKind
+    device_uid: str | None = None
+    text: str
+    """One sentence, without the device's name."""
+    code: int | None = None
+    """XID number, or NVML's code."""
+    hardware: bool | None = None
+    """True: look at the hardware or driver first; False: the application's doing; None: neither."""
+    pid: int | None = None
+    """The process that it is about, as the driver numbers it."""
+    peak_bytes: int | None = None
+    """What that process held at most."""
+
+
+class Sample(Value, frozen=True, kw_only=True):
+    """One tick of one source (or, merged, of all sources)."""
+
+    taken_at_s: float
+    taken_mono_s: float
+    boot_id: str
+    readings: tuple[DeviceReading, ...]
+    processes: tuple[ProcessInfo, ...] = ()
+    """Only what the source itself knows (replay, simulate); live pids are looked up by the host."""
+    faults: tuple[Fault, ...] = ()
+    events: tuple[Event, ...] = ()
+    """What happened since the last sample."""
+
+
+class ServedModel(Value, frozen=True, kw_only=True):
+    """A model that a serving engine has loaded."""
+
+    name: str
+    size_bytes: int | None = None
+    vram_bytes: int | None = None
+    """Ollama's estimate at load; 0 is "on the CPU"."""
+    expires_at_s: float | None = None
+
+
+class ServerReading(Value, frozen=True, kw_only=True):
+    """What a serving engine on this machine says of itself."""
+
+    kind: str
+    """"Ollama", "vLLM", "SGLang" or "llama.cpp"."""
+    url: str
+    at_s: float
+    pid: int | None = None
+    ok: bool = True
+    why: str = ""
+    """Why it did not answer."""
+    models: tuple[ServedModel, ...] | None = None
+    """Loaded models; () is none, None is unknown."""
+    kv_share: float | None = None
+    """Share of the KV cache in use, 0-1; a prefix cache that can be evicted does not count."""
+    running: int | None = None
+    """Requests being worked on."""
+    waiting: int | None = None
+    pool_share: float | None = None
+    """Share of the device that its pool was set to take, 0-1."""
+    version: str | None = None
+    facts: dict[str, float] = msgspec.field(default_factory=dict)

@@ -1,0 +1,39 @@
+"""Tables of plug-ins: name -> "module:Class", imported on first use.
+
+No entry points, no folder scanning, no decorators: a heavy or missing optional library hurts only
+its own row.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.core.errors import GpuwatchdError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def load(table: Mapping[str, str], name: str) -> Any:
+    """Return the class that ``table`` names, importing its module now.
+
+    Raises
+    ------
+    GpuwatchdError
+        When the name is not in the table.
+
+    Examples
+    --------
+    >>> load({"path": "pathlib:PurePath"}, "path").__name__
+    'PurePath'
+    """
+    try:
+        target = table[name]
+    except KeyError:
+        known = ", ".join(sorted(table))
+        raise GpuwatchdError(
+            f"{name!r} is not known here", hint=f"known: {known}", page="errors#unknown-name"
+        ) from None
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,419 @@
+"""The daemon: a monotonic sampling loop, chores, signals, one instance, and nothing that judges.
+
+It runs without GPU, driver, D-Bus and network, and says what is missing. Everything that can fail
+while it runs fails inside one tick of the pipeline; what can fail here is its start, and that is
+one line, one hint and an exit code: 0 stopped, 1 already running or cannot run, 75 start it again
+(a new NVIDIA library, and it could not replace itself), 78 configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuwatchd import __version__
+from gpuwatchd.collect import selection
+from gpuwatchd.collect.host import Host, allocator
+from gpuwatchd.core import config
+from gpuwatchd.core.errors import ConfigError, GpuwatchdError
+from gpuwatchd.core.state_log import StateLog
+from gpuwatchd.notify import credentials, dispatcher
+from gpuwatchd.pipeline import Pipeline
+from gpuwatchd.pipeline.driver_release import LettingGo
+from gpuwatchd.service import installed, process
+from gpuwatchd.service.sd_notify import Ear, watchdog_s
+from gpuwatchd.service.wakeup import Bell
+from gpuwatchd.store.directories import hold_lock, private_directory, still_locked
+from gpuwatchd.store.writer import History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.pipeline import Tick
+
+log = logging.getLogger("gpuwatchd")
+
+EXIT_CONFIG = 78
+LEAVE_WITHIN_S = 4.5
+MUTE_AFTER_S = 600.0
+"""With every source stuck for this long the watchdog is no longer fed: systemd then restarts us."""
+_CLOCK_STEP_S = 2.0
+_CHORES_EVERY_S = 60.0
+_NUMBER = re.compile(r"\d+")
+_CHECK_EVERY_S = 7 * 86400.0
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Chores:
+    """APScheduler posts the name of a chore that is due; the main thread does it between ticks.
+
+    The history has one writer, the main thread; and after a step of the wall clock the scheduler
+    sleeps until the old time is reached again, so it is built anew.
+    """
+
+    def __init__(self) -> None:
+        self.due: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._scheduler: Any = None
+        self._check: Callable[[], object] | None = None
+        self._difference_s = time.time() - time.monotonic()
+
+    def start(self, check: Callable[[], object] | None = None) -> None:
+        """Start the clockwork; heavy to import, hence not before the first tick.
+
+        Parameters
+        ----------
+        check
+            Looks the history over: a minute after the start and weekly, in the clockwork's own
+            thread, since a large file takes seconds.
+        """
+        self._check = check or self._check
+        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
+        logging.getLogger("apscheduler").setLevel(logging.WARNING)
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC",
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+        )
+        self._scheduler.add_job(
+            self.due.put, "interval", args=["chores"], seconds=_CHORES_EVERY_S, id="chores"
+        )
+        if self._check is not None:
+            self._scheduler.add_job(
+                self._check,
+                "interval",
+                seconds=_CHECK_EVERY_S,
+                id="check",
+                next_run_time=datetime.now(UTC) + timedelta(seconds=_CHORES_EVERY_S),
+            )
+        self._scheduler.start()
+
+    def guard(self) -> None:
+        """Notice a step of the wall clock; cheap, called every tick."""
+        difference_s = time.time() - time.monotonic()
+        if abs(difference_s - self._difference_s) > _CLOCK_STEP_S:
+            self._difference_s = difference_s
+            self.stop()
+            self.start()
+
+    def stop(self) -> None:
+        """Stop the clockwork without waiting."""
+        if self._scheduler is not None:
+            self._scheduler.shutdown(wait=False)
+            self._scheduler = None
+
+
+class Daemon:
+    """One running daemon.
+
+    Parameters
+    ----------
+    loaded
+        The configuration at start.
+    reload
+        Reads it again on SIGHUP; raises ConfigError when the new one is bad.
+    file
+        The only file that it is read from; None: the usual ones.
+    """
+
+    def __init__(self, loaded: config.Loaded, *, reload: Any, file: Path | None = None) -> None:
+        self.config = self._begun = loaded.config
+        self._reload = reload
+        self._bell = Bell()
+        self._stop = self._reload_asked = self._anew = False
+        self._stuck_since_s: float | None = None
+        self._problems: dict[str, str] = {}
+        self._problem_log = StateLog()
+        self._warnings = tuple(loaded.warnings)
+        self._socket = os.environ.pop("NOTIFY_SOCKET", "")
+        self.manager = Ear(self._socket)
+        self._feed_every_s = watchdog_s(os.environ) / 2
+        self.chores = Chores()
+        self._code = installed.Installed()
+        readers = loaded.config.daemon.readers
+        self.state_dir = private_directory(config.state_dir(), readers)
+        self.runtime_dir = private_directory(config.runtime_dir(), readers)
+        self._lock = hold_lock(self.runtime_dir)
+        self.host = Host(anchor=self.state_dir / "boot.json")
+        self.history = History.open(self.state_dir, self.config.store, boot_id=self.host.boot_id)
+        self._chosen = selection.choices(self._begun.sources)
+        self.pipeline = Pipeline(
+            config=self.config,
+            sources=[selection.make(one.word, self._begun.sources) for one in self._chosen],
+            host=self.host,
+            history=self.history,
+            runtime_dir=self.runtime_dir,
+            courier=self._new_courier(self.config),
+            fresh=lambda position: selection.make(self._chosen[position].word, self._begun.sources),
+            absences=lambda whys: selection.absences(zip(self._chosen, whys, strict=True)),
+        )
+        self.pipeline.pressed.file = None if file is None else file.absolute()
+        self.letting_go = LettingGo(self.runtime_dir, self.pipeline.workers.values())
+        self.pipeline.extra_problems = self._warnings
+
+    def _new_courier(self, settings: Config) -> dispatcher.Courier:
+        channels = dispatcher.build(settings.notify, dispatcher.used(settings))
+        put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
+        return dispatcher.Courier(channels, pressed=put)
+
+    def run(self, *, once: bool = False) -> int:
+        """Sample until told to stop; return the exit code."""
+        self._bell.ring_on_signals()
+        self._bell.hang_up(self.runtime_dir)
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_reload)
+        self.pipeline.resume()
+        log.info(
+            "start version=%s pid=%d interval_s=%g sources=%s",
+            __version__, os.getpid(), self.config.daemon.interval,
+            ",".join(choice.word for choice in self._chosen),
+        )  # fmt: skip
+        try:
+            self.letting_go.look(time.time())
+            tick = self.pipeline.tick()
+            self._after(tick)
+            self.manager.tell("READY=1")
+            if once:
+                return 0 if tick.state.devices else 1
+            self.chores.start(self.history.check)
+            self._loop()
+        finally:
+            self._leave()
+        if not self._anew:
+            return 0
+        log.info("starting anew")
+        again = {"NOTIFY_SOCKET": self._socket} if self._socket else {}
+        return process.start_anew({**credentials.environment(), **again}, self._code.moved_to())
+
+    def _loop(self) -> None:
+        following_s = time.monotonic() + self.config.daemon.interval
+        while not self._stop:
+            self._bell.wait(min(max(0.0, following_s - time.monotonic()), self._feed_every_s))
+            if self._stop:
+                return
+            if self._reload_asked:
+                self._take_over()
+                following_s = min(following_s, time.monotonic() + self.config.daemon.interval)
+            now_s = time.monotonic()
+            if self.letting_go.look(time.time()):
+                following_s = min(following_s, now_s)
+            if now_s < following_s:
+                self._feed()
+                continue
+            # Ticks that were missed (a stall, a suspend) are skipped, never caught up in a burst.
+            interval_s = self.config.daemon.interval
+            following_s += interval_s * max(1, int((now_s - following_s) / interval_s) + 1)
+            self._after(self.pipeline.tick())
+            self._keep_place()
+            self.chores.guard()
+            self._do_chores()
+
+    def _keep_place(self) -> None:
+        """Make the runtime directory anew when somebody has removed it."""
+        if still_locked(self.runtime_dir, self._lock):
+            return
+        try:
+            private_directory(self.runtime_dir, self._begun.daemon.readers)
+            fresh = hold_lock(self.runtime_dir)
+        except GpuwatchdError as error:
+            # Said every tick by the live state, which has no place either.
+            log.debug("runtime directory: %s", error)
+            return
+        os.close(self._lock)
+        self._lock = fresh
+        self._bell.hang_up(self.runtime_dir)
+        log.warning("the runtime directory was removed and has been made anew")
+
+    def _after(self, tick: Tick) -> None:
+        state = tick.state
+        firing = [alert for alert in state.alerts if alert.state == "firing"]
+        seen = {"GPU": len(state.devices), "alert": len(firing)}
+        text = ", ".join(f"{many} {name}{'s' * (many != 1)}" for name, many in seen.items())
+        text = "; ".join([text, *state.problems[:1]])
+        self._log_problems(state.problems)
+        self.manager.status(text)
+        self._feed()
+        # Only a new process can load what was replaced, a library or ourselves; never in a loop.
+        stale = self._code.replaced() or any(
+            w.needs_restart for w in self.pipeline.workers.values()
+        )
+        if stale and process.may_start_anew(self.runtime_dir):
+            self._anew = self._stop = True
+
+    def _log_problems(self, problems: Sequence[str]) -> None:
+        """Log a problem when it appears and when it is over, not per tick."""
+        own = self.history.problems  # the history logs its own
+        # Figures that count on are no news.
+        present = {_NUMBER.sub("#", problem): problem for problem in problems if problem not in own}
+        known = {**self._problems, **present}
+        for shape, problem in known.items():
+            there = shape in present
+            change = self._problem_log.change(shape, "there" if there else "over", first="over")
+            if change is not None and there:
+                log.warning("%s", problem)
+            elif change is not None:
+                log.info("problem over%s what=%r", change.fields, problem)
+        logged = self._problem_log.logged
+        self._problems = {
+            shape: problem
+            for shape, problem in known.items()
+            if shape in present or logged(shape) == "there"
+        }
+
+    def _feed(self) -> None:
+        if self._alive():
+            self.manager.tell("WATCHDOG=1")
+
+    def _alive(self) -> bool:
+        stuck = self.pipeline.answered == 0 and any(
+            worker.stuck for worker in self.pipeline.workers.values()
+        )
+        if not stuck:
+            self._stuck_since_s = None
+            return True
+        now_s = time.monotonic()
+        if self._stuck_since_s is None:
+            self._stuck_since_s = now_s
+        return now_s - self._stuck_since_s < MUTE_AFTER_S
+
+    def _do_chores(self) -> None:
+        while True:
+            try:
+                name = self.chores.due.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self.history.chores(time.time())
+                allocator.trim()
+            except Exception:
+                # A chore is safe to skip and to repeat; sampling is not.
+                log.exception("failed chore=%s", name)
+
+    def _take_over(self) -> None:
+        self._reload_asked = False
+        try:
+            loaded = self._reload()
+            fresh: Config = loaded.config
+            courier = self._new_courier(fresh)
+        except GpuwatchdError as error:
+            log.error(  # noqa: TRY400
+                "configuration kept, the new one is bad: %s; see: gpuwatchctl docs %s",
+                error, error.page,
+            )  # fmt: skip
+            kept = f"the configuration was not reloaded: {error}"
+            self.pipeline.extra_problems = (*self._warnings, kept)
+            self.manager.status(kept)
+            return
+        logging.getLogger().setLevel(fresh.daemon.log_level.upper())
+        self.config = fresh
+        self._warnings = (*loaded.warnings, *process.takes_restart(self._begun, fresh))
+        self.pipeline.extra_problems = self._warnings
+        self.pipeline.reconfigure(fresh)
+        self.pipeline.post.replace(courier)
+        log.info("configuration reloaded")
+
+    def _on_stop(self, *_: object) -> None:
+        self._stop, self._anew = True, False
+
+    def _on_reload(self, *_: object) -> None:
+        self._reload_asked = True
+
+    def _leave(self) -> None:
+        if not self._anew:
+            self.manager.tell("STOPPING=1")
+        code = process.EXIT_AGAIN if self._anew else 0
+        # A thread that is stuck in a driver must not keep us: the last resort ends the process.
+        last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, args=[code])
+        last_resort.daemon = True
+        last_resort.start()
+        self.chores.stop()
+        self.pipeline.close()
+        self.host.close()
+        self._bell.take_down()
+        last_resort.cancel()
+        log.info("stopped")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Use this file only.")
+@click.option("--interval", help="Time between two samples, for example 5s.")
+@click.option("--source", "sources", multiple=True, help="nvml, drm, metal, replay:FILE, simulate.")
+@click.option("--once", is_flag=True, help="Take one sample, write the live state, and leave.")
+@click.option("--log-level", type=click.Choice(_LOG_LEVELS), help="How much to say on stderr.")
+@click.version_option(__version__, message="gpuwatchd %(version)s")
+def command(
+    file: Path | None,
+    interval: str | None,
+    sources: tuple[str, ...],
+    once: bool,  # noqa: FBT001 - a click flag
+    log_level: str | None,
+) -> int:
+    """Watch every GPU of this machine; ask gpuwatchctl what it sees.
+
+    \b
+    Examples:
+      gpuwatchd --interval 1s
+      gpuwatchd --source simulate --log-level debug
+    """  # noqa: D301 - click reads the backspace
+    section: dict[str, Any] = {}
+    if interval is not None:
+        section["interval"] = interval
+    if log_level is not None:
+        section["log-level"] = log_level
+    overrides: dict[str, Any] = {"daemon": section} if section else {}
+    if sources:
+        overrides["sources"] = {"enabled": list(sources)}
+    os.umask(0o077)
+    credentials.withhold()
+    allocator.one_arena()
+    # One BLAS thread: our matrices are small, and each further thread keeps a buffer.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    loaded = config.load(file, overrides=overrides)
+    process.set_up_logging(loaded.config.daemon.log_level)
+    daemon = Daemon(loaded, reload=lambda: config.load(file, overrides=overrides), file=file)
+    return daemon.run(once=once)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon and return its exit code."""
+    process.hold_standard_descriptors()
+    try:
+        result = command.main(
+            args=None if argv is None else list(argv), prog_name="gpuwatchd", standalone_mode=False
+        )
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except ConfigError as error:
+        return _refuse(error, EXIT_CONFIG)
+    except GpuwatchdError as error:
+        return _refuse(error, 1)
+    except Exception as error:
+        # A user gets a line, whatever it was.
+        log.debug("ended by", exc_info=True)
+        why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        why, hint = f"internal error: {why}", "run again with --log-level debug"
+        return _refuse(GpuwatchdError(why, hint=hint, page="errors#internal"), 1)
+    return int(result or 0)
+
+
+def _refuse(error: GpuwatchdError, code: int) -> int:
+    sys.stderr.write(f"gpuwatchd: {error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {error.hint}\n")
+    sys.stderr.write(f"see: gpuwatchctl docs {error.page}\n")
+    return code

@@ -1,0 +1,339 @@
+"""Chat and paging services through Apprise (extra ``chat``): ntfy, Slack, PagerDuty and more.
+
+Apprise is imported when something is sent, not before. What it and the libraries below it write to
+the log holds whole addresses, secrets included; nothing of that leaves this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from gpuwatchd.core import extras, text
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Availability
+from gpuwatchd.notify import bounded_reads, plain_text
+from gpuwatchd.notify.channels import chat_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from gpuwatchd.core.model import Message
+    from gpuwatchd.notify.channels.chat_addresses import Address
+
+EXTRA = extras.install("chat")
+_TYPES = {"info": "INFO", "warning": "WARNING", "critical": "FAILURE"}
+_LEAKY = ("apprise", "urllib3", "requests")
+"""Loggers that write addresses."""
+_STATUS = re.compile(r"\berror=([1-5]\d\d)\b")
+_FOR_GOOD = frozenset({400, 401, 403, 404, 405, 410, 413, 422})
+_REMEMBERED = 256
+_LONGEST_BODY = 8000
+State = Literal["sent", "refused", "failed"]
+"""refused: trying again cannot help."""
+
+
+class _Result(NamedTuple):
+    address: Address
+    state: State
+    why: str = ""
+
+
+class _Memory:
+    """Which address has taken which message, and which is being tried.
+
+    One for the whole process: settings that are read anew in the middle of it make no address
+    forget what it has, and an attempt that was given up may arrive nevertheless.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: OrderedDict[str, set[str]] = OrderedDict()
+        self._running: dict[str, threading.Thread] = {}
+
+    def taken(self, message_id: str) -> frozenset[str]:
+        """Return the fingerprints of the addresses that have a message."""
+        with self._lock:
+            return frozenset(self._taken.get(message_id, ()))
+
+    def note(self, message_id: str, fingerprint: str) -> None:
+        """Note that an address has taken a message."""
+        with self._lock:
+            self._taken.setdefault(message_id, set()).add(fingerprint)
+            self._taken.move_to_end(message_id)
+            while len(self._taken) > _REMEMBERED:
+                self._taken.popitem(last=False)
+
+    def start(self, fingerprint: str, thread: threading.Thread) -> bool:
+        """Start an attempt; False while an earlier one at the same address has not ended."""
+        with self._lock:
+            self._running = {key: one for key, one in self._running.items() if one.is_alive()}
+            if fingerprint in self._running:
+                return False
+            thread.start()
+            self._running[fingerprint] = thread
+            return True
+
+
+_MEMORY = _Memory()
+
+
+class ChatNotifier:
+    """Send one message to every address.
+
+    Parameters
+    ----------
+    urls_file
+        Apprise addresses, one per line, in a file that its owner alone may read; "": the systemd
+        credential ``chat-urls``, else the variable ``GPUWATCHD_CHAT_URLS``.
+    timeout
+        Seconds for all of them; they are tried at the same time.
+    """
+
+    name = "chat"
+
+    def __init__(self, urls_file: str = "", timeout: float = 20.0) -> None:
+        self._urls_file = urls_file
+        self.timeout_s = float(timeout)
+        self._memory = _MEMORY
+
+    def __repr__(self) -> str:
+        return "ChatNotifier()"
+
+    def probe(self) -> Availability:
+        """Say whether there are addresses and what sends to them. Connects to nobody."""
+        try:
+            found = chat_addresses.load(self._urls_file)
+        except NotifyError as error:
+            return Availability(ok=False, reason=error.message, hint=error.hint)
+        if importlib.util.find_spec("apprise") is None:
+            return Availability(ok=False, reason="Apprise is not installed", hint=EXTRA)
+        odd = [one.name for one in found if not one.schema]
+        if odd:
+            reason = f"no address of a service: {', '.join(odd)}"
+            return Availability(ok=False, reason=reason, hint="such as ntfys://ntfy.sh/topic")
+        return Availability(ok=True, reason=", ".join(one.name for one in found))
+
+    def send(self, message: Message) -> str:
+        """Send to each address that has not taken this message yet; return who took it.
+
+        What an address refuses for good is told, and costs the others nothing.
+
+        Raises
+        ------
+        NotifyError
+            Transient while some address may still take it; permanent when none ever will.
+        """
+        found = chat_addresses.load(self._urls_file)
+        apprise = _apprise()
+        has_it = self._memory.taken(message.id)
+        waiting = [one for one in found if one.fingerprint not in has_it]
+        results = self._try_all(apprise, waiting, message)
+        return _verdict(found, self._memory.taken(message.id), results)
+
+    def _try_all(self, apprise: Any, wanted: Iterable[Address], message: Message) -> list[_Result]:
+        deadline = time.monotonic() + self.timeout_s
+        results: list[_Result] = []
+        running: list[tuple[Address, threading.Thread, list[_Result]]] = []
+        for address in wanted:
+            said: list[_Result] = []
+            thread = threading.Thread(
+                target=self._try,
+                args=(apprise, address, message, said),
+                name="chat",
+                daemon=True,
+            )
+            if self._memory.start(address.fingerprint, thread):
+                running.append((address, thread, said))
+            else:
+                # Not one more thread for each attempt at a service that hangs.
+                results.append(_Result(address, "failed", "an earlier attempt still hangs"))
+        for address, thread, said in running:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            why = f"no answer within {self.timeout_s:g} s"
+            results.append(said[0] if said else _Result(address, "failed", why))
+        return results
+
+    def _try(self, apprise: Any, address: Address, message: Message, said: list[_Result]) -> None:
+        result = _try_one(apprise, address, message, self.timeout_s)
+        if result.state == "sent":
+            self._memory.note(message.id, address.fingerprint)
+        said.append(result)
+
+
+def _verdict(found: Iterable[Address], has_it: Collection[str], results: list[_Result]) -> str:
+    """Return what is known of the arrival, or raise."""
+    took = [one.name for one in found if one.fingerprint in has_it]
+    total = len(list(found))
+    known = f"accepted by {', '.join(took)}" if took else ""
+    bad = [one for one in results if one.state != "sent"]
+    told = "; ".join(f"{one.address.name}: {one.why}" for one in bad)
+    if not bad:
+        return known
+    part = f"{told} ({len(took)} of {total} have it)"
+    if any(one.state == "failed" for one in bad):
+        raise NotifyError(
+            part, permanent=False, hint="gpuwatchctl notify test chat", page="errors#chat"
+        )
+    if not took:
+        raise NotifyError(
+            told,
+            permanent=True,
+            hint="check the addresses: gpuwatchctl notify test chat",
+            page="errors#chat",
+        )
+    return f"{known}; not by {told}"
+
+
+def _apprise() -> Any:
+    """Return Apprise with every log below it silenced.
+
+    Raises
+    ------
+    NotifyError
+        Permanent: it is not installed.
+    """
+    for name in _LEAKY:
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+    try:
+        import apprise  # noqa: PLC0415 - large, and only for who sends this way
+    except ImportError:
+        raise NotifyError(
+            "Apprise is not installed", permanent=True, hint=EXTRA, page="errors#chat"
+        ) from None
+    # Its loggers are children of those that pass nothing on. Its services are loaded by the first
+    # address, and here nothing else is loading them.
+    apprise.Apprise.instantiate("json://localhost", suppress_exceptions=True)
+    with contextlib.suppress(ImportError):
+        import requests  # noqa: PLC0415 - comes with Apprise
+
+        bounded_reads.bound(requests.Response)
+    return apprise
+
+
+class _Ear(logging.Handler):
+    """Hears which status a service answered with, in the thread that asked it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._thread = threading.get_ident()
+        self.status: int | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the status alone: the text of a record may hold the address."""
+        if record.thread != self._thread:
+            return
+        try:
+            match = _STATUS.search(record.getMessage())
+        except (TypeError, ValueError):
+            return
+        if match is not None:
+            self.status = int(match.group(1))
+
+
+def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float) -> _Result:
+    """Try one address and return what came of it; never raises, and names no secret."""
+    ear = _Ear()
+    logger = logging.getLogger("apprise")
+    logger.addHandler(ear)
+    try:
+        service = _service(apprise, address, timeout_s)
+        if service is None:
+            return _Result(address, "refused", "not understood as an address")
+        if _prepared(service, message).notify(
+            title=_title(message),
+            body=_body(message, _room(service)),
+            notify_type=_type(apprise, message),
+            body_format="text",
+            overflow="truncate",
+        ):
+            return _Result(address, "sent")
+        return _refusal(address, ear.status)
+    except Exception as error:  # noqa: BLE001 - a service's own code; its words may hold the address
+        return _Result(address, "failed", f"failed ({type(error).__name__})")
+    finally:
+        logger.removeHandler(ear)
+
+
+def _refusal(address: Address, status: int | None) -> _Result:
+    if status is None:
+        return _Result(address, "failed", "cannot be reached, or answered nothing useful")
+    state: State = "refused" if status in _FOR_GOOD else "failed"
+    return _Result(address, state, f"answered {status}")
+
+
+def _service(apprise: Any, address: Address, timeout_s: float) -> Any:
+    """Return Apprise's object for an address, None when it is none."""
+    asset = apprise.AppriseAsset(app_id="gpuwatchd", app_desc="GPU memory", app_url="")
+    service = apprise.Apprise.instantiate(address.url, asset=asset, suppress_exceptions=True)
+    if service is not None:
+        # An address may ask for less patience (cto, rto), not for more.
+        for name in ("socket_connect_timeout", "socket_read_timeout"):
+            wanted = getattr(service, name, None)
+            if not isinstance(wanted, (int, float)) or wanted > timeout_s:
+                setattr(service, name, timeout_s)
+    return service
+
+
+def _prepared(service: Any, message: Message) -> Any:
+    """Return the service, told which incident this is about where it has such a thing.
+
+    PagerDuty adds what has the same key to the incident that is open, and with ``?action=map`` ends
+    it on recovery: not on that of one alert out of several, and not when the job has crashed.
+    """
+    if getattr(service, "dedup", "") is None:
+        service.dedup = message.id if message.others_open else message.thread or message.id
+    return service
+
+
+def _type(apprise: Any, message: Message) -> Any:
+    if message.notice == "resolved":
+        # What probably ran out of memory keeps its severity: a crash keeps a page open.
+        over = message.severity == "info"
+        return apprise.NotifyType.SUCCESS if over else apprise.NotifyType.FAILURE
+    return getattr(apprise.NotifyType, _TYPES[message.severity])
+
+
+def _title(message: Message) -> str:
+    return text.for_chat(plain_text.subject(message))
+
+
+def _room(service: Any) -> int:
+    """Return how many characters a body may have; a service without titles has it in there."""
+    most = getattr(service, "body_maxlen", 0)
+    room = most if isinstance(most, int) and most > 0 else _LONGEST_BODY
+    return max(60, min(room, _LONGEST_BODY) - 210)
+
+
+def _body(message: Message, room: int) -> str:
+    """Return the text, in order of weight, so that what is cut is what matters least.
+
+    The command is kept: it goes before the facts where not all of them fit.
+    """
+    head = "\n".join(text.for_chat(line) for line in plain_text.lines(message.body) if line)
+    command = f"-> {text.for_chat(text.clean(message.command))}" if message.command else ""
+    cost = text.for_chat(text.clean(message.cost)) if message.cost else ""
+    facts = [
+        f"{text.for_chat(text.clean(label, limit=60))}: {text.for_chat(text.clean(value))}"
+        for label, value in message.facts.items()
+    ]
+    tail = [line for line in (cost, command) if line and line not in head]
+    taken = sum(len(line) + 1 for line in tail)
+    head = text.cut(head, max(20, room - taken))
+    left = room - len(head) - taken
+    kept: list[str] = []
+    for line in facts:
+        left -= len(line) + 1
+        if left < 0:
+            break
+        kept.append(line)
+    return text.cut("\n".join([head, *kept, *tail]), room)

@@ -1,0 +1,1 @@
+"""Pop-ups on the desktop."""

@@ -1,0 +1,311 @@
+"""One connection to the desktop, by the library and past it where it leaves something open.
+
+The library never replaces a pop-up, does not hear of buttons on those of an earlier run, and knows
+the server's abilities from its first question for ever. All three are mended here, on a session
+bus; elsewhere it is used as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify import plain_text
+from gpuwatchd.notify.channels.desktop import osascript, session_bus
+from gpuwatchd.notify.channels.desktop.popups import MOST, Shown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from gpuwatchd.core.model import Button, Message
+
+    Hearer = Callable[[str, Message], None]
+
+REBUILD_AFTER = 200
+"""Sends per library object: it remembers every notification that is not known to be closed."""
+_CLEAR_S = 2.0
+
+
+class Maker(Protocol):
+    """The library, as far as it is needed."""
+
+    def build(self) -> Any:
+        """Return a new object of it."""
+
+    def notification(
+        self,
+        message: Message,
+        *,
+        body: str,
+        buttons: Sequence[Button],
+        pressed: Callable[[str], None] | None,
+        dispatched: Callable[[], None],
+    ) -> Any:
+        """Return a message in its own form."""
+
+
+class Link:
+    """One object of the library, and what is known about the server behind it.
+
+    Parameters
+    ----------
+    library
+        Makes the object, and the library's own form of a message.
+    shown
+        Which pop-up is which incident's.
+    pressed
+        Told of a button, by its name, and of the message that it was on.
+    """
+
+    def __init__(
+        self, library: Maker, shown: Shown | None = None, pressed: Hearer | None = None
+    ) -> None:
+        self._maker = library
+        self.sends = 0
+        self.server = "the desktop"
+        self._markup = sys.platform == "linux"
+        self._has_buttons = False
+        self._shown = shown if shown is not None else Shown(None)
+        self._pressed = pressed
+        self._library: Any = None
+        self._by_script = False
+        self._identifiers: dict[str, str] = {}
+        self._owner = ""
+        self._notify: Callable[..., Awaitable[int]] | None = None
+        self._replaces = 0
+        self._number = 0
+
+    async def open(self) -> None:
+        """Connect, at the first place where somebody answers.
+
+        Raises
+        ------
+        NotifyError
+            In the words of :func:`gpuwatchd.notify.channels.desktop.session_bus.explain`; permanent
+            where this system has no way to show anything.
+        """
+        failure: NotifyError | None = None
+        # Where it is now need not be where it is next time.
+        with session_bus.variable.tried():
+            for address in session_bus.addresses(os.environ) or [""]:
+                if address:
+                    # The library looks nowhere else.
+                    os.environ[session_bus.VARIABLE] = address
+                try:
+                    await self._open()
+                except NotifyError as error:
+                    await self.close()
+                    if error.permanent:
+                        raise
+                    # That nobody answers on a bus says more than that there is none elsewhere.
+                    if failure is None or failure.message == session_bus.NO_BUS:
+                        failure = error
+                else:
+                    return
+        raise failure or session_bus.explain(None)
+
+    async def _open(self) -> None:
+        try:
+            self._library = self._maker.build()
+            capabilities = await self._library.get_capabilities()
+        except ImportError:
+            if sys.platform == "darwin":
+                self._by_script = True
+                return
+            raise NotifyError(
+                "the desktop-notifier library is missing",
+                permanent=True,
+                hint="pip install desktop-notifier",
+                page="errors#pop-up",
+            ) from None
+        except Exception as error:
+            raise session_bus.explain(error) from error
+        if not capabilities:
+            # The library's dummy backend: it would report success and show nothing.
+            if sys.platform != "darwin":
+                raise NotifyError(
+                    "pop-ups are not available here",
+                    permanent=True,
+                    hint="use [notify.email] or a command",
+                    page="errors#pop-up",
+                )
+            self.server, self._by_script = "macOS", True
+            return
+        self._has_buttons = any(getattr(one, "name", "") == "BUTTONS" for one in capabilities)
+        await self._ask_server()
+
+    @property
+    def worn(self) -> bool:
+        """Whether the library remembers so many pop-ups that it must be made anew.
+
+        As rarely as can be: some desktops take down all that was shown over the old connection.
+        """
+        kept = self._remembered
+        return self.sends >= REBUILD_AFTER and (kept is None or len(kept) > MOST)
+
+    @property
+    def _remembered(self) -> dict[str, Any] | None:
+        cache = getattr(getattr(self._library, "_backend", None), "_notification_cache", None)
+        return cache if isinstance(cache, dict) else None
+
+    @property
+    def _interface(self) -> Any:
+        return getattr(getattr(self._library, "_backend", None), "interface", None)
+
+    @property
+    def _bus(self) -> Any:
+        return getattr(getattr(self._library, "_backend", None), "bus", None)
+
+    async def _ask_server(self) -> None:
+        """Learn the server's name and whether it reads markup; take part in how it is called."""
+        interface = self._interface
+        information = getattr(interface, "call_get_server_information", None)
+        capabilities = getattr(interface, "call_get_capabilities", None)
+        with contextlib.suppress(Exception):
+            if information is not None and capabilities is not None:
+                name, _, version, *_ = await information()
+                number = str(version).split(" ", 1)[0]
+                self.server = text.clean(f"{name} {number}", limit=80).strip() or self.server
+                self._markup = "body-markup" in await capabilities()
+        self._owner = await session_bus.owner(self._bus)
+        self._shown.serve(await session_bus.identity(self._bus))
+        self._notify = getattr(interface, "call_notify", None)
+        if self._notify is None:
+            return
+        # The library always asks for a pop-up more, and does not tell which one it got.
+        interface.call_notify = self._call_notify
+        for signal, hear in (
+            ("on_action_invoked", self._on_action),
+            ("on_notification_closed", self._on_closed),
+        ):
+            if hasattr(interface, signal):
+                getattr(interface, signal)(hear)
+
+    async def _call_notify(self, application: str, _: int, *rest: Any) -> int:
+        if self._notify is None:
+            raise NotifyError("not connected", permanent=False, page="errors#pop-up")
+        self._number = await self._notify(application, self._replaces, *rest)
+        return self._number
+
+    def _on_action(self, number: int, key: str) -> None:
+        message = self._shown.message(number)
+        if message is None or self._pressed is None:
+            return
+        # Any program on the bus may own the server's name: what it did not get cannot be pressed.
+        name = "show" if key == "default" else key
+        if name == "show" or any(one.name == name for one in message.buttons):
+            self._pressed(name, message)
+
+    def _on_closed(self, number: int, _: int) -> None:
+        self._shown.closed(number)
+
+    async def same(self) -> bool:
+        """Say whether the server is still the one that was asked what it can do."""
+        return not self._owner or await session_bus.owner(self._bus) == self._owner
+
+    async def show(self, message: Message, *, buttons: bool, within_s: float) -> str:
+        """Show the message, in the place of the earlier one of its incident.
+
+        Raises
+        ------
+        NotifyError
+            Transient, when the library has not dispatched it or has complained.
+        """
+        wanted = message.buttons if buttons and message.notice != "test" else ()
+        body = plain_text.popup(message, markup=self._markup)
+        if self._by_script:
+            plain = plain_text.popup(message, markup=False)
+            return osascript.show(title(message), _typed(plain, wanted), within_s)
+        if wanted and not self._has_buttons:
+            body = _typed(body, wanted, markup=self._markup)
+            wanted = ()
+        library = self._library
+        if library is None:
+            raise NotifyError("not connected", permanent=False, page="errors#pop-up")
+        incident = self._shown.incident(message)
+        dispatched = threading.Event()
+        notification = self._maker.notification(
+            message,
+            body=body,
+            buttons=wanted,
+            pressed=self._callback(message),
+            dispatched=dispatched.set,
+        )
+        self.sends += 1
+        earlier = self._replaces = self._shown.number(incident)
+        self._number = 0
+        with session_bus.complaints() as heard:
+            identifier = await library.send_notification(notification)
+            current = await library.get_current_notifications()
+        if heard or not (dispatched.is_set() or identifier in current):
+            raise session_bus.explain(heard[0] if heard else None)
+        last, self._identifiers[incident] = self._identifiers.get(incident), identifier
+        if self._notify is None:
+            await self._remove(last)
+        else:
+            self._forget(last)
+            self._shown.put(incident, self._number, message)
+            if earlier and earlier != self._number:
+                await self._take_down(earlier)
+        return f"accepted by {self.server}"
+
+    def _callback(self, message: Message) -> Callable[[str], None] | None:
+        """Return what the library calls for a button; on a bus we hear of it ourselves."""
+        pressed = self._pressed
+        if self._notify is not None or pressed is None:
+            return None
+        return lambda name: pressed(name, message)
+
+    def _forget(self, identifier: str | None) -> None:
+        """Let the library forget one that was replaced: it would remember it for ever."""
+        kept = self._remembered
+        if identifier is not None and kept is not None:
+            kept.pop(identifier, None)
+        while len(self._identifiers) > MOST:
+            del self._identifiers[next(iter(self._identifiers))]
+
+    async def _take_down(self, number: int) -> None:
+        """Close one that the server has not replaced, as it was asked to."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._interface.call_close_notification(number), _CLEAR_S)
+
+    async def _remove(self, identifier: str | None) -> None:
+        if identifier is None or self._library is None:
+            return
+        # Gone already is as good; the new one is on the screen in any case.
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._library.clear(identifier), _CLEAR_S)
+
+    async def close(self) -> str:
+        """Disconnect; never raises."""
+        connection, self._library, self._notify = self._bus, None, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.disconnect()
+                await asyncio.wait_for(connection.wait_for_disconnect(), _CLEAR_S)
+        return ""
+
+
+def title(message: Message) -> str:
+    """Return the title of a pop-up, which has room for some 40 characters.
+
+    How bad it is tells its picture.
+    """
+    subject = plain_text.subject(message)
+    for lead, instead in (("CRITICAL: ", ""), ("Now CRITICAL: ", "Now: ")):
+        if subject.startswith(lead):
+            return instead + subject.removeprefix(lead)
+    return subject
+
+
+def _typed(body: str, buttons: Sequence[Button], *, markup: bool = False) -> str:
+    """Return a text with what to type instead of pressing; what "Show" does is there already."""
+    lines = [f"{one.label}: {one.command}" for one in buttons if one.name != "show"]
+    safe = [text.clean(line) for line in lines]
+    return "\n".join([body, *map(text.for_pango, safe)] if markup else [body, *safe])

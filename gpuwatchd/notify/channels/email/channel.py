@@ -1,0 +1,404 @@
+"""The mail channel: SMTP with verified TLS, or not at all.
+
+A connection that cannot be verified is refused, never downgraded. The password is read at each
+send, from a systemd credential, a file of 0600, the environment or a keyring, and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import ipaddress
+import re
+import smtplib
+import socket
+import ssl
+import time
+from typing import TYPE_CHECKING, Literal
+
+from gpuwatchd.charts import child_process
+from gpuwatchd.core import text
+from gpuwatchd.core.config import expanded
+from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.core.model import Availability
+from gpuwatchd.notify import credentials
+from gpuwatchd.notify.channels.email import message as mail
+from gpuwatchd.notify.channels.email import smtp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from email.message import EmailMessage
+
+    from gpuwatchd.core.model import Message
+
+CREDENTIAL = "smtp-password"
+VARIABLE = "GPUWATCHD_SMTP_PASSWORD"
+_DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+_ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\\x00-\x1f\x7f]+@[^@\s<>,;:\"()\\\x00-\x1f\x7f]+")
+_TOO_BIG = 552
+
+
+class EmailNotifier:
+    """Send one mail per message.
+
+    Parameters
+    ----------
+    host
+        SMTP server.
+    port
+        None is 587 for starttls, 465 for tls, 25 for none.
+    security
+        "none" is accepted for loopback hosts only.
+    ca_file
+        Certificates to trust in place of the system's; "" for the system's.
+    username
+        "" for no login.
+    password_file
+        File that only its owner may read; ``~`` is expanded.
+    password_keyring
+        Name of a keyring service that has the password of the user name; "" for none.
+    sender
+        Address the mail comes from; "" for the user name where that is an address.
+    to
+        Recipients.
+    chart
+        Whether a picture is put into the mail.
+    timeout
+        Seconds for an attempt: for all of the conversation, and at most a quarter for the picture.
+    """
+
+    name = "email"
+
+    def __init__(  # noqa: PLR0913 (one argument per key of [notify.email])
+        self,
+        *,
+        host: str = "",
+        port: int | None = None,
+        security: Literal["starttls", "tls", "none"] = "starttls",
+        ca_file: str = "",
+        username: str = "",
+        password_file: str = "",
+        password_keyring: str = "",
+        sender: str = "",
+        to: Sequence[str] = (),
+        chart: bool = True,
+        timeout: float = 20.0,
+    ) -> None:
+        self._host = host
+        self._port = port or _DEFAULT_PORTS[security]
+        self._security = security
+        self._ca_file = ca_file
+        self._username = username
+        self._password_file = password_file
+        self._password_keyring = password_keyring
+        self._sender = sender or (username if _ADDRESS.fullmatch(username) else "")
+        self._to = tuple(to)
+        self._chart = chart
+        self.timeout_s = float(timeout)
+
+    def __repr__(self) -> str:
+        return f"EmailNotifier({self._where}, {self._security}, {len(self._to)} recipients)"
+
+    @property
+    def _where(self) -> str:
+        return f"{text.clean(self._host)}:{self._port}"
+
+    def probe(self) -> Availability:
+        """Say whether the settings can work. Connects to nobody."""
+        try:
+            self._check()
+            self._password()
+            self._context()
+        except NotifyError as error:
+            return Availability(ok=False, reason=error.message, hint=error.hint)
+        pictures = (
+            "" if not self._chart or child_process.available() else f"; {child_process.MISSING}"
+        )
+        return Availability(
+            ok=True,
+            reason=f"{self._where} ({self._security}) to {', '.join(self._to)}{pictures}",
+        )
+
+    def send(self, message: Message) -> str:
+        """Send the mail and return what the server said about it.
+
+        A server that finds it too large gets it without the picture.
+
+        Raises
+        ------
+        NotifyError
+            Permanent for refused logins, senders, recipients and certificates and for settings
+            that cannot work; else transient.
+        """
+        ends_s = time.monotonic() + self.timeout_s
+        self._check()
+        password = self._password()
+        image: bytes | None = None
+        if self._chart and message.chart is not None:
+            most_s = min(child_process.DEADLINE_S, 0.25 * self.timeout_s)
+            image = child_process.draw(message.chart, deadline_s=most_s)
+        failure, refused = self._attempt(message, password, image, ends_s)
+        if image is not None and isinstance(failure, _TooBigError):
+            failure, refused = self._attempt(message, password, None, ends_s)
+        # Raised outside the handler: what is chained to an error could hold the password.
+        if failure is not None:
+            raise failure
+        return self._arrived(refused, password)
+
+    def _attempt(
+        self, message: Message, password: str | None, image: bytes | None, ends_s: float
+    ) -> tuple[NotifyError | None, Mapping[str, tuple[int, bytes]]]:
+        try:
+            written = mail.compose(
+                message,
+                sender=_on_the_wire(self._sender),
+                to=[_on_the_wire(one) for one in self._to],
+                host=socket.gethostname(),
+                picture=image,
+            )
+            return None, self._deliver(written, password, ends_s)
+        except NotifyError as error:
+            return error, {}
+        except (smtplib.SMTPException, OSError, ValueError) as error:
+            return self._translate(error, password), {}
+
+    def _deliver(
+        self, written: EmailMessage, password: str | None, ends_s: float
+    ) -> Mapping[str, tuple[int, bytes]]:
+        context = self._context()
+        left_s = max(0.1, ends_s - time.monotonic())
+        client: smtplib.SMTP
+        if self._security == "tls" and context is not None:
+            client = smtp.TlsClient(self._host, self._port, timeout=left_s, context=context)
+        else:
+            client = smtp.Client(self._host, self._port, timeout=left_s)
+        try:
+            if self._security == "starttls":
+                client.starttls(context=context)
+            if password is not None:
+                client.login(self._username, password)
+            refused = client.send_message(written)
+        except BaseException:
+            client.close()
+            raise
+        # A server that is rude at the farewell has the mail nevertheless.
+        with contextlib.suppress(smtplib.SMTPException, OSError):
+            client.quit()
+        client.close()
+        return refused
+
+    def _check(self) -> None:
+        """Refuse settings that cannot work.
+
+        Raises
+        ------
+        NotifyError
+            Permanent, naming the key.
+        """
+        wrong: tuple[str, str] | None = None
+        if not self._host:
+            wrong = "host is not set", 'set [notify.email] host = "smtp.example.org"'
+        elif not self._to:
+            wrong = "nobody to send to", 'set [notify.email] to = ["you@example.org"]'
+        elif not _ADDRESS.fullmatch(self._sender):
+            wrong = "sender is not an address", 'set [notify.email] sender = "gpu@example.org"'
+        elif bad := [one for one in self._to if not _ADDRESS.fullmatch(one)]:
+            wrong = f"{text.clean(bad[0])!r} is not an address", "one plain address per entry of to"
+        elif self._security == "none" and not _is_loopback(self._host):
+            wrong = (
+                f"security = none is refused for {text.clean(self._host)}: anybody could read it",
+                'set security = "starttls" or "tls"',
+            )
+        if wrong is not None:
+            raise NotifyError(
+                f"[notify.email] {wrong[0]}", permanent=True, hint=wrong[1], page="errors#mail"
+            )
+
+    def _context(self) -> ssl.SSLContext | None:
+        if self._security == "none":
+            return None
+        ca_file = str(expanded(self._ca_file)) if self._ca_file else None
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            why = error.strerror or "no certificate in it"
+            raise NotifyError(
+                f"[notify.email] ca-file {text.clean(self._ca_file)}: {text.clean(why)}",
+                permanent=True,
+                hint="a file of PEM certificates, or leave it out for the system's",
+                page="errors#mail",
+            ) from None
+
+    def _password(self) -> str | None:
+        """Return the password, or None where no login is wanted.
+
+        Raises
+        ------
+        NotifyError
+            Permanent, when it cannot be read or others could read it.
+        """
+        if not self._username:
+            return None
+        keyring = (self._password_keyring, self._username) if self._password_keyring else None
+        found = credentials.read(
+            credential=CREDENTIAL, file=self._password_file, variable=VARIABLE, keyring=keyring
+        )
+        if found is None:
+            raise NotifyError(
+                "[notify.email] username is set, but no password",
+                permanent=True,
+                hint="set password-file to a file that only you can read (chmod 600)",
+                page="errors#mail",
+            )
+        return found
+
+    def _arrived(self, refused: Mapping[str, tuple[int, bytes]], password: str | None) -> str:
+        accepted = len(self._to) - len(refused)
+        known = f"accepted by {text.clean(self._host)} for {accepted} of {len(self._to)}"
+        for address, (code, said) in refused.items():
+            known += f"; {text.clean(address)} refused: {code} {_safe(said, password)}"
+        return known
+
+    def _translate(self, error: Exception, password: str | None) -> NotifyError:
+        """Return the error in our words: is it for good, and what can be done."""
+        if isinstance(error, smtplib.SMTPRecipientsRefused):
+            return _recipients_refused(error, password)
+        if isinstance(error, smtplib.SMTPResponseException):
+            return self._response(error, password)
+        permanent, why, hint = self._reason(error)
+        return NotifyError(
+            f"{self._where}: {why}", permanent=permanent, hint=hint, page="errors#mail"
+        )
+
+    def _response(self, error: smtplib.SMTPResponseException, password: str | None) -> NotifyError:
+        code = error.smtp_code
+        hint = ""
+        if isinstance(error, smtplib.SMTPAuthenticationError):
+            what, hint = "login refused", "check username and the password file"
+        elif code == 530:
+            what, hint = "the server wants a login", "set username and password-file"
+        elif isinstance(error, smtplib.SMTPSenderRefused):
+            what, hint = "sender refused", "check [notify.email] sender"
+        else:
+            what = "refused"
+        kind: type[NotifyError] = NotifyError
+        if code == _TOO_BIG:
+            kind, what, hint = _TooBigError, "refused", "raise the size that the server takes"
+        # RFC 5321: 5xx is for good, everything else may pass.
+        return kind(
+            f"{self._where}: {what}: {code} {_safe(error.smtp_error, password)}",
+            permanent=500 <= code <= 599,
+            hint=hint,
+        )
+
+    def _reason(self, error: Exception) -> tuple[bool, str, str]:
+        """Return (permanent, why, hint) of what is no answer of the server."""
+        if isinstance(error, ssl.SSLError):
+            return _tls_reason(error)
+        if isinstance(error, smtplib.SMTPNotSupportedError):
+            return self._lacking(str(error))
+        if type(error) is smtplib.SMTPException and "authentication" in str(error):
+            why = "it offers no login that is known here (CRAM-MD5, PLAIN, LOGIN)"
+            return True, why, "where it wants OAuth, use an app password or a local relay"
+        # smtplib turns a timeout while it reads an answer into "disconnected".
+        if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
+            return False, f"no answer within {self.timeout_s:g} s", ""
+        for kind, permanent, why, hint in _REASONS:
+            if isinstance(error, kind):
+                return permanent, why, hint
+        if isinstance(error, OSError):
+            return False, text.clean(error.strerror or type(error).__name__).lower(), ""
+        return False, type(error).__name__, ""
+
+    def _lacking(self, said: str) -> tuple[bool, str, str]:
+        """Return (permanent, why, hint) of what the settings ask for and the server has not."""
+        if self._security == "starttls" and "STARTTLS" in said:
+            return True, "it does not offer STARTTLS", 'try security = "tls" and its port'
+        if "AUTH" in said:
+            return True, "it offers no login here", "check port and security, or leave out username"
+        if "SMTPUTF8" in said:
+            return True, "it takes no address with other letters than ASCII", "check sender and to"
+        return True, text.clean(said), "the server lacks what the settings ask for"
+
+
+class _TooBigError(NotifyError):
+    """The server takes no mail of this size."""
+
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
+_REASONS: tuple[tuple[type[Exception], bool, str, str], ...] = (
+    (UnicodeError, True, "the login has characters that SMTP cannot carry", "use ASCII"),
+    (binascii.Error, True, "its question for the login makes no sense", "check host and port"),
+    (ValueError, True, "these settings make no valid mail", "check sender and to"),
+    (socket.gaierror, False, "its name cannot be resolved", "check host and the network"),
+    (smtplib.SMTPServerDisconnected, False, "it closed the connection", ""),
+)
+
+
+def _tls_reason(error: ssl.SSLError) -> tuple[bool, str, str]:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            True,
+            f"its certificate is not trusted: {text.clean(error.verify_message)}",
+            "set ca-file to the certificate that signed it; host must be the name in it",
+        )
+    hint = 'check port and security ("tls" is 465, "starttls" 587)'
+    reason = getattr(error, "reason", None) or "unknown"
+    if reason == "WRONG_VERSION_NUMBER":
+        return True, "it does not speak TLS here", hint
+    return False, f"TLS failed: {text.clean(reason)}", hint
+
+
+def _recipients_refused(error: smtplib.SMTPRecipientsRefused, password: str | None) -> NotifyError:
+    """Every recipient was refused; one that may be accepted later is worth a retry."""
+    answers = list(error.recipients.values())
+    said = "; ".join(
+        f"{text.clean(address)}: {code} {_safe(answer, password)}"
+        for address, (code, answer) in error.recipients.items()
+    )
+    permanent = all(500 <= code <= 599 for code, _ in answers)
+    return NotifyError(
+        f"recipient refused: {text.clean(said)}",
+        permanent=permanent,
+        hint="check [notify.email] to",
+        page="errors#mail",
+    )
+
+
+def _safe(answer: bytes | str, password: str | None) -> str:
+    """Return a server's answer on one line, without the password should it repeat it."""
+    said = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+    if password:
+        said = _BASE64.sub(lambda word: _masked(word[0], password), said)
+        said = said.replace(password, text.MASK)
+    return text.clean(said, limit=160)
+
+
+def _masked(word: str, password: str) -> str:
+    """Return a word of an answer, masked where it is the password as it went over the wire."""
+    padded = word.rstrip("=") + "=" * (-len(word.rstrip("=")) % 4)
+    try:
+        plain = base64.b64decode(padded).decode("utf-8", "replace")
+    except binascii.Error:
+        return word
+    return text.MASK if password in plain else word
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _on_the_wire(address: str) -> str:
+    """Return an address as any server takes it, where only its domain has other letters."""
+    local, _, domain = address.rpartition("@")
+    if not local.isascii() or domain.isascii():
+        return address
+    with contextlib.suppress(UnicodeError):
+        return f"{local}@{domain.encode('idna').decode('ascii')}"
+    return address

@@ -1,0 +1,374 @@
+"""The courier: one worker thread per channel, so that a hung one delays nobody.
+
+``submit`` and ``results`` never block and are called by the sampling loop. What must survive a
+crash (which message, which state, when next) lives in the store; the courier only tries.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.core import text
+from gpuwatchd.core.errors import GpuwatchdError, NotifyError
+from gpuwatchd.core.model import Availability
+from gpuwatchd.core.registry import load
+from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.notify.backlog import TAKEN_OUT, digest, leaves_with_others
+from gpuwatchd.notify.worker import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gpuwatchd.core.config import Config, NotifySection
+    from gpuwatchd.core.model import ButtonName, Delivery, Message
+    from gpuwatchd.core.ports import Notifier
+
+log = logging.getLogger(__name__)
+
+RETRY_S = (30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+GIVE_UP_S = 48 * 3600.0
+GRACE_S = 5.0
+"""A channel's own timeout speaks first, because it can say what it waited for."""
+_REMEMBERED = 256
+_GIVEN_UP = "given up after two days: "
+
+Key = tuple[str, str]
+
+
+def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
+    """Return when to try again after ``attempts`` failures, or None to give up.
+
+    Parameters
+    ----------
+    attempts
+        Failures so far, at least 1.
+    created_at_s
+        When the message was made, epoch seconds; one in the future (the clock was set back)
+        counts as now.
+    now_s
+        Epoch seconds.
+
+    Examples
+    --------
+    >>> [retry_at(n, 0, 0) for n in (1, 2, 3, 4, 5, 6, 7)]
+    [30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 3600.0]
+    >>> retry_at(60, 0, 48 * 3600) is None
+    True
+    """
+    delay_s = RETRY_S[min(max(attempts, 1), len(RETRY_S)) - 1]
+    age_s = max(0.0, now_s - created_at_s)
+    return None if age_s + delay_s > GIVE_UP_S else now_s + delay_s
+
+
+class BrokenChannel:
+    """Stands in for a channel that could not be built, and says why to everybody who asks."""
+
+    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+        self.name = name
+        self._reason = reason
+        self._hint = hint
+
+    def probe(self) -> Availability:
+        """Say why it does not work."""
+        return Availability(ok=False, reason=self._reason, hint=self._hint)
+
+    def send(self, message: Message) -> str:  # noqa: ARG002 (the port's signature)
+        """Refuse.
+
+        Raises
+        ------
+        NotifyError
+            Always, permanent.
+        """
+        raise NotifyError(self._reason, permanent=True, hint=self._hint)
+
+
+def build(section: NotifySection, channels: Iterable[str]) -> dict[str, Notifier]:
+    """Return the named channels, built from their sections, in order.
+
+    A channel that cannot be built (unknown name, missing library) becomes a
+    :class:`BrokenChannel`; the others are not touched by it.
+    """
+    return {name: _build_one(section, name) for name in channels}
+
+
+def used(settings: Config) -> tuple[str, ...]:
+    """Return the channels that the settings send anything by, each once.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.config import Config, OverrideSection, PolicySection
+    >>> used(Config(policy=PolicySection(fallback=("email",), digest="daily"),
+    ...             override=(OverrideSection(user="bob", channels=("chat", "desktop")),)))
+    ('desktop', 'email', 'chat')
+    """
+    policy = settings.policy
+    by_rules = (name for rule in settings.override for name in rule.channels or ())
+    digest_channels = policy.digest_channels if policy.digest != "off" else ()
+    return tuple(dict.fromkeys((*policy.channels, *policy.fallback, *by_rules, *digest_channels)))
+
+
+def _build_one(section: NotifySection, name: str) -> Notifier:
+    try:
+        kind = load(NOTIFIERS, name)
+        settings = getattr(section, name.replace("-", "_"))
+        arguments = {field: getattr(settings, field) for field in settings.__struct_fields__}
+        notifier: Notifier = kind(**arguments)
+    except GpuwatchdError as error:
+        return BrokenChannel(text.clean(name), error.message, error.hint)
+    except Exception as error:
+        # Whatever is wrong with one channel, the others are built.
+        log.debug("channel %s cannot be built", name, exc_info=True)
+        return BrokenChannel(
+            text.clean(name), f"cannot be used: {text.clean(str(error))}", "gpuwatchctl doctor"
+        )
+    return notifier
+
+
+class Courier:
+    """Delivers without ever keeping its caller waiting.
+
+    Parameters
+    ----------
+    notifiers
+        Channel name -> notifier.
+    deadline_s
+        A channel that has not answered by then (or by its own longer ``timeout_s``), plus a
+        grace of 5 s, is stuck: its worker is abandoned, and replaced at most once until it
+        comes back.
+    queue_size
+        Messages that may wait per channel.
+    clock
+        Epoch seconds, for retry times.
+    monotonic
+        Monotonic seconds, for deadlines.
+    pressed
+        Told, in a thread of the channel's, of a button that was pressed on one of its messages.
+    """
+
+    def __init__(
+        self,
+        notifiers: Mapping[str, Notifier],
+        *,
+        deadline_s: float = 20.0,
+        queue_size: int = 64,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        pressed: Callable[[ButtonName, Message], None] | None = None,
+    ) -> None:
+        for notifier in notifiers.values():
+            if hasattr(notifier, "pressed"):
+                notifier.pressed = pressed
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: set[Key] = set()
+        self._done: list[Delivery] = []
+        self._closed = False
+        self._late: dict[Key, Delivery] = {}
+        self._lanes = {
+            name: Lane(
+                notifier,
+                limit_s=max(deadline_s, float(getattr(notifier, "timeout_s", 0.0))) + GRACE_S,
+                size=queue_size,
+                monotonic=monotonic,
+                late=lambda delivery: leaves_with_others(delivery, self._clock()),
+                attempt=self._attempt,
+                report=self._report,
+            )
+            for name, notifier in notifiers.items()
+        }
+
+    def submit(self, delivery: Delivery) -> bool:
+        """Accept a delivery for sending; never blocks.
+
+        Returns
+        -------
+        bool
+            True when it is (or already was) in hand: its result will come. False when the
+            channel's queue is full or the courier is closed: submit it again later.
+        """
+        key = _key(delivery)
+        with self._lock:
+            if self._closed:
+                return False
+            if key in self._held:
+                return True
+            self._held.add(key)
+        lane = self._lanes.get(delivery.channel)
+        if lane is None:
+            why = f"channel {text.clean(delivery.channel)} {TAKEN_OUT}"
+            self._report(_failed(delivery, NotifyError(why, permanent=True), self._clock()))
+            return True
+        if delivery.dry_run:
+            self._report(_sent(delivery, self._clock(), "dry run"))
+            return True
+        self._look_after(lane)
+        if lane.down:
+            self._report(_failed(delivery, _hanging(lane), self._clock()))
+            return True
+        if lane.put(delivery):
+            return True
+        with self._lock:
+            self._held.discard(key)
+        return False
+
+    def results(self) -> list[Delivery]:
+        """Return what was finished since the last call; never blocks.
+
+        State ``sent``; or ``pending`` with ``next_try_at_s``: submit it again then; or
+        ``failed`` for good. ``error`` says why, without secrets.
+        """
+        if not self._closed:
+            for lane in self._lanes.values():
+                self._look_after(lane)
+        with self._lock:
+            done, self._done = self._done, []
+            self._held.difference_update(_key(delivery) for delivery in done)
+        return done
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Channels that hang at this moment -> what is known about it."""
+        return {
+            name: "does not answer; waiting for it to come back"
+            for name, lane in self._lanes.items()
+            if lane.down
+        }
+
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        """Stop within ``timeout_s``. May be called twice.
+
+        Returns
+        -------
+        list of Delivery
+            What was taken and has not been reported: for the next courier, or for the next start,
+            since the store still calls it pending. One whose attempt is still running is among
+            it, with ``lease_until_s``: until then it may still arrive, and trying it again can
+            send it twice. ``results`` still gives what has ended, also later.
+        """
+        with self._lock:
+            if self._closed:
+                return []
+            self._closed = True
+        deadline = time.monotonic() + timeout_s
+        for lane in self._lanes.values():
+            lane.stop()
+        unfinished: list[Delivery] = []
+        now_s = self._clock()
+        for lane in self._lanes.values():
+            busy, waiting = lane.join(max(0.0, deadline - time.monotonic()))
+            leased = {"lease_until_s": now_s + lane.limit_s}
+            unfinished += [msgspec.structs.replace(one, **leased) for one in busy]
+            unfinished += waiting
+        return unfinished
+
+    def _attempt(self, deliveries: list[Delivery], notifier: Notifier) -> list[Delivery]:
+        """Send once; several late ones as one message. Never raises."""
+        with self._lock:
+            done = [self._late[key] for key in map(_key, deliveries) if key in self._late]
+            rest = [one for one in deliveries if _key(one) not in self._late]
+        if not rest:
+            return done
+        known, failure = "", None
+        try:
+            message = rest[0].message if len(rest) == 1 else digest(rest, self._clock())
+            known = text.clean(notifier.send(message))
+            log.info("%s: %s", rest[0].channel, known)
+        except NotifyError as error:
+            failure = error
+        except Exception as error:
+            # A bug in a channel must not end its worker.
+            log.debug("channel %s raised", rest[0].channel, exc_info=True)
+            failure = NotifyError(f"{type(error).__name__} in the channel", permanent=False)
+        now_s = self._clock()
+        if failure is None:
+            if len(rest) > 1:
+                known = f"{known} (one of {len(rest)} messages in one)"
+            return done + [_sent(one, now_s, known) for one in rest]
+        return done + [self._unless_late(_failed(one, failure, now_s)) for one in rest]
+
+    def _unless_late(self, failure: Delivery) -> Delivery:
+        """Return the success that an abandoned worker had after all, else the failure."""
+        with self._lock:
+            return self._late.get(_key(failure), failure)
+
+    def _report(self, delivery: Delivery, abandoned: bool = False) -> None:  # noqa: FBT001, FBT002
+        with self._lock:
+            if abandoned:
+                if delivery.state != "sent":
+                    return  # its failure was reported when the worker was given up
+                while len(self._late) >= _REMEMBERED:
+                    self._late.pop(next(iter(self._late)))
+                self._late[_key(delivery)] = delivery
+            self._done.append(delivery)
+
+    def _look_after(self, lane: Lane) -> None:
+        for stuck in lane.check():
+            self._report(_failed(stuck, _hanging(lane), self._clock()))
+
+
+def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
+    """Return the end of an attempt with the message's age as it is, should the clock have been set.
+
+    A message that seemed to be two days old all at once is not given up.
+
+    Parameters
+    ----------
+    done
+        As the courier says it.
+    created_at_s
+        When the message was made, by the clock as it goes now (epoch seconds).
+    now_s
+        Epoch seconds.
+    """
+    error = done.error or ""
+    if done.state == "failed" and error.startswith(_GIVEN_UP):
+        again = retry_at(done.attempts, created_at_s, now_s)
+        if again is not None:
+            error = error.removeprefix(_GIVEN_UP)
+            done = msgspec.structs.replace(done, state="pending", next_try_at_s=again, error=error)
+    return msgspec.structs.replace(done, created_at_s=created_at_s)
+
+
+def _key(delivery: Delivery) -> Key:
+    """Return the identity of a delivery; its row may change while the disk is full."""
+    return delivery.channel, delivery.message.id
+
+
+def _hanging(lane: Lane) -> NotifyError:
+    return NotifyError(f"no answer within {lane.limit_s:g} s", permanent=False)
+
+
+def _sent(delivery: Delivery, now_s: float, known: str) -> Delivery:
+    return msgspec.structs.replace(
+        delivery,
+        state="sent",
+        attempts=delivery.attempts + (not delivery.dry_run),
+        sent_at_s=now_s,
+        next_try_at_s=None,
+        lease_until_s=None,
+        error=None,
+        known=known,
+    )
+
+
+def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
+    attempts = delivery.attempts + 1
+    again = None if error.permanent else retry_at(attempts, delivery.created_at_s, now_s)
+    why = text.clean(error.message) + (f" ({text.clean(error.hint)})" if error.hint else "")
+    log.debug("%s: attempt %d: %s", delivery.channel, attempts, why)
+    if again is None and not error.permanent:
+        why = f"{_GIVEN_UP}{why}"
+    return msgspec.structs.replace(
+        delivery,
+        state="failed" if again is None else "pending",
+        attempts=attempts,
+        next_try_at_s=again,
+        lease_until_s=None,
+        error=why,
+    )

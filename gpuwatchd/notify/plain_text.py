@@ -1,0 +1,152 @@
+"""A message as text and as a pop-up body: pure functions, one per shape (HTML: ``page``).
+
+The wording is made before (subject, body, facts, command); here it is only laid out and escaped
+for its sink. Every line passes through ``text.clean``, so a hostile process name stays text.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from gpuwatchd.charts import text_chart
+from gpuwatchd.core import text
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Message
+
+LINE_CHARS = 2000
+POPUP_LINES = 12
+POPUP_CHARS = 600
+WIDTH_CHARS = 78
+"""Of the text part of a mail."""
+
+
+def lines(body: str) -> list[str]:
+    r"""Return the lines of a text, each of them safe.
+
+    Examples
+    --------
+    >>> lines("one\x1b[2J\ntwo\u202e")
+    ['one', 'two']
+    """
+    return [text.clean(line, limit=LINE_CHARS).rstrip() for line in body.splitlines()]
+
+
+def subject(message: Message) -> str:
+    """Return the subject on one line."""
+    return text.clean(message.subject, limit=200).strip() or "gpuwatchd"
+
+
+def word(message: Message) -> str:
+    """Return the severity as a word that does not need a colour to be understood.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Message
+    >>> word(Message(id="1", notice="resolved", severity="info", subject="s", body="b"))
+    'recovered'
+    """
+    if message.notice == "resolved":
+        # What probably ran out of memory is over and keeps its severity: it has not recovered.
+        return "recovered" if message.severity == "info" else "over"
+    return "test" if message.notice == "test" else message.severity
+
+
+def facts(message: Message) -> list[tuple[str, str]]:
+    """Return labels and values, each of them safe."""
+    return [
+        (text.clean(label, limit=60), text.clean(value, limit=LINE_CHARS))
+        for label, value in message.facts.items()
+    ]
+
+
+def commands(message: Message) -> list[tuple[str, str]]:
+    """Return what the buttons do, as label and command, where no fact or command says it already.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Button, Message
+    >>> press = Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h")
+    >>> commands(Message(id="1", notice="firing", severity="info", subject="s", body="b",
+    ...                  buttons=(press,)))
+    [('Snooze 1 h', 'gpuwatchctl snooze 4711 1h')]
+    """
+    said = {message.command, *message.facts.values()}
+    return [
+        (text.clean(one.label, limit=60), text.clean(one.command, limit=LINE_CHARS))
+        for one in message.buttons
+        # What the button "show" shows is what to do next.
+        if one.name != "show" and one.command and one.command not in said
+    ]
+
+
+def plain(message: Message) -> str:
+    """Return the text part of a mail: body, curve, facts in columns, what to type next.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Message
+    >>> print(plain(Message(id="1", notice="firing", severity="warning", subject="s",
+    ...     body="It grows.", facts={"GPU": "0", "Rate": "12.4 MB/min"}, command="x explain 1")),
+    ...     end="")
+    It grows.
+    <BLANKLINE>
+    GPU:  0
+    Rate: 12.4 MB/min
+    <BLANKLINE>
+    What to do next:
+        x explain 1
+    <BLANKLINE>
+    --
+    gpuwatchd (warning)
+    """
+    blocks = ["\n".join(_wrapped(line) for line in lines(message.body))]
+    chart = text_chart.drawable(message.chart)
+    if chart is not None:
+        blocks.append(text_chart.sparkline(chart))
+    rows = [*facts(message), *commands(message)]
+    if message.cost:
+        rows.insert(0, ("Cost", text.clean(message.cost, limit=LINE_CHARS)))
+    if rows:
+        width = max(len(label) for label, _ in rows) + 1
+        blocks.append("\n".join(_row(label, value, width) for label, value in rows))
+    if message.command:
+        blocks.append(f"What to do next:\n    {text.clean(message.command, limit=LINE_CHARS)}")
+    blocks.append(f"--\ngpuwatchd ({word(message)})")
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _wrapped(line: str, indent: str = "") -> str:
+    """Return a line in lines of a mail's width; words that are longer stay whole."""
+    return textwrap.fill(
+        line, WIDTH_CHARS, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _row(label: str, value: str, width: int) -> str:
+    row = f"{label + ':':<{width}} {value}"
+    # What is to be typed stays on one line.
+    if value.startswith("gpuwatchctl ") or width > WIDTH_CHARS // 2:
+        return row
+    return _wrapped(row, " " * (width + 1))
+
+
+def popup(message: Message, *, markup: bool) -> str:
+    """Return the body of a pop-up: the text and the command, short enough for a screen corner.
+
+    Parameters
+    ----------
+    message
+        What is told; the facts are left to longer channels.
+    markup
+        True when the server reads the body as Pango markup: then it is escaped.
+    """
+    wanted = [line for line in lines(message.body) if line][:POPUP_LINES]
+    kept = text.cut("\n".join(wanted), POPUP_CHARS)
+    if message.command:
+        kept = f"{kept}\n{text.clean(message.command)}" if kept else text.clean(message.command)
+    if not markup:
+        return kept
+    return "\n".join(text.for_pango(line) for line in kept.split("\n"))

@@ -1,0 +1,166 @@
+"""Silences in force: read anew when another program has written, over when their time is."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from gpuwatchd.core.model import Matcher
+from gpuwatchd.pipeline.alert_transfer import KNOWN, UNKNOWN
+from gpuwatchd.pipeline.job_ranks import GOES_ON
+from gpuwatchd.store import silences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpuwatchd.core.model import Alert, Silence
+    from gpuwatchd.store.profiles import Shelf
+
+STEP_S: Final = 2.0
+"""A smaller difference is the drift of two clocks."""
+
+
+class _Held(NamedTuple):
+    """A silence, and when it ends at the latest on a clock that is never set."""
+
+    silence: Silence
+    latest_mono_s: float
+
+
+class Silencing:
+    """What the user does not want to hear of.
+
+    A silence ends at the clock time that its user was told, and never lasts longer than it was
+    meant: where the clock is set back, its end moves along.
+
+    Parameters
+    ----------
+    shelf
+        Says when another program has written; None: there are no silences.
+    mono
+        A clock in seconds that is never set.
+    """
+
+    def __init__(self, shelf: Shelf | None, mono: Callable[[], float] = time.monotonic) -> None:
+        self._shelf = shelf
+        self._mono = mono
+        self.active: tuple[Silence, ...] = ()
+        """Those in force, as of the last look."""
+        self._held: list[_Held] = []
+        self._heard = -1
+        self._offset_s = 0.0
+        """Of the wall clock to the other, while anything is in force."""
+        self._over: set[int] = set()
+        """Rows that have ended here, whatever the file says of them."""
+
+    def look(self, now_s: float) -> None:
+        """Read again what has changed, and drop what is over; some microseconds otherwise."""
+        if self._held:
+            mono_s = self._mono()
+            if now_s - mono_s < self._offset_s - STEP_S:
+                self._set_back(now_s, mono_s)
+            self._offset_s = now_s - mono_s
+            over = [
+                one
+                for one in self._held
+                if now_s >= one.silence.until_at_s or mono_s >= one.latest_mono_s
+            ]
+            if over:
+                self._end(over, now_s)
+        shelf = self._shelf
+        if shelf is not None and shelf.outside != self._heard:
+            found = shelf.silences(now_s)
+            if found is not None:
+                self._heard = shelf.outside
+                self._take(found, now_s)
+
+    def add(self, silence: Silence, now_s: float) -> Silence:
+        """Take over a silence that was asked for here; it holds even where it cannot be kept."""
+        kept = self._shelf and self._shelf.write_now(lambda it: silences.insert(it, silence))
+        silence = kept or silence
+        others = [one for one in self._held if one.silence.matcher != silence.matcher]
+        self._hold([*others, self._begun(silence, now_s)], now_s)
+        return silence
+
+    def follow(self, changes: Sequence[Alert], now_s: float) -> None:
+        """Go with alerts that have just changed, before anybody is told of them.
+
+        One that goes on under another key, since it is now known who holds the memory or another
+        rank leaks on, stays silenced there. One that is over ends what was to last until then.
+        """
+        if not self._held:
+            return
+        for alert in changes:
+            mine = [one for one in self._held if one.silence.matcher.key == alert.key]
+            if alert.state != "resolved" or not mine:
+                continue
+            heir = _heir(alert, changes)
+            if heir is None:
+                mine = [one for one in mine if one.silence.until_resolved]
+            else:
+                for one in mine:
+                    moved = msgspec.structs.replace(
+                        one.silence, matcher=Matcher(key=heir.key), row=None
+                    )
+                    self.add(moved, now_s)
+            self._end(mine, now_s)
+
+    def _take(self, found: Iterable[Silence], now_s: float) -> None:
+        """Take over what the file says; those that could not be kept there stay."""
+        known = {one.silence.row: one for one in self._held if one.silence.row is not None}
+        fresh = [
+            known.get(one.row or 0) or self._begun(one, now_s)
+            for one in found
+            if one.row not in self._over
+        ]
+        self._hold([*(one for one in self._held if one.silence.row is None), *fresh], now_s)
+
+    def _begun(self, silence: Silence, now_s: float) -> _Held:
+        meant_s = min(silence.until_at_s - silence.from_at_s, silences.LONGEST_S)
+        left_s = min(silence.until_at_s - now_s, meant_s)
+        return _Held(silence, self._mono() + max(left_s, 0.0))
+
+    def _hold(self, held: list[_Held], now_s: float) -> None:
+        if not self._held:
+            self._offset_s = now_s - self._mono()
+        self._held = held
+        self.active = tuple(one.silence for one in held)
+
+    def _set_back(self, now_s: float, mono_s: float) -> None:
+        """Move the ends of silences with a clock that was set back, in the file, too."""
+        moved = []
+        for one in self._held:
+            until_s = min(one.silence.until_at_s, now_s + one.latest_mono_s - mono_s)
+            by_s = until_s - one.silence.until_at_s
+            silence = msgspec.structs.replace(
+                one.silence, from_at_s=one.silence.from_at_s + by_s, until_at_s=until_s
+            )
+            moved.append(_Held(silence, one.latest_mono_s))
+        if self._shelf is not None:
+            kept = [one.silence for one in moved if one.silence.row is not None]
+            self._shelf.write_now(lambda it: [silences.move(it, one) for one in kept])
+        self._hold(moved, now_s)
+
+    def _end(self, over: list[_Held], now_s: float) -> None:
+        rows = [one.silence.row for one in over if one.silence.row is not None]
+        self._over.update(rows)
+        if rows and self._shelf is not None:
+            self._shelf.write_now(lambda it: [silences.strike(it, row, now_s) for row in rows])
+        self._hold([one for one in self._held if one not in over], now_s)
+
+
+def _heir(alert: Alert, changes: Iterable[Alert]) -> Alert | None:
+    """Return the alert that another goes on with; None where it is just over."""
+    if alert.ended not in {KNOWN, UNKNOWN, GOES_ON}:
+        return None
+    others = [one for one in changes if one.state != "resolved" and one.kind == alert.kind]
+    if alert.ended == GOES_ON:
+        # The same alert with another rank, perhaps on another device: it began when this one did.
+        begun_s = alert.opened_at_s
+        return next((one for one in others if one.opened_at_s == begun_s), None)
+    uid = alert.subject.device_uid
+    fired = [one for one in others if one.state == "firing" and one.subject.device_uid == uid]
+    # What a process holds on the host is another memory.
+    return next((one for one in fired if one.subject.host == alert.subject.host), None)

@@ -1,0 +1,316 @@
+"""What an alert costs at this moment: prices, who has how much, and when it last saved its work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.core.config import prices as table
+from gpuwatchd.core.model import Subject
+from gpuwatchd.pipeline.checkpoint_search import Saves
+from gpuwatchd.store import checkpoints
+from gpuwatchd.store.occupancy import WIDTH_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpuwatchd.analysis.cost import Held, Price, Prices
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Alert, Cost, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.idle_memory import Holdings
+    from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.pipeline.tracker import Intake
+    from gpuwatchd.store.checkpoints import Checkpoint
+    from gpuwatchd.store.writer import History
+
+_OPEN: Final = frozenset({"watch", "firing"})
+_RECORDED: Final = frozenset({"replay", "simulate"})
+"""Sources whose pids are not those of this machine."""
+_KEPT: Final = 1000
+"""Checkpoints remembered where there is no history."""
+
+
+class Costing:
+    """Knows prices and checkpoints.
+
+    Parameters
+    ----------
+    config
+        Prices and file patterns.
+    intake
+        Who holds what.
+    history
+        Where checkpoints are kept; None keeps none.
+    saves
+        Looks for files; by default in a thread of its own.
+    """
+
+    def __init__(
+        self, config: Config, intake: Intake, history: History | None, saves: Saves | None = None
+    ) -> None:
+        self.config = config
+        self.holdings: Holdings | None = None
+        """What is held without work now; None: nothing is known of it."""
+        self._intake = intake
+        self._shelf = None if history is None else history.shelf
+        self._saves = Saves() if saves is None else saves
+        self._prices: Prices | None = None
+        self._checkpoints: list[Checkpoint] = []
+        self._outside = -1
+        self._looked_s: float | None = None
+        self._power: dict[str, tuple[float, float]] = {}
+        """UUID -> watts times seconds, and seconds, since the daemon runs."""
+        self._stepped_s: float | None = None
+
+    @property
+    def prices(self) -> Prices:
+        """What devices cost, by the configuration in force."""
+        if self._prices is None or self._prices.section is not self.config.cost:
+            self._prices = cost.Prices(self.config.cost, table.builtin())
+        return self._prices
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong now, one sentence each."""
+        return (self._saves.problem,) if self._saves.problem else ()
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def step(self, now_s: float) -> None:
+        """Look for checkpoints, where that is due; some microseconds where it is not."""
+        shelf = self._shelf
+        if shelf is not None and shelf.outside != self._outside:
+            found = shelf.checkpoints()
+            if found is not None:
+                self._checkpoints, self._outside = found, shelf.outside
+        for one in self._saves.collect():
+            self._note(one)
+        self._feel(now_s)
+        section = self.config.checkpoints
+        if not section.paths or self._saves.busy:
+            return
+        last_s = self._looked_s
+        if last_s is not None and 0.0 <= now_s - last_s < float(section.every):
+            return
+        self._looked_s = now_s
+        self._saves.ask(section.paths, tuple(self._wanted()), now_s)
+
+    def saved(self, process: ProcessKey) -> Checkpoint | None:
+        """Return the newest checkpoint of a process; None where none is known."""
+        found = [one for one in self._checkpoints if checkpoints.same(one.process, process)]
+        return max(found, key=lambda one: one.saved_at_s, default=None)
+
+    def _note(self, one: Checkpoint) -> None:
+        known = self.saved(one.process)
+        if known is not None and known.saved_at_s >= one.saved_at_s:
+            return
+        self._checkpoints.append(one)
+        del self._checkpoints[:-_KEPT]
+        if self._shelf is not None:
+            self._shelf.keep_checkpoint(one)
+
+    def _wanted(self) -> Iterator[ProcessInfo]:
+        """Yield the processes of this machine that an open alert is about, ranks included."""
+        told: set[ProcessKey] = set()
+        for track in list(self._intake.watcher.tracks.values()):
+            alert = track.alert
+            if alert is None or alert.state not in _OPEN or track.device.source in _RECORDED:
+                continue
+            for _, key in self._members(alert):
+                info = None if key is None else self._intake.infos.get(key)
+                if info is not None and info.key not in told:
+                    told.add(info.key)
+                    yield info
+
+    # ---- money ----------------------------------------------------------------------------------
+
+    def of(self, alert: Alert, now_s: float) -> Cost | None:
+        """Return what an alert costs so far and until memory is full; None where that is off.
+
+        Looks into the history: for when an alert changes, not for every tick.
+        """
+        if alert.kind == "gpu":
+            return None  # What a broken device costs depends on what would have run there.
+        if alert.kind == "held":
+            return self._of_held(alert, now_s)
+        members = self._members(alert)
+        keys = [key for _, key in members if key is not None]
+        started = [key.started_at_s for key in keys]
+        known = [at_s for at_s in started if at_s is not None]
+        saved = [one.saved_at_s for key in keys if (one := self.saved(key)) is not None]
+        finding = alert.finding
+        left_s = None
+        if finding.eta is not None and alert.state != "resolved":
+            left_s = max(0.0, finding.judged_at_s + finding.eta.mid_s - now_s)
+        begun_s = min(known) if keys and len(known) == len(keys) else None
+        if not keys:
+            begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
+        ask = _Ask(self._rows if keys else self._watched, self._priced(now_s))
+        return self._charged(
+            alert,
+            cost.stint(
+                members,
+                ask,
+                started_at_s=begun_s,
+                saved_at_s=max(saved) if saved else None,
+                until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
+            ),
+            left_s=left_s,
+            members=members,
+        )
+
+    def _charged(
+        self,
+        alert: Alert,
+        had: cost.Stint,
+        *,
+        left_s: float | None,
+        members: list[tuple[str, ProcessKey | None]],
+    ) -> Cost | None:
+        found = cost.charge(
+            [part for _, part in had.parts],
+            self.prices,
+            since_at_s=had.since_at_s,
+            # What nobody owns, and what is held, has no start.
+            since=had.since if alert.subject.process and alert.kind == "leak" else "first-seen",
+            left_s=left_s,
+        )
+        if found is None:
+            # Of who has gone without having been written down, what was known before counts.
+            return None if self.prices.off else alert.cost
+        told = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
+        return msgspec.structs.replace(found, members=told)
+
+    def _priced(self, now_s: float) -> Callable[[str, float, float], Price | None]:
+        return lambda uid, _since_s, _until_s: self.price(uid, now_s)
+
+    def _of_held(self, alert: Alert, now_s: float) -> Cost | None:
+        """Return what memory that is held without work has cost: its share of the device's."""
+        if alert.subject.process is None:
+            return None
+        members = self._holders(alert)
+
+        def rows(uid: str, since_s: float, until_s: float) -> list[Held]:
+            seen = self._intake.devices.get(uid)
+            total = None if seen is None else seen.room.total_bytes
+            return cost.with_rest(self._rows(uid, since_s, until_s), total)
+
+        had = cost.stint(
+            members,
+            _Ask(rows, self._priced(now_s)),
+            started_at_s=alert.opened_at_s,
+            saved_at_s=None,
+            until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
+        )
+        return self._charged(alert, had, left_s=None, members=members)
+
+    def _holders(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
+        """Return each device on which an alert's process holds memory without work, or has."""
+        subject, kinds = alert.subject, self.config.policy.tell_held
+        told = () if alert.cost is None else alert.cost.members
+        found = [(one.device_uid, one.process) for one in (subject, *told)]
+        if alert.resolved_at_s is None and self.holdings is not None:
+            found += [
+                (one.device_uid, one.process.key)
+                for one in self.holdings.found
+                if one.kind in kinds and one.process and one.process.key == subject.process
+            ]
+        return list(dict.fromkeys(found))
+
+    def price(self, uid: str, now_s: float) -> Price | None:
+        """Return what a device costs; None where that is unknown."""
+        devices = {key: seen.device for key, seen in self._intake.devices.items()}
+        device = devices.get(uid)
+        if device is None:
+            return None
+        energy, watched_s = self._power.get(device.parent_uid or uid, (0.0, 0.0))
+        power_w = energy / watched_s if watched_s > 0.0 else None
+        return self.prices.of(device, devices, now_s=now_s, power_w=power_w)
+
+    def _members(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
+        """Return every device that an alert's subject is on; of a job, those of all its ranks."""
+        subject = alert.subject
+        if subject.process is None:
+            return [(subject.device_uid, None)]
+        infos = self._intake.infos
+        info = infos.get(subject.process)
+        track = self._intake.watcher.tracks.get(subject.id)
+        team = info.team if info is not None and track is not None and track.leads else None
+        found: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
+        if alert.resolved_at_s is not None and alert.cost is not None:
+            # They have gone: who they were is what was known last.
+            found += [(one.device_uid, one.process) for one in alert.cost.members]
+            return list(dict.fromkeys(found))
+        for uid, seen in self._intake.devices.items():
+            for key in seen.processes:
+                other = infos.get(key)
+                mine = key == subject.process or (
+                    team is not None and other is not None and other.team == team
+                )
+                if mine and (uid, key) not in found:
+                    found.append((uid, key))
+        return found
+
+    def _rows(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+        """Return who held what on a device: as written down, and since then as remembered."""
+        kept = None if self._shelf is None else self._shelf.occupied(uid, since_s, until_s)
+        rows = list(kept or ())
+        end_s = max((row.at_s + row.width_s for row in rows), default=float("-inf"))
+        seen = self._intake.devices.get(uid)
+        if seen is None:
+            return rows
+        rows += [row for row in _remembered(seen, since_s, until_s) if row.at_s >= end_s]
+        return rows
+
+    def _watched(self, uid: str, since_s: float, until_s: float) -> list[Held]:
+        """Return the minutes in which a device was watched, as those of one that is alone."""
+        shelf = self._shelf
+        kept = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
+        minutes = {end_s - WIDTH_S for end_s, _ in kept}
+        seen = self._intake.devices.get(uid)
+        if seen is not None and seen.others:
+            minutes |= _minutes(seen.others[0], since_s, until_s).keys()
+        return [cost.Held(at_s, None, None) for at_s in minutes]
+
+    def _feel(self, now_s: float) -> None:
+        """Add up what devices take, where electricity is paid for."""
+        section = self.config.cost
+        if section.mode != "owned" or section.electricity_per_kwh is None:
+            return
+        before_s, self._stepped_s = self._stepped_s, now_s
+        step_s = 0.0 if before_s is None else now_s - before_s
+        if not 0.0 < step_s < WIDTH_S:
+            return
+        for uid, seen in self._intake.devices.items():
+            power_w = None if seen.reading is None else seen.reading.power_w
+            if power_w is not None:
+                energy, watched_s = self._power.get(uid, (0.0, 0.0))
+                self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
+
+
+class _Ask(NamedTuple):
+    """Who held what, and what devices cost."""
+
+    rows: Callable[[str, float, float], list[Held]]
+    price: Callable[[str, float, float], Price | None]
+
+
+def _remembered(seen: Seen, since_s: float, until_s: float) -> Iterator[Held]:
+    """Yield what the windows of a device's processes say, minute by minute."""
+    for key, track in seen.processes.items():
+        for at_s, held_bytes in _minutes(track, since_s, until_s).items():
+            yield cost.Held(at_s, key, held_bytes)
+
+
+def _minutes(track: Track, since_s: float, until_s: float) -> dict[float, float]:
+    """Return the most that a track held in each minute of a span, by the minute's start."""
+    found: dict[float, float] = {}
+    t_s, values = track.window.window()
+    for at_s, held_bytes in zip(t_s.tolist(), values.tolist(), strict=True):
+        if since_s - WIDTH_S < at_s < until_s + 1.0:
+            minute = at_s // WIDTH_S * WIDTH_S
+            found[minute] = max(held_bytes, found.get(minute, 0.0))
+    return found

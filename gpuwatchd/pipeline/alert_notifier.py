@@ -1,0 +1,388 @@
+"""Who is told what and when: notices that are due become messages, and both are written down."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gpuwatchd import alerts as policy
+from gpuwatchd.core.model import Alert, Decision, Delivery
+from gpuwatchd.pipeline.resolved_alerts import BACK, Bygone
+from gpuwatchd.pipeline.rule_settings import local
+from gpuwatchd.pipeline.track import Track
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpuwatchd.alerts import Announced, Notice
+    from gpuwatchd.pipeline.active_silences import Silencing
+    from gpuwatchd.pipeline.message_builder import Dresser
+    from gpuwatchd.pipeline.outbox import Post
+    from gpuwatchd.pipeline.watcher import Watcher
+    from gpuwatchd.store.writer import History
+
+log = logging.getLogger("gpuwatchd")
+
+STALE_S = 600.0
+"""Nobody is reminded of an alert whose subject has not been seen for this long."""
+STALE = policy.STALE
+PRICED = 16
+"""Of so many alerts in one message it is counted what they cost: it takes milliseconds of each."""
+UNHEARD = "that it began has reached nobody"
+"""Why nobody is told that something is over."""
+_HOUR_S = 3600.0
+
+Opening = tuple[str, float]
+"""Key of an alert, and when it opened."""
+
+
+class Bearer(Protocol):
+    """What an alert is kept with: a track, or an alarm."""
+
+    alert: Alert | None
+
+
+def _heard_at_s(bearer: Bearer) -> float | None:
+    """Return when something was last known of a subject."""
+    if isinstance(bearer, Track):
+        newest = bearer.window.last
+        return None if newest is None else newest[0]
+    at_s: float | None = getattr(bearer, "heard_at_s", None)
+    return at_s
+
+
+def _aged(bearer: Bearer, now_s: float) -> Alert | None:
+    """Mark an alert as stale, or take that back; return it when that is news."""
+    alert, heard_s = bearer.alert, _heard_at_s(bearer)
+    fresh = heard_s is not None and now_s - heard_s <= STALE_S
+    if alert is None or (alert.held_back == STALE) != fresh:
+        return None
+    # Of one that is still to be told, another reason says more.
+    if not fresh and alert.held_back and not alert.notices:
+        return None
+    bearer.alert = msgspec.structs.replace(alert, held_back="" if fresh else STALE)
+    return bearer.alert
+
+
+class Herald:
+    """Announces alerts.
+
+    Parameters
+    ----------
+    watcher
+        Its rules decide.
+    post
+        Takes the messages.
+    history
+        Where alerts and deliveries are written, in one transaction; None writes nothing.
+    dresser
+        Makes the messages.
+    silencing
+        Knows what nobody wants to hear of.
+    wall, mono
+        Clocks of the people who are told: the clock of a source may be a recorded one.
+    """
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        post: Post,
+        history: History | None,
+        *,
+        dresser: Dresser,
+        silencing: Silencing,
+        wall: Callable[[], float],
+        mono: Callable[[], float],
+    ) -> None:
+        self._watcher = watcher
+        self._post = post
+        self._history = history
+        self._dresser = dresser
+        self._silencing = silencing
+        self._wall = wall
+        self._mono = mono
+        self._sent_mono_s: deque[float] = deque(maxlen=1000)
+        self._bygone = Bygone()
+        self._open: dict[str, tuple[Alert, ...]] = {}
+        """Source -> its alerts that are open."""
+        self.failing: dict[str, str] = {}
+        """Alert key -> why no message could be made of it."""
+
+    def is_busy(self, source: str) -> bool:
+        """Say whether a source has anything to announce even where no alert is given."""
+        return source in self._open or bool(self._bygone.owing)
+
+    def resume(self, over: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
+        """Take up what an earlier run left.
+
+        Parameters
+        ----------
+        over
+            Alerts that ended lately, and older ones of which that is still to be told.
+        sent_at_s
+            When messages went out within the last hour.
+        """
+        self._bygone.recall(over, now_s)
+        mono_s = self._mono()
+        # What was sent "in the future" of a clock that was set back counts as sent now; further
+        # away it cannot be of this hour.
+        lately = sorted(at_s for at_s in sent_at_s if at_s - now_s < _HOUR_S)
+        self._sent_mono_s.extend(mono_s - max(0.0, now_s - at_s) for at_s in lately)
+
+    def sent(self) -> None:
+        """Count a message for the limit per hour."""
+        self._sent_mono_s.append(self._mono())
+
+    def move(self, source: str, alerts: list[Alert], by_s: float) -> None:
+        """Take over alerts whose times were moved by a step of the wall clock."""
+        alerts = alerts + self._bygone.move(source, by_s)
+        if self._history is not None and alerts:
+            self._history.apply(alerts, [])
+
+    def announce(
+        self, source: str, bearers: Iterable[Bearer], changes: list[Alert], now_s: float
+    ) -> list[Decision]:
+        """Book the notices that are due for one source's alerts, and send them.
+
+        Parameters
+        ----------
+        bearers
+            Those of the source that have an alert; others among them change nothing.
+        changes
+            Alerts whose state has just changed.
+        now_s
+            The time on the source's clock.
+        """
+        if changes:
+            self._silencing.follow(changes, self._wall())
+        told = {
+            one.alert.key: one
+            for one in bearers
+            if one.alert is not None and one.alert.state != "pending"
+        }
+        news = self._news(source, told, changes, now_s)
+        owed = self._bygone.owed(source)
+        if not (told or news or owed):
+            self._open.pop(source, None)
+            return []
+        for one in told.values():
+            aged = _aged(one, now_s)
+            if aged is not None:
+                news[aged.key, aged.opened_at_s] = aged
+        self._open[source] = _alerts(told)
+        found = self._announced(source, told, owed, now_s)
+        deliveries, unmade, priced = self._messages(found, told, now_s)
+        decisions = [one for one in found.decisions if one.alert_key not in unmade]
+        for alert in found.alerts:
+            if alert.key not in unmade:
+                alert = priced.get(alert.key, alert)  # noqa: PLW2901
+                self._book(source, alert, told, now_s)
+                news[alert.key, alert.opened_at_s] = alert
+        self._open[source] = _alerts(told)
+        if self._history is not None and (news or deliveries or decisions):
+            self._history.decide(decisions)
+            deliveries = self._history.apply(list(news.values()), deliveries)
+        self._post.send(deliveries)
+        return decisions
+
+    def _news(
+        self, source: str, told: dict[str, Bearer], changes: list[Alert], now_s: float
+    ) -> dict[Opening, Alert]:
+        """Take in alerts whose state changed; return them as they stand now."""
+        rules, news = self._watcher.rules, {}
+        for alert in changes:
+            log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
+            now = alert
+            bearer = told.get(alert.key)
+            if alert.state == "resolved":
+                if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
+                    now = msgspec.structs.replace(alert, next_notice_at_s=None, held_back=UNHEARD)
+                    self._explain(now, UNHEARD, now_s)
+                if now.next_notice_at_s is None:
+                    self.failing.pop(now.key, None)
+                self._bygone.over(source, now, rules, now_s)
+            elif bearer is not None and bearer.alert is not None:
+                now = self._dresser.introduced(bearer.alert)
+                now = msgspec.structs.replace(now, group=now.group or policy.group_of(now))
+                if now.state == "firing" and now.firing_at_s == now.changed_at_s:
+                    now, not_over = self._bygone.reopened(source, now, rules, now_s)
+                    if not_over is not None:
+                        news[not_over.key, not_over.opened_at_s] = not_over
+                        self._explain(not_over, BACK, now_s)
+                bearer.alert = now
+            news[now.key, now.opened_at_s] = now
+        return news
+
+    def _is_unheard(self, key: str) -> bool:
+        """Say whether every channel has given up to tell that an alert began."""
+        if self._history is None or key not in self._post.untold():
+            return False
+        # What still waits is dropped by the post, with the end of what it tells.
+        return not any(
+            key in {one.alert_key, *one.message.also} for one in self._history.pending_deliveries()
+        )
+
+    def _explain(self, alert: Alert, why: str, now_s: float) -> None:
+        """Write down why nobody is told that an alert is over."""
+        decision = Decision(
+            finding_id=alert.finding.id,
+            alert_key=alert.key,
+            kind="hold",
+            target="",
+            notice="resolved",
+            reason=why,
+            at_s=now_s,
+        )
+        if self._history is not None:
+            self._history.decide([decision])
+
+    def _announced(
+        self, source: str, told: dict[str, Bearer], owed: list[Alert], now_s: float
+    ) -> Announced:
+        """Ask policy what is to be told."""
+        rules = self._watcher.rules
+        alerts = list(_alerts(told))
+        # One that has fired again is not over.
+        alerts += [
+            one
+            for one in owed
+            if (same := told.get(one.key)) is None
+            or same.alert is None
+            or same.alert.state != "firing"
+        ]
+        levels = {}
+        if rules.overrides:
+            for key, one in told.items():
+                newest = one.window.last if isinstance(one, Track) else None
+                if newest is not None:
+                    levels[key] = newest[1]
+        silences = self._silencing.active
+        around = policy.Around(
+            local=local(self._wall()) if silences or rules.quiet else None,
+            silences=tuple(silences),
+            others=tuple(
+                alert for name, some in self._open.items() if name != source for alert in some
+            ),
+            past=self._bygone.lately(),
+            levels=levels,
+        )
+        return self._asked(alerts, around, now_s)
+
+    def _asked(self, alerts: list[Alert], around: policy.Around, now_s: float) -> Announced:
+        """Ask policy; an alert that it cannot judge costs no other its notice."""
+        rules, sent_s = self._watcher.rules, self._sent_at_s(now_s)
+        try:
+            return policy.announce(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
+        except Exception as error:
+            if len(alerts) != 1:
+                parts = [self._asked([one], around, now_s) for one in alerts]
+                return policy.Announced(
+                    [alert for part in parts for alert in part.alerts],
+                    [decision for part in parts for decision in part.decisions],
+                    [notice for part in parts for notice in part.notices],
+                )
+            key = alerts[0].key
+            if key not in self.failing:
+                log.exception("failed part=policy key=%s", key)
+            self.failing[key] = f"nobody can be told of {key}: {error!r}"
+            return policy.Announced([], [], [])
+
+    def _sent_at_s(self, now_s: float) -> list[float]:
+        """Return when messages went out, on the clock of ``now_s``: an hour is one of people's."""
+        mono_s = self._mono()
+        while self._sent_mono_s and mono_s - self._sent_mono_s[0] >= _HOUR_S:
+            self._sent_mono_s.popleft()
+        return [now_s - (mono_s - at_s) for at_s in self._sent_mono_s]
+
+    def _book(self, source: str, alert: Alert, told: dict[str, Bearer], now_s: float) -> None:
+        """Keep an alert as policy left it, where it is kept."""
+        if alert.state == "resolved":
+            self._bygone.over(source, alert, self._watcher.rules, now_s)
+        else:
+            told[alert.key].alert = alert
+
+    def _messages(
+        self, found: Announced, told: dict[str, Bearer], now_s: float
+    ) -> tuple[list[Delivery], set[str], dict[str, Alert]]:
+        """Return the messages; the alerts of which none could be made; and what the others cost.
+
+        Those of which none could be made stay due.
+        """
+        for one in found.decisions:
+            if one.kind == "hold":
+                log.info("held back key=%s reason=%r", one.alert_key, one.reason)
+        booked = {alert.key: alert for alert in found.alerts}
+        out: list[Delivery] = []
+        unmade: set[str] = set()
+        priced: dict[str, Alert] = {}
+        for notice in found.notices:
+            keys = [notice.alert.key, *(one.key for one in notice.also)]
+            try:
+                first, *others = (booked[key] for key in keys)
+                costs = {first.key: self._dresser.priced(first, now_s)}
+                thread = costs[first.key].first_message
+                costs |= {
+                    one.key: self._dresser.priced(one, now_s, thread, counted=number < PRICED)
+                    for number, one in enumerate(others, start=1)
+                }
+                out += self._deliveries(_priced(notice, costs), told, now_s)
+            except Exception as error:
+                if not unmade.union(self.failing).issuperset(keys):
+                    log.exception("failed part=message key=%s", keys[0])
+                self.failing.update(
+                    {key: f"no message could be made of {key}: {error!r}" for key in keys}
+                )
+                unmade.update(keys)
+                continue
+            priced.update(costs)
+            for key in keys:
+                self.failing.pop(key, None)
+            self.sent()
+        return out, unmade, priced
+
+    def _deliveries(self, notice: Notice, told: dict[str, Bearer], now_s: float) -> list[Delivery]:
+        bearer = told.get(notice.alert.key)
+        curve = bearer if isinstance(bearer, Track) else None
+        message = self._dresser.message(notice, curve, now_s)
+        if notice.kind == "resolved" and self._goes_on(notice):
+            message = msgspec.structs.replace(message, others_open=True)
+        at_s = self._wall()
+        return [
+            Delivery(
+                alert_key=notice.alert.key,
+                channel=route.channel,
+                message=message,
+                state="pending",
+                attempts=0,
+                created_at_s=at_s,
+                next_try_at_s=at_s if route.kind == "send" else route.until_at_s,
+                held="" if route.kind == "send" else route.reason,
+            )
+            for route in notice.routes
+        ]
+
+    def _goes_on(self, notice: Notice) -> bool:
+        """Say whether others are open of which people were told in the same thread."""
+        thread = notice.alert.first_message
+        return any(
+            one.state == "firing" and one.first_message == thread
+            for some in self._open.values()
+            for one in some
+        )
+
+
+def _alerts(told: dict[str, Bearer]) -> tuple[Alert, ...]:
+    return tuple(one.alert for one in told.values() if one.alert is not None)
+
+
+def _priced(notice: Notice, costs: dict[str, Alert]) -> Notice:
+    def priced(alert: Alert) -> Alert:
+        known = costs[alert.key]
+        return msgspec.structs.replace(alert, cost=known.cost, first_message=known.first_message)
+
+    return msgspec.structs.replace(
+        notice, alert=priced(notice.alert), also=tuple(map(priced, notice.also))
+    )

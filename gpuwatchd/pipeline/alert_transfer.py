@@ -1,0 +1,114 @@
+"""Who an alert is about may change while the memory grows: the device, or one who holds it.
+
+While its processes are known they are judged, and what none of them owns; otherwise the device as
+a whole, even where the kernel keeps pages of processes that have ended: there is nothing better
+then. An alert of the one kind that fires takes over from one of the other kind: people are told
+once about one growth, and nothing stays open that nobody judges any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwatchd import alerts
+from gpuwatchd.pipeline.track import unjudged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpuwatchd.core.model import Alert
+    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.pipeline.watcher import Watcher
+
+KNOWN = "who holds the memory is known now"
+UNKNOWN = "who holds the memory is not known any more"
+KEPT = "the kernel keeps pages of processes that have ended: judged per process"
+GRACE_S = 300.0
+"""A device is judged as a whole only when its processes have been unknown for this long."""
+
+
+def beside(seen: Seen, now_s: float) -> list[Track]:
+    """Return the tracks to be judged at present beside those of processes on the device."""
+    found = list(seen.hosts.values()) if seen.hosts_s == seen.taken_s else []
+    owned, explained = is_owned(seen, now_s), _is_explained(seen)
+    if owned and seen.device.memory_kind == "coherent":
+        return found  # Pages stay taken after a process has ended: its series is no evidence.
+    for track in seen.others:
+        # An alert on the whole device that people were told of is followed to its end.
+        told = track.alert is not None and track.alert.state == "firing"
+        if owned if track.subject.unattributed else told or not (owned or explained):
+            found.append(track)
+    return found
+
+
+def _is_explained(seen: Seen) -> bool:
+    """Say whether one of a list that lacks some is told of: the device would only be an echo."""
+    reading = seen.reading
+    lacks = reading is not None and reading.uses is not None and reading.uses_reason is not None
+    return lacks and any(
+        track.alert is not None and track.alert.state == "firing"
+        for track in seen.processes.values()
+    )
+
+
+def is_owned(seen: Seen, now_s: float) -> bool:
+    """Say whether it is known, or was until a moment ago, who holds the device's memory."""
+    known = seen.room.attributed_at_s
+    return known is not None and now_s - known < GRACE_S
+
+
+def drop_whole(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
+    """End what was only suspected of the whole device, once its processes are known."""
+    if seen.device.memory_kind == "coherent" and is_owned(seen, now_s):
+        return _unjudged(watcher, seen, now_s)
+    if not seen.others or not (is_owned(seen, now_s) or _is_explained(seen)):
+        return []
+    alert = seen.others[0].alert
+    if alert is None or alert.state == "firing":
+        return []
+    ended = watcher.end(seen.others[0], KNOWN, now_s, quietly=True)
+    return [] if ended is None else [ended]
+
+
+def _unjudged(watcher: Watcher, seen: Seen, now_s: float) -> list[Alert]:
+    """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
+    ended = []
+    for track in seen.others:
+        if track.finding is None or track.finding.reason != KEPT:
+            track.finding = unjudged(track.subject, KEPT, now_s)
+            track.room.note(track.finding)
+            watcher.looks += 1
+        alert = watcher.end(track, KEPT, now_s, quietly=True)
+        if alert is not None:
+            ended.append(alert)
+    return ended
+
+
+def take_over(
+    watcher: Watcher, devices: Mapping[str, Seen], changes: Iterable[Alert], now_s: float
+) -> list[Alert]:
+    """Return the changes, with alerts that have just fired in the place of those they replace."""
+    out: list[Alert] = []
+    for alert in changes:
+        track = watcher.tracks.get(alert.subject.id)
+        seen = devices.get(alert.subject.device_uid)
+        # What a process holds on the host is another memory: it stands for nothing of the device.
+        fired = alert.state == "firing" and alert.firing_at_s == now_s and not alert.subject.host
+        if fired and track is not None and track.alert is None:
+            continue  # taken over in this very tick
+        if not fired or track is None or track.alert is None or seen is None or not seen.others:
+            out.append(alert)
+            continue
+        whole = track is seen.others[0]
+        why = UNKNOWN if whole else KNOWN
+        for rival in [*seen.processes.values(), *seen.others[1:]] if whole else seen.others[:1]:
+            before = rival.alert
+            if before is None or (whole and before.state != "firing"):
+                continue
+            ended = watcher.end(rival, why, now_s, quietly=True)
+            if ended is not None:
+                out.append(ended)
+            track.alert = alerts.inherited(track.alert, before)
+        out.append(track.alert)
+    return out

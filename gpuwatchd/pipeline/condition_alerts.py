@@ -1,0 +1,239 @@
+"""Alerts that no curve is judged for: a GPU that is lost, memory that is held without work.
+
+What is not known changes nothing: an alert opens when something bad was seen for long enough, and
+ends when something good was. So a driver that is restarted, a release, or a GPU that sleeps is
+none; and one that cannot be read stays as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd import alerts
+from gpuwatchd.core.model import Alert, Finding
+from gpuwatchd.pipeline.clock import moved_alert
+from gpuwatchd.pipeline.device_health import Health
+from gpuwatchd.pipeline.idle_alerts import Waste
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.pipeline.device_health import Ail
+    from gpuwatchd.pipeline.idle_memory import Holdings
+    from gpuwatchd.pipeline.tracker import Intake
+
+SOURCE: Final = "alarms"
+"""Under what the herald announces them."""
+KINDS: Final = frozenset({"gpu", "held"})
+"""Kinds of alerts that are opened here."""
+GAP_S: Final = 600.0
+"""What lasts over a longer time without a look has to last anew."""
+FRESH_S: Final = 60.0
+"""What is said of an open alert is no older than this."""
+_RANK: Final = ("info", "warning", "critical")
+FORGET_S: Final = 86_400.0
+"""One whose device has not been seen for so long is over."""
+
+
+class Alarm:
+    """One subject that such an alert is about."""
+
+    def __init__(self, alert: Alert | None = None) -> None:
+        self.alert = alert
+        self.heard_at_s: float | None = None
+        """When something was last known of it."""
+        self.well_since_s: float | None = None
+        """Since when it has been well again."""
+
+
+class Alarms:
+    """Opens, keeps and ends them.
+
+    Parameters
+    ----------
+    config
+        Says which kinds are told.
+    intake
+        Has the state of each device.
+    holdings
+        Has what is held without work.
+    """
+
+    def __init__(self, config: Config, intake: Intake, holdings: Holdings) -> None:
+        self.config = config
+        self._intake = intake
+        self._health = Health(intake)
+        self._waste = Waste(intake, holdings)
+        self.alarms: dict[str, Alarm] = {}
+        """Alert key -> its alarm."""
+        self._told_s: dict[str, float] = {}
+        """Alert key -> when an earlier one was last told, for the cool-down."""
+        self._last_s: float | None = None
+
+    def adopt(self, alert: Alert, now_s: float) -> None:
+        """Take over an alert of an earlier run."""
+        alarm = self.alarms[alert.key] = Alarm(alert)
+        alarm.heard_at_s = now_s
+        if alert.kind == "gpu":
+            self._health.recall(alert.subject.device_uid, alert.opened_at_s)
+        else:
+            self._waste.recall(alert.subject)
+
+    def move(self, by_s: float) -> list[Alert]:
+        """Move what is remembered in time: the wall clock was stepped; return the open alerts."""
+        self._health.move(by_s)
+        self._told_s = {key: at_s + by_s for key, at_s in self._told_s.items()}
+        self._last_s = None if self._last_s is None else self._last_s + by_s
+        for alarm in self.alarms.values():
+            if alarm.alert is not None:
+                alarm.alert = moved_alert(alarm.alert, by_s)
+            if alarm.heard_at_s is not None:
+                alarm.heard_at_s += by_s
+            if alarm.well_since_s is not None:
+                alarm.well_since_s += by_s
+        return [alarm.alert for alarm in self.alarms.values() if alarm.alert is not None]
+
+    def step(self, now_s: float) -> list[Alert]:
+        """Take in what is so now; return the alerts whose state changed."""
+        self._keep_time(now_s)
+        config, changed = self.config.policy, list[Alert]()
+        found = self._health.look(now_s) if config.tell_hardware else {}
+        if config.tell_held:
+            found = found | self._waste.look(config.tell_held, now_s)
+        if not found and not self.alarms:
+            return changed
+        for key, told in found.items():
+            alarm = self.alarms.get(key)
+            if alarm is None:
+                alarm = self.alarms[key] = Alarm()
+            alarm.heard_at_s, alarm.well_since_s = now_s, None
+            if alarm.alert is None:
+                alarm.alert, news = self._opened(told, now_s), True
+            else:
+                alarm.alert, news = _again(alarm.alert, told, now_s)
+            if news:
+                changed.append(alarm.alert)
+        for key in [key for key in self.alarms if key not in found]:
+            over = self._missing(key, self.alarms[key], now_s)
+            if over is not None:
+                changed.append(over)
+        return changed
+
+    def _opened(self, told: Ail, now_s: float) -> Alert:
+        rules = self._intake.watcher.rules
+        since_s = now_s if told.since_s is None else min(told.since_s, now_s)
+        last_s = self._told_s.get(told.key)
+        first_s = now_s + rules.flap_hold_s
+        return Alert(
+            key=told.key,
+            kind=told.kind,
+            subject=told.subject,
+            state="firing",
+            severity=told.severity,
+            finding=_finding(told, since_s, now_s),
+            opened_at_s=since_s,
+            changed_at_s=now_s,
+            watch_at_s=now_s,
+            firing_at_s=now_s,
+            last_notice_at_s=last_s,
+            next_notice_at_s=first_s if last_s is None else max(first_s, last_s + rules.cooldown_s),
+            title=told.title,
+            group=told.group,
+        )
+
+    def _missing(self, key: str, alarm: Alarm, now_s: float) -> Alert | None:
+        """Take in that nothing bad was seen of an alert's subject; return the alert if it ends."""
+        alert = alarm.alert
+        if alert is None:
+            del self.alarms[key]
+            return None
+        why = self._unwanted(alert) or self._over(alarm, alert, now_s)
+        if why is None:
+            return None
+        if alert.last_notice_at_s is not None:
+            cooldown_s = self._intake.watcher.rules.cooldown_s
+            kept = {k: at for k, at in self._told_s.items() if now_s - at < cooldown_s}
+            self._told_s = kept | {key: alert.last_notice_at_s}
+        del self.alarms[key]
+        return alerts.ended(alert, why, self._intake.watcher.rules, now_s=now_s).alert
+
+    def _over(self, alarm: Alarm, alert: Alert, now_s: float) -> str | None:
+        """Return why an alert is over; None while it is not, or nobody knows."""
+        if alert.kind == "gpu":
+            found = self._health.is_well(alert.subject)
+        else:
+            found = self._waste.is_over(alert.subject, float(self.config.zombies.idle_after))
+        heard_s = now_s if alarm.heard_at_s is None else alarm.heard_at_s
+        if found is None:
+            alarm.well_since_s = None
+            return "nothing has been seen of it for a day" if now_s - heard_s >= FORGET_S else None
+        alarm.heard_at_s = now_s
+        if alarm.well_since_s is None:
+            alarm.well_since_s = now_s
+        return found[0] if now_s - alarm.well_since_s >= found[1] else None
+
+    def _unwanted(self, alert: Alert) -> str | None:
+        """Return why an alert is over that nobody wants to be told of any more."""
+        section = self.config.policy
+        if alert.kind == "gpu":
+            return None if section.tell_hardware else "[policy] tell-hardware was turned off"
+        return None if section.tell_held else "[policy] tell-held was emptied"
+
+    def _keep_time(self, now_s: float) -> None:
+        """Let what has lasted have lasted when the clock is set back, or nobody looked."""
+        last_s, self._last_s = self._last_s, now_s
+        if last_s is None or 0.0 <= now_s - last_s <= GAP_S:
+            return
+        by_s = now_s - last_s
+        self._health.move(by_s)
+        self._waste.doubt(one.alert.subject for one in self.alarms.values() if one.alert)
+        for alarm in self.alarms.values():
+            alarm.well_since_s = None
+            if by_s < 0.0 and alarm.alert is not None:
+                alarm.alert, alarm.heard_at_s = moved_alert(alarm.alert, by_s), now_s
+        self._told_s = {key: min(at_s, now_s) for key, at_s in self._told_s.items()}
+
+
+def _finding(told: Ail, since_s: float, now_s: float) -> Finding:
+    return Finding(
+        id=f"{told.key}@{since_s:.0f}",
+        subject=told.subject,
+        judged_at_s=now_s,
+        pattern="unknown",
+        tier="alert",
+        severity=told.severity,
+        confidence=1.0,
+        rate_bytes_per_s=None,
+        eta=None,
+        onset_at_s=since_s,
+        reason=told.reason,
+        advice=told.advice,
+        framework=told.framework,
+    )
+
+
+def _again(before: Alert, told: Ail, now_s: float) -> tuple[Alert, bool]:
+    """Return an open alert with what is so now, and whether that is news."""
+    worse = _RANK.index(told.severity) > _RANK.index(before.severity)
+    if now_s - before.finding.judged_at_s < FRESH_S and not worse:
+        return before, False
+    since_s = before.finding.onset_at_s
+    alert = msgspec.structs.replace(
+        before,
+        title=told.title,
+        finding=_finding(told, before.opened_at_s if since_s is None else since_s, now_s),
+    )
+    if not worse:
+        return alert, False
+    # As with leaks: an escalation passes the cool-down.
+    told_before = before.notices > 0
+    return (
+        msgspec.structs.replace(
+            alert,
+            severity=told.severity,
+            changed_at_s=now_s,
+            next_notice_at_s=now_s if told_before else before.next_notice_at_s,
+        ),
+        True,
+    )

@@ -1,0 +1,305 @@
+"""What serving engines say of themselves, asked beside the tick and never waited for."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.analysis.frameworks import addresses
+from gpuwatchd.analysis.frameworks.addresses import PORTS
+from gpuwatchd.analysis.frameworks.serving import only_model
+from gpuwatchd.core.model import ProcessKey, ServedModel, ServerReading
+from gpuwatchd.pipeline.engine_polling import Answer, Ask, Asker, Find, Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpuwatchd.analysis.frameworks.addresses import Address
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import ProcessInfo
+
+KEPT: Final = 240
+"""Answers of each server that are remembered: an hour at the usual pace."""
+GONE_S: Final = 120.0
+"""A server none of whose processes was on a GPU for so long is forgotten."""
+FIND_AGAIN_S: Final = 60.0
+"""Where a process listens is looked up once more after this: it may have been starting."""
+MOST: Final = 64
+"""Servers that are found by themselves and asked."""
+_SLOWEST: Final = 8.0
+"""A server that does not answer is asked at most so many times more rarely."""
+
+
+class _Server(msgspec.Struct, kw_only=True, eq=False):
+    """One server that is asked."""
+
+    kind: str
+    url: str
+    configured: bool = False
+    address: Address | None = None
+    members: dict[ProcessKey, float] = {}
+    """Processes on a GPU that belong to it -> when each was last seen (monotonic)."""
+    runs: dict[ProcessKey, str] = {}
+    """What each of them was started for, as far as its command line says."""
+    past: deque[ServerReading] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT))
+    seen_s: float = 0.0
+    """When a process of it was last seen (monotonic), in a container too."""
+    due_s: float = 0.0
+    pending: bool = False
+    failures: int = 0
+
+    def model_of(self, key: ProcessKey) -> str | None:
+        """Return which model a process of it serves; None where that is not certain.
+
+        Ollama has a process for each model, and one that it has forgotten may be among them.
+        """
+        if self.kind == "Ollama" and len(self.members) > 1:
+            return self.runs.get(key)
+        return only_model(self.past[-1]) or self.runs.get(key)
+
+
+class _Sought(msgspec.Struct, kw_only=True, eq=False):
+    """Where a process on a GPU listens, or whom it works for."""
+
+    asked_s: float
+    seen_s: float
+    pending: bool = True
+    where: Address | None = None
+
+
+class Serving:
+    """The newest answers of the serving engines on this machine.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    host
+        Who looked the processes up; None where sources know them.
+    mono
+        Monotonic clock, seconds.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        host: Host | None = None,
+        *,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self._host = host
+        self.readings: tuple[ServerReading, ...] = ()
+        """The newest answer of each server that has been asked."""
+        self.problems: tuple[str, ...] = ()
+        """What is wrong with the servers of the configuration, one sentence each."""
+        self.named: dict[ProcessKey, str] = {}
+        """Processes whose model is known beyond doubt -> its name."""
+        self._mono = mono
+        self._asker = Asker()
+        self._servers: dict[str, _Server] = {}
+        self._sought: dict[ProcessKey, _Sought] = {}
+        self._urls: tuple[str, ...] | None = None
+        self._misread: tuple[str, ...] = ()
+        self._told: dict[ProcessKey, tuple[ProcessInfo, ProcessInfo]] = {}
+        self._processes: tuple[ProcessInfo, ...] = ()
+        self._engines: list[ProcessInfo] = []
+        """Those of them that serve models."""
+
+    # ---- what others use ------------------------------------------------------------------------
+
+    def step(self, processes: tuple[ProcessInfo, ...], now_s: float) -> None:  # noqa: ARG002
+        """Take over what has been answered, and ask whoever is due. Never waits."""
+        section = self.config.endpoints
+        if not section.enabled:
+            if self._servers or self._sought:
+                self._forget_all()
+            return
+        now = self._mono()
+        changed = False
+        for done in self._asker.take():
+            changed = True
+            if isinstance(done, Found):
+                if (sought := self._sought.get(done.find.key)) is not None:
+                    sought.pending, sought.where = False, done.address
+            else:
+                self._take(done, now)
+        if section.urls != self._urls:
+            changed = self._configure(section.urls)
+        self._attend(processes, now)
+        changed |= self._drop(now)
+        if changed:
+            self._publish()
+        for server in self._servers.values():
+            if not server.pending and now >= server.due_s:
+                server.pending = True
+                self._asker.put(Ask(server.kind, server.url, section.timeout))
+
+    def past(self, url: str) -> tuple[ServerReading, ...]:
+        """Return the remembered answers of a server, oldest first, failures among them."""
+        server = self._servers.get(url)
+        return tuple(server.past) if server is not None else ()
+
+    def of(self, key: ProcessKey) -> ServerReading | None:
+        """Return the newest answer of the server that a process belongs to."""
+        for server in self._servers.values():
+            if key in server.members and server.past:
+                return server.past[-1]
+        return None
+
+    def members(self, url: str) -> tuple[ProcessKey, ...]:
+        """Return the processes on a GPU that belong to a server."""
+        server = self._servers.get(url)
+        return tuple(server.members) if server is not None else ()
+
+    def told(self, infos: Mapping[ProcessKey, ProcessInfo]) -> Mapping[ProcessKey, ProcessInfo]:
+        """Return who processes are, with the models that they serve."""
+        if not self.named:
+            return infos
+        with_models = dict(infos)
+        for key, model in self.named.items():
+            info = infos.get(key)
+            if info is None or info.model is not None:
+                continue
+            kept = self._told.get(key)
+            if kept is None or kept[0] is not info or kept[1].model != model:
+                kept = self._told[key] = (info, msgspec.structs.replace(info, model=model))
+            with_models[key] = kept[1]
+        return with_models
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._asker.close()
+
+    # ---- who is there ---------------------------------------------------------------------------
+
+    def _configure(self, urls: tuple[str, ...]) -> bool:
+        """Take over the servers of the configuration."""
+        self._urls = urls
+        read = [addresses.configured(text) for text in urls]
+        self._misread = addresses.misread(urls)
+        wanted = {found[1]: found[0] for found in read if found is not None}
+        for server in self._servers.values():
+            server.configured = server.url in wanted
+        for url, kind in wanted.items():
+            known = self._servers.get(url)
+            if known is None or known.kind != kind:
+                self._servers[url] = _Server(kind=kind, url=url, configured=True)
+        return True
+
+    def _attend(self, processes: tuple[ProcessInfo, ...], now: float) -> None:
+        """Find the servers of the processes that are on a GPU."""
+        if processes is not self._processes:
+            self._processes = processes
+            self._engines = [
+                info
+                for info in processes
+                if info.framework in PORTS
+                and not info.foreign
+                and info.key.started_at_s is not None
+            ]
+        for info in self._engines:
+            sought = self._sought.get(info.key)
+            if sought is None:
+                self._sought[info.key] = _Sought(asked_s=now, seen_s=now)
+                self._find(info)
+                continue
+            sought.seen_s = now
+            if sought.where is not None:
+                self._belongs(info, sought.where, now)
+            elif not sought.pending and now - sought.asked_s > FIND_AGAIN_S:
+                sought.asked_s, sought.pending = now, True
+                self._find(info)
+
+    def _find(self, info: ProcessInfo) -> None:
+        booted_at_s = None if self._host is None else self._host.booted_at_s
+        self._asker.put(Find(info.framework or "", info.key, booted_at_s))
+
+    def _belongs(self, info: ProcessInfo, where: Address, now: float) -> None:
+        server = self._servers.get(where.url)
+        if server is None:
+            if len(self._servers) >= MOST:
+                return
+            kind = info.framework or ""
+            server = _Server(kind=kind, url=where.url)
+            self._servers[where.url] = server
+        if server.kind != info.framework:
+            return
+        server.seen_s = now
+        if info.container is None and info.pod is None:
+            # In a container the port may be one of another network: what answers there is told,
+            # without saying that it is this process.
+            server.address = where
+            server.members[info.key] = now
+            if info.key not in server.runs and info.framework == "Ollama":
+                model = addresses.runner_model(info.argv)
+                if model is not None:
+                    server.runs[info.key] = model
+
+    def _drop(self, now: float) -> bool:
+        """Forget servers whose processes have gone, and processes that have."""
+        lost = False
+        for server in list(self._servers.values()):
+            for key in [key for key, seen in server.members.items() if now - seen > GONE_S]:
+                del server.members[key]
+                server.runs.pop(key, None)
+                lost = True
+            if not server.configured and now - server.seen_s > GONE_S:
+                del self._servers[server.url]
+                lost = True
+        for key in [key for key, one in self._sought.items() if now - one.seen_s > GONE_S]:
+            del self._sought[key]
+        return lost
+
+    def _forget_all(self) -> None:
+        self._servers.clear()
+        self._sought.clear()
+        self._told.clear()
+        self._urls, self._misread = None, ()
+        self._publish()
+
+    # ---- what they say --------------------------------------------------------------------------
+
+    def _take(self, done: Answer, now: float) -> None:
+        server = self._servers.get(done.ask.url)
+        if server is None or server.kind != done.ask.kind:
+            return
+        every_s = float(self.config.endpoints.every)
+        reading, where = done.reading, server.address
+        server.pending = False
+        server.failures = 0 if reading.ok else server.failures + 1
+        slower = min(2.0 ** max(0, server.failures - 1), _SLOWEST)
+        # One question per "every", on average: an answer that took two pays for both.
+        server.due_s = now + every_s * done.questions * slower
+        if where is not None:
+            changes: dict[str, object] = {"pid": where.pid}
+            if reading.ok and reading.models is None and where.model:
+                changes["models"] = (ServedModel(name=where.model),)
+            if reading.pool_share is None and where.pool_share is not None:
+                changes["pool_share"] = where.pool_share
+            reading = msgspec.structs.replace(reading, **changes)
+        server.past.append(reading)
+
+    def _publish(self) -> None:
+        """Bring what others use up to date."""
+        servers = [server for server in self._servers.values() if server.past]
+        self.readings = tuple(server.past[-1] for server in servers)
+        self.problems = (
+            *self._misread,
+            *(
+                f"{server.kind} at {server.url}: {server.past[-1].why}"
+                for server in servers
+                if server.configured and not server.past[-1].ok
+            ),
+        )
+        self.named = {
+            key: model
+            for server in servers
+            for key in server.members
+            if (model := server.model_of(key)) is not None
+        }
+        self._told = {key: kept for key, kept in self._told.items() if key in self.named}

@@ -1,0 +1,190 @@
+"""Which message goes to the next channel, since none of its own could deliver it. Pure.
+
+A letter is one message with every channel that it was given to. Its own channels all get it; a
+fallback gets it when each of them has failed for good, or has been failing for longer than
+``fallback-after``; the next fallback when that one has failed as well. What a fallback delivered
+is told: it is not sent again when its own channel comes back. A fallback keeps to its own quiet
+hours, and to the severity that it is for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gpuwatchd import alerts
+from gpuwatchd.alerts.rules import RANK
+from gpuwatchd.core.config import hours
+from gpuwatchd.notify import backlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from gpuwatchd.core.config import PolicySection
+    from gpuwatchd.core.model import Delivery, Message
+
+_MOST = 2000
+
+
+class Turn(NamedTuple):
+    """What to do about letters that are under way."""
+
+    new: list[Delivery]
+    """By a fallback: to be written down and sent."""
+    spare: list[Delivery]
+    """No longer wanted: state "failed" and why; to be written down."""
+
+
+class Letters:
+    """Messages that are under way, until nothing of them waits any more."""
+
+    def __init__(self) -> None:
+        self._letters: dict[str, dict[str, Delivery]] = {}
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def note(self, delivery: Delivery) -> None:
+        """Take in how a delivery stands now."""
+        if backlog.is_dropped(delivery):
+            self._forget(delivery)
+            return
+        self._letters.setdefault(delivery.message.id, {})[delivery.channel] = delivery
+        if len(self._letters) > _MOST:
+            del self._letters[next(iter(self._letters))]
+
+    def _forget(self, delivery: Delivery) -> None:
+        letter = self._letters.get(delivery.message.id)
+        if letter is not None:
+            letter.pop(delivery.channel, None)
+            if not letter:
+                del self._letters[delivery.message.id]
+
+    def turn(
+        self,
+        section: PolicySection,
+        local: Callable[[], alerts.Local],
+        *,
+        waits: Callable[[Delivery], bool],
+        lost: Callable[[Delivery], bool],
+    ) -> Turn:
+        """Return what has become necessary, and what needless.
+
+        Parameters
+        ----------
+        section
+            Names the fallbacks, what each is for, and its quiet hours.
+        local
+            Gives the time where people are; only asked when something is to be sent.
+        waits
+            Whether a pending delivery is in nobody's hands at this moment.
+        lost
+            Whether a delivery has failed since the start, on a channel that has been failing for
+            longer than ``fallback-after``.
+        """
+        new: list[Delivery] = []
+        spare: list[Delivery] = []
+        for name, letter in list(self._letters.items()):
+            pending = [one for one in letter.values() if one.state == "pending"]
+            arrived = [one for one in letter.values() if one.state == "sent"]
+            if arrived:
+                spare += _needless(arrived, [one for one in pending if waits(one)])
+            elif all(_given_up(one, waits, lost) for one in letter.values()):
+                meant = next((one for one in letter.values() if not one.fallback_of), None)
+                meant = meant or next(iter(letter.values()))
+                following = next(
+                    (
+                        name
+                        for name in _next(letter.values(), section)
+                        if name not in letter and _is_for(section, name, meant)
+                    ),
+                    None,
+                )
+                if following is not None:
+                    new.append(_redirected(meant, following, section, local()))
+                    continue
+            if not pending:
+                del self._letters[name]
+        return Turn(new, spare)
+
+
+def _needless(arrived: Sequence[Delivery], waiting: Sequence[Delivery]) -> list[Delivery]:
+    """Return what nobody needs any more: its own channels, or its fallbacks, have delivered."""
+    by = arrived[0].channel
+    instead = all(one.fallback_of for one in arrived)
+    return [
+        backlog.dropped(one, f"told by {by} instead" if instead else f"told by {by} after all")
+        for one in waiting
+        if (instead or one.fallback_of) and not backlog.is_held(one)
+    ]
+
+
+def _given_up(
+    one: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[Delivery], bool]
+) -> bool:
+    if one.state == "failed":
+        return True
+    tried = one.error is not None and not backlog.is_held(one)
+    return tried and waits(one) and lost(one)
+
+
+def _next(letter: Collection[Delivery], section: PolicySection) -> tuple[str, ...]:
+    """Return the channels that may stand in for those of a letter.
+
+    The regular ones, too, where its own were taken out of the settings while it waited.
+    """
+    gone = all((one.error or "").endswith(backlog.TAKEN_OUT) for one in letter)
+    return (*section.channels, *section.fallback) if gone else section.fallback
+
+
+def _is_for(section: PolicySection, channel: str, meant: Delivery) -> bool:
+    """Say whether a channel stands in for messages like this; for an end, where the rest went.
+
+    A digest has channels of its own: it is no news that somebody has to hear.
+    """
+    least = section.severity.get(channel, "info")
+    message = meant.message
+    if message.notice == "digest":
+        return False
+    return message.notice == "resolved" or RANK[message.severity] >= RANK[least]
+
+
+def _redirected(
+    meant: Delivery, channel: str, section: PolicySection, local: alerts.Local
+) -> Delivery:
+    """Return the same message by a fallback; in its quiet hours, for their end."""
+    until = _quiet_until(meant.message, channel, section, local)
+    return msgspec.structs.replace(
+        meant,
+        channel=channel,
+        state="pending",
+        attempts=0,
+        next_try_at_s=local.now_s if until is None else until.at_s,
+        sent_at_s=None,
+        error=None,
+        known="",
+        held=meant.held if until is None else f"quiet hours until {until.clock}",
+        lease_until_s=None,
+        fallback_of=meant.fallback_of or meant.channel,
+        row=None,
+    )
+
+
+def quieted(delivery: Delivery, section: PolicySection, local: alerts.Local) -> Delivery:
+    """Return what is held back as it is under quiet hours that have been changed."""
+    until = _quiet_until(delivery.message, delivery.channel, section, local)
+    if until is None:
+        return msgspec.structs.replace(delivery, next_try_at_s=local.now_s)
+    held = f"quiet hours until {until.clock}"
+    return msgspec.structs.replace(delivery, next_try_at_s=until.at_s, held=held)
+
+
+def _quiet_until(
+    message: Message, channel: str, section: PolicySection, local: alerts.Local
+) -> alerts.Until | None:
+    ranges = (*section.quiet_hours.get(channel, ()), *section.quiet_hours.get("all", ()))
+    urgent = message.severity == "critical" and message.notice != "resolved"
+    if urgent or not ranges:
+        return None
+    return alerts.quiet_until([hours.parse(one) for one in ranges], local)

@@ -1,0 +1,171 @@
+"""What of a tick goes into the history, and what of the history goes into the first tick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gpuwatchd.analysis.attribution import Baseline
+from gpuwatchd.core.model import Subject
+from gpuwatchd.pipeline.clock import STEP_S, moved_alert, resumed
+from gpuwatchd.pipeline.condition_alerts import KINDS
+from gpuwatchd.store.idle_levels import Norm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.core.model import Alert, Device, Sample
+    from gpuwatchd.pipeline.alert_notifier import Herald
+    from gpuwatchd.pipeline.condition_alerts import Alarms
+    from gpuwatchd.pipeline.outbox import Post
+    from gpuwatchd.pipeline.tracker import Intake
+    from gpuwatchd.store.live import LiveState
+    from gpuwatchd.store.writer import History
+
+_HOUR_S = 3600.0
+_PAUSE_S = 60.0
+"""Evidence survives a pause up to this long: one that the detectors do not take for a gap."""
+_EVIDENCE = (
+    *("confirmations", "held_since_s", "alert_confirmations", "alert_since_s"),
+    *("clears", "clear_since_s", "milder_since_s", "finding"),
+)
+"""What changes of an open alert at every judgement, and is not written for that alone."""
+
+
+def _amount(held_bytes: int | None) -> int | None:
+    """Return an amount that can be one: the file may hold anything."""
+    return held_bytes if held_bytes is not None and 0 <= held_bytes < 2**63 else None
+
+
+class Last(NamedTuple):
+    """What an earlier daemon of this boot saw last, on the clock of now."""
+
+    state: LiveState
+    taken_at_s: float
+    stepped_s: float
+    """By how much the clock was set since."""
+    fresh: bool
+    """Whether that is no longer ago than a pause in the record may be."""
+
+    @classmethod
+    def of(cls, state: LiveState | None, boot_id: str, now_s: float, ahead_s: float) -> Last | None:
+        """Return what a live state tells; None where it is of another boot, or of none.
+
+        Parameters
+        ----------
+        ahead_s
+            By how much the wall clock is ahead of the monotonic one now.
+        """
+        if state is None or not boot_id or state.boot_id != boot_id or state.clock_ahead_s is None:
+            return None
+        step_s = ahead_s - state.clock_ahead_s
+        step_s = step_s if abs(step_s) > STEP_S else 0.0
+        taken_at_s = state.taken_at_s + step_s
+        if not now_s - ahead_s + STEP_S >= now_s - taken_at_s >= -STEP_S:
+            return None  # older than this boot, or not yet: no point may lie there
+        return cls(state, taken_at_s, step_s, -STEP_S <= now_s - taken_at_s <= _PAUSE_S)
+
+    def newest(self) -> Iterator[tuple[Subject, int | None]]:
+        """Yield what each subject on a device held; what was not known at that instant is None."""
+        # What a daemon leaves behind that stops in order is dated at its end, and written before.
+        for one in () if self.state.stopped else self.state.devices:
+            uid, reading = one.device.uid, one.reading
+            if reading is None:
+                continue
+            yield Subject(device_uid=uid), _amount(reading.used_bytes)
+            yield Subject(device_uid=uid, unattributed=True), _amount(one.unattributed_bytes)
+            for process in one.processes or () if one.processes_age_s is None else ():
+                key = process.info.key
+                yield Subject(device_uid=uid, process=key), _amount(process.used_bytes)
+
+    def brought(self, alert: Alert) -> Alert:
+        """Return an open alert of the history with the evidence of the last tick."""
+        same = (alert.key, alert.opened_at_s, alert.state)
+        for one in self.state.alerts if self.fresh else ():
+            if (one.key, one.opened_at_s, one.state) == same:
+                evidence = {name: getattr(one, name) for name in _EVIDENCE}
+                return msgspec.structs.replace(alert, **evidence)
+        return alert
+
+
+class Keeping:
+    """Between the tick and the history.
+
+    Parameters
+    ----------
+    history
+        Where everything is kept.
+    intake
+        Who holds what.
+    """
+
+    def __init__(self, history: History, intake: Intake) -> None:
+        self._history = history
+        self._intake = intake
+
+    def resume(
+        self, post: Post, alarms: Alarms, herald: Herald, now_s: float, last: Last | None = None
+    ) -> None:
+        """Take up what the history knows: points, alerts, baselines, unsent messages.
+
+        Parameters
+        ----------
+        last
+            What the daemon before saw last: points since they were last written, and for how long
+            alerts have had their evidence.
+        """
+        intake = self._intake
+        span_s = intake.watcher.config.detection.analysis_window_hours * 3600.0
+        step_s = 0.0 if last is None else last.stepped_s
+        intake.refill(self._history.recent_series(now_s - span_s, stepped_s=step_s))
+        if last is not None:
+            if step_s:
+                # Rows of before and of now are on two clocks; the next start must not mix them.
+                self._history.segment("clock-step", wall_step_s=step_s)
+            intake.estate.extend(last.taken_at_s, last.newest())
+            for alert in last.state.pending if last.fresh else ():
+                intake.estate.pending[alert.subject.id] = moved_alert(alert, step_s)
+        for alert in self._history.open_alerts():
+            known = alert if last is None else moved_alert(last.brought(alert), step_s)
+            known = resumed(known, intake.watcher.rules, now_s)
+            if alert.kind in KINDS:
+                alarms.adopt(known, now_s)
+            else:
+                intake.adopt(known)
+        for uid, norm in self._history.shelf.norms().items():
+            intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
+        rules = intake.watcher.rules
+        since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
+        herald.resume(
+            [resumed(over, rules, now_s) for over in self._history.over_since(since_s)],
+            [notice.at_s for notice in self._history.recent_notices(now_s - _HOUR_S)],
+            now_s,
+        )
+        post.resume(now_s)
+
+    def record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:
+        """Keep one sample, as far as it is understood, and what was learned from it."""
+        if step_s is not None:
+            self._history.segment("clock-step", wall_step_s=step_s)
+        intake = self._intake
+        sampled = {reading.device_uid for reading in sample.readings}
+        readings = []
+        unattributed: dict[str, int] = {}
+        for device in devices:
+            seen = intake.devices.get(device.uid)
+            if seen is None or seen.reading is None or device.uid not in sampled:
+                continue
+            readings.append(seen.reading)
+            ledger = seen.ledger
+            if ledger is not None and ledger.state in {"whole", "overlap"}:
+                rest = ledger.unattributed_bytes
+                if rest is not None:
+                    unattributed[device.uid] = rest
+        resolved = msgspec.structs.replace(sample, readings=tuple(readings))
+        self._history.record(resolved, devices, intake.infos, unattributed)
+        while intake.learned:
+            uid, found = intake.learned.popitem()
+            if found.least_bytes is not None:
+                norm = Norm(found.least_bytes, found.boot_id)
+                self._history.shelf.learn(uid, norm, sample.taken_at_s)

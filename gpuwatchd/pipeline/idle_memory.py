@@ -1,0 +1,357 @@
+"""Memory that is held without work, as far as it was seen tick after tick."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from gpuwatchd.analysis import cost
+from gpuwatchd.analysis.frameworks.serving import idle_kv
+from gpuwatchd.analysis.idle import DAEMONS, STOPPED, Board, Held, Limits, Server, Vigil
+from gpuwatchd.collect.host.process_probe import absent, glance
+from gpuwatchd.core.config import prices as table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.collect.host.process_probe import Glance
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
+    from gpuwatchd.pipeline.device_state import Seen
+    from gpuwatchd.pipeline.engine_readings import Serving
+    from gpuwatchd.pipeline.tracker import Intake
+    from gpuwatchd.store.live import LiveState
+
+EVERY_TICKS: Final = 6
+AT_LEAST_EVERY_S: Final = 30.0
+GLANCES: Final = 4
+"""Processes whose state is read in one look, in turn; those in question come on top."""
+GAP_S: Final = 600.0
+_SCREEN: Final = frozenset({"display", "browser"})
+_RECORDED: Final = frozenset({"replay", "simulate"})
+"""Sources whose pids are not those of this machine."""
+_SAME_S: Final = 2.0
+"""Start times are known to about a second."""
+_STUCK: Final = frozenset({"D", "Z", "X"})
+
+
+class _Past:
+    """What the last glance at a process said."""
+
+    __slots__ = ("at_s", "born_of", "cpu_pct", "cpu_s", "now")
+
+    def __init__(self, born_of: int | None) -> None:
+        self.born_of = born_of
+        self.at_s = 0.0
+        self.cpu_s: float | None = None
+        self.cpu_pct: float | None = None
+        self.now: Glance | None = None
+
+
+class Holdings:
+    """What ``gpuwatchctl zombies`` lists.
+
+    Looked at every :data:`EVERY_TICKS` ticks, at least every :data:`AT_LEAST_EVERY_S`; in between
+    only the use of each device is noted.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    intake
+        Who holds what.
+    serving
+        What serving engines say.
+    host
+        Who looked the processes up; None where sources know them, who then are not of this
+        machine. It is told when one is seen to be stuck, so that everybody else knows too.
+    look, is_absent
+        How one process is read, and whether it is known not to exist.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        intake: Intake,
+        serving: Serving,
+        host: Host | None = None,
+        *,
+        look: Callable[[int], Glance | None] = glance,
+        is_absent: Callable[[int], bool] = absent,
+    ) -> None:
+        self.config = config
+        self.found: tuple[Holding, ...] = ()
+        self.price: Callable[[str, float], cost.Price | None] | None = None
+        """What a device costs (its uid, now); by default what the table and the user say."""
+        self._intake = intake
+        self._serving = serving
+        self._host = host
+        self._glance = look
+        self._is_absent = is_absent
+        self._pid = os.getpid()
+        self._vigil = Vigil()
+        self._ticks = 0
+        self._looked_s: float | None = None
+        self._util: dict[str, float] = {}
+        """Highest use of each device since the last look, where it could be read."""
+        self._resting: set[str] = set()
+        """Devices with processes that did nothing at the last look."""
+        self._bursts: dict[tuple[str, ProcessKey], float] = {}
+        """What processes on these have done since."""
+        self._past: dict[ProcessKey, _Past] = {}
+        self._turn = 0
+        self._kept: dict[str, dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]]] = {}
+        """What is known of each process, as long as nothing is new."""
+        self._suspects: set[ProcessKey] = set()
+        """Seen to be stuck at the last look."""
+
+    def resume(self, before: LiveState | None) -> None:
+        """Take up what an earlier run of the daemon left in its live state."""
+        if before is None:
+            return
+        infos = [use.info for device in before.devices for use in device.processes or ()]
+        infos += [h.process for h in before.holdings if h.process is not None]
+        if self._host is not None:
+            self._host.recall(infos)
+        self._vigil.resume(before.holdings, infos, before.taken_at_s)
+
+    def look(self, now_s: float) -> None:
+        """Look once at what is held now: in most ticks only at how busy the devices are."""
+        util = self._util
+        for uid, seen in self._intake.devices.items():
+            reading = seen.reading
+            if reading is not None and reading.util_pct is not None:
+                util[uid] = max(reading.util_pct, util.get(uid, 0.0))
+            if uid in self._resting and reading is not None:
+                for use in reading.uses or ():
+                    if use.sm_pct:
+                        self._bursts[uid, use.key] = use.sm_pct
+        last_s = self._looked_s
+        recent = last_s is not None and 0.0 <= now_s - last_s < AT_LEAST_EVERY_S
+        self._ticks += 1
+        if recent and self._ticks < EVERY_TICKS:
+            return
+        self._ticks = 0
+        self._looked_s = now_s
+        self._examine(now_s)
+        util.clear()
+        self._bursts.clear()
+
+    def _examine(self, now_s: float) -> None:
+        section = self.config.zombies
+        limits = Limits(
+            minimum_bytes=section.minimum_mib * 2**20,
+            idle_after_s=float(section.idle_after),
+            gap_s=max(GAP_S, 3.0 * float(self.config.daemon.interval)),
+        )
+        fresh = self._glances(now_s, limits.minimum_bytes)
+        devices = self._intake.devices.values()
+        cut = {seen.device.parent_uid for seen in devices if seen.device.parent_uid is not None}
+        boards = [self._board(seen, fresh, cut) for seen in devices]
+        for uid in self._kept.keys() - self._intake.devices.keys():
+            del self._kept[uid]
+        self._resting = {
+            board.uid for board in boards if any(held.busy_pct == 0 for held in board.uses or ())
+        }
+        found = self._vigil.look(boards, self._servers(), now_s, limits)
+        totals = {board.uid: board.total_bytes for board in boards}
+        book = cost.Prices(self.config.cost, table.builtin()) if found else None
+        self.found = tuple(
+            self._priced(one, totals.get(one.device_uid), now_s, book) for one in found
+        )
+
+    def _priced(
+        self, holding: Holding, total_bytes: int | None, now_s: float, book: cost.Prices | None
+    ) -> Holding:
+        held_s = None if holding.since_s is None else now_s - holding.since_s
+        devices = {uid: seen.device for uid, seen in self._intake.devices.items()}
+        device = devices.get(holding.device_uid)
+        price = None
+        if self.price is not None:
+            price = self.price(holding.device_uid, now_s)
+        elif book is not None and device is not None:
+            price = book.of(device, devices, now_s=now_s)
+        return structs.replace(
+            holding,
+            gib_hours=cost.gib_hours(holding.held_bytes, held_s),
+            cost_usd=cost.usd(
+                holding.held_bytes,
+                held_s,
+                total_bytes=total_bytes,
+                usd_per_gpu_hour=None if price is None else price.running_usd_per_hour,
+            ),
+        )
+
+    # ---- processes ------------------------------------------------------------------------------
+
+    def _is_local(self, seen: Seen) -> bool:
+        """Say whether a device's pids are those of this machine."""
+        return self._host is not None and seen.device.source not in _RECORDED
+
+    def _look_at(self, key: ProcessKey) -> Glance | None:
+        """Return the state of a process; None when the pid is another's by now."""
+        found = self._glance(key.pid)
+        # The kernel tells another time of boot once the clock has been set; identities keep theirs.
+        booted_at_s = None if self._host is None else self._host.booted_at_s
+        if found is None or key.started_at_s is None or booted_at_s is None:
+            return None
+        begun_s = booted_at_s + found.started_s
+        return found if abs(begun_s - key.started_at_s) < _SAME_S else None
+
+    def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, Glance]:
+        """Read the state of some processes: those in question, and some others in turn."""
+        infos = self._intake.infos
+        here: dict[ProcessKey, ProcessInfo] = {}
+        for seen in self._intake.devices.values():
+            if seen.reading is None or not self._is_local(seen):
+                continue
+            for use in seen.reading.uses or ():
+                key, used = use.key, use.used_bytes
+                if use.sm_pct or key.started_at_s is None:
+                    continue  # at work, or nobody who could be looked at
+                if used is None or used >= least_bytes:
+                    info = here[key] = infos[key]
+                    if info.state in _STUCK:
+                        self._suspects.add(key)
+        for key in [key for key in self._past if key not in infos]:
+            del self._past[key]
+        keys = list(here)
+        begin = self._turn % len(keys) if keys else 0
+        turn = (keys[begin:] + keys[:begin])[:GLANCES]
+        self._turn = begin + len(turn)
+        fresh: dict[ProcessKey, Glance] = {}
+        for key in dict.fromkeys((*turn, *(key for key in self._suspects if key in here))):
+            found = self._look_at(key)
+            if found is not None:
+                fresh[key] = found
+                self._note(here[key], found, now_s)
+        self._suspects = {key for key, found in fresh.items() if found.state in _STUCK}
+        return fresh
+
+    def _note(self, info: ProcessInfo, found: Glance, now_s: float) -> None:
+        """Remember what one glance said."""
+        known = self._past.get(info.key)
+        if known is None:
+            known = self._past[info.key] = _Past(info.parent_pid)
+        if known.cpu_s is not None and now_s > known.at_s:
+            known.cpu_pct = 100.0 * max(0.0, found.cpu_s - known.cpu_s) / (now_s - known.at_s)
+        known.now, known.cpu_s, known.at_s = found, found.cpu_s, now_s
+        changed = found.parent_pid != info.parent_pid
+        if self._host is not None and (changed or found.state in _STUCK or info.state in _STUCK):
+            self._host.states((info.key.pid,))
+
+    def _board(self, seen: Seen, fresh: dict[ProcessKey, Glance], cut: set[str]) -> Board:
+        reading = seen.reading
+        uid = seen.device.uid
+        if reading is None or reading.uses is None or reading.state != "ok":
+            return Board(uid=uid)
+        if uid in cut:
+            return Board(uid=uid, uses=())  # what is held there, its instances hold
+        local = self._is_local(seen)
+        infos = self._intake.infos
+        kept = self._kept.get(uid, {})
+        now: dict[ProcessKey, tuple[ProcessUse, ProcessInfo, Held]] = {}
+        for use in reading.uses:
+            key = use.key
+            info, before = infos[key], kept.get(key)
+            known = before is not None and before[0] is use and before[1] is info
+            if before is None or not known or key in fresh or self._may_differ(use, before[2]):
+                now[key] = use, info, self._held(uid, use, info, fresh.get(key), local=local)
+            else:
+                now[key] = before
+        self._kept[uid] = now
+        return Board(
+            uid=uid,
+            total_bytes=reading.total_bytes or seen.device.memory_total_bytes,
+            util_pct=self._util.get(uid),
+            memory_util_pct=reading.memory_util_pct,
+            ledger=seen.ledger,
+            uses=tuple([held for _, _, held in now.values()]),
+            complete=reading.uses_reason is None,
+            contained=local and self._host is not None and self._host.is_contained,
+        )
+
+    def _may_differ(self, use: ProcessUse, held: Held) -> bool:
+        """Say whether more than the use itself must be looked at anew."""
+        burst = use.sm_pct == 0 and (self._bursts or held.busy_pct != 0)
+        return bool(burst or not held.exists or held.state in _STUCK)
+
+    def _held(
+        self, uid: str, use: ProcessUse, info: ProcessInfo, now: Glance | None, *, local: bool
+    ) -> Held:
+        busy_pct = use.sm_pct
+        if busy_pct == 0 and self._bursts:
+            busy_pct = self._bursts.get((uid, use.key), busy_pct)
+        exempt = info.framework in _SCREEN or info.name in DAEMONS
+        if not local:
+            return Held(
+                info=info, used_bytes=use.used_bytes, kind=use.kind, busy_pct=busy_pct,
+                exempt=exempt,
+            )  # fmt: skip
+        exists = True if use.key.started_at_s is not None else None
+        if exists is None and not info.foreign and self._is_absent(use.key.pid):
+            exists, info = False, self._who_was(info)
+        known = self._past.get(use.key)
+        parent = None
+        if now is not None and now.state in _STUCK:
+            above = self._glance(now.parent_pid)
+            parent = None if above is None else f"{above.name}[{now.parent_pid}]"
+            if info.parents and info.parents[0].endswith(f"[{now.parent_pid}]"):
+                parent = info.parents[0]
+        state = info.state if info.state != "D" else None
+        if now is not None:
+            state = now.state
+        elif known is not None and known.now is not None and known.now.state in STOPPED:
+            state = known.now.state
+        return Held(
+            info=info,
+            used_bytes=use.used_bytes,
+            kind=use.kind,
+            busy_pct=busy_pct,
+            exists=exists,
+            state=state,
+            cpu_pct=None if known is None else known.cpu_pct,
+            parent=parent,
+            orphan=known is not None and _orphaned(info, known),
+            exempt=exempt or use.key.pid == self._pid,
+        )
+
+    def _who_was(self, info: ProcessInfo) -> ProcessInfo:
+        """Return who a process was that does not exist any more."""
+        pid = info.key.pid
+        was = self._host.gone(pid) if self._host is not None else None
+        if was is None:
+            return structs.replace(info, state="gone", name="?")
+        return structs.replace(was, state="gone")
+
+    # ---- servers --------------------------------------------------------------------------------
+
+    def _servers(self) -> list[Server]:
+        found = []
+        for reading in self._serving.readings:
+            left = idle_kv(self._serving.past(reading.url))
+            found.append(
+                Server(
+                    reading=reading,
+                    members=frozenset(self._serving.members(reading.url)),
+                    kv_left=None if left is None else left.share,
+                    kv_idle_s=None if left is None else left.for_s,
+                )
+            )
+        return found
+
+
+def _orphaned(info: ProcessInfo, known: _Past) -> bool:
+    """Say whether whoever started a process has ended: it has got another parent since.
+
+    One that has been a child of init from the start is a daemon, unless it is in a user's session.
+    """
+    if known.now is None:
+        return False
+    if known.born_of is not None and known.now.parent_pid != known.born_of:
+        return True
+    session = info.unit is not None and info.unit.endswith(".scope")
+    return known.now.parent_pid == 1 and session

@@ -1,0 +1,187 @@
+"""Ranks of one job among the tracks: one alert stands for all that leak alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import alerts
+from gpuwatchd.analysis.attribution import jobs
+from gpuwatchd.pipeline.end_reasons import CRASHED
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import Alert, Finding, ProcessInfo
+    from gpuwatchd.pipeline.track import JobKey, Track
+
+AS_ONE = "told as one: "
+GOES_ON = "the alert goes on with another rank of its job"
+_OPEN = frozenset({"watch", "firing"})
+
+
+class Ranks:
+    """Who belongs to which job on this machine, on all of its devices."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[JobKey, dict[str, Track]] = {}
+
+    def place(self, track: Track, info: ProcessInfo) -> None:
+        """Take note of who a track is."""
+        track.info = info
+        job = (info.team, track.subject.host) if info.team else None
+        if job != track.job:
+            self.leave(track)
+            if job is not None:
+                self._jobs.setdefault(job, {})[track.subject.id] = track
+            track.job = job
+
+    def leave(self, track: Track) -> None:
+        """Forget a track."""
+        if track.job is None:
+            return
+        members = self._jobs.get(track.job, {})
+        members.pop(track.subject.id, None)
+        if not members:
+            self._jobs.pop(track.job, None)
+        track.job = None
+
+    def judged(self, track: Track, finding: Finding) -> Finding:
+        """Return a judgement as that of a job, where it is one; note who stands for whom.
+
+        Parameters
+        ----------
+        track
+            Whose it is; its ``lead`` and ``leads`` are set.
+        finding
+            The judgement of this instant on it alone.
+        """
+        track.lead, track.leads = None, ""
+        members = self._jobs.get(track.job) if track.job is not None else None
+        if members is None or len(members) < 2 or not jobs.leaks(finding):
+            return finding
+        own = _rank(track, finding)
+        others = [_rank(one, None) for one in members.values() if one is not track]
+        for one in members.values():
+            if one.hush is not None and one.hush.job and track.peak <= one.hush.level_bytes:
+                # What the user said of the alert was meant for all that it stood for.
+                return _quiet(finding, one.hush.why)
+        alike = jobs.together(own, others)
+        if not alike:
+            said = jobs.alone(own, others)
+            return _with(finding, said) if said else finding
+        # One for whom a rank stands that does not leak as this one does cannot speak for it.
+        named = {one.subject for one in alike}
+        chief = jobs.lead(
+            [
+                one
+                for one in alike
+                if (lead := members.get(one.subject, track).lead) is None
+                or lead.subject.id in named
+            ]
+        )
+        if chief.subject != own.subject:
+            track.lead = members[chief.subject]
+            return _with(finding, f"{jobs.SEE}{chief.name}")
+        track.leads = jobs.title(alike, host=track.subject.host)
+        return jobs.joined(own, alike, len({own.process, *(one.process for one in others)}))
+
+    def heir(self, track: Track) -> Track | None:
+        """Return who goes on with the alert of a lead that is going; None without any."""
+        alert = track.alert
+        if not track.leads or track.job is None or alert is None or alert.state not in _OPEN:
+            return None
+        mine = track.subject.process
+        led = [
+            one
+            for one in self._jobs.get(track.job, {}).values()
+            if one.lead is track and one.subject.process != mine
+        ]
+        if not led:
+            return None
+        chief = jobs.lead([_rank(one, None) for one in led])
+        return next(one for one in led if one.subject.id == chief.subject)
+
+    @staticmethod
+    def goes_on(track: Track, finding: Finding, was: Track) -> bool:
+        """Say whether a rank still leaks, by itself or for others, whose lead leaks no more."""
+        alert = was.alert
+        return (
+            track.lead is None
+            and jobs.leaks(finding)
+            and alert is not None
+            and alert.state in _OPEN
+            and not was.leads
+            and not jobs.leaks(was.finding)
+        )
+
+    def pass_on(self, track: Track, heir: Track, why: str) -> Alert:
+        """Move the open alert of a lead to another rank; return it there."""
+        alert = track.alert
+        assert alert is not None  # noqa: S101 - asked for by heir()
+        finding = alert.finding if heir.finding is None else heir.finding
+        heir.alert = msgspec.structs.replace(
+            alert, key=f"leak:{heir.subject.id}", subject=heir.subject, finding=finding
+        )
+        heir.lead, heir.leads = None, track.leads
+        heir.fate = why if why == CRASHED else track.fate
+        for one in self._jobs.get(track.job, {}).values() if track.job is not None else ():
+            if one.lead is track:
+                one.lead = heir
+        return heir.alert
+
+
+def held(alert: Alert | None, lead: Track) -> Alert | None:
+    """Return the alert of a rank for which another one's stands: it never opens."""
+    if alert is None or alert.state == "resolved":
+        return None
+    return msgspec.structs.replace(
+        alert,
+        state="pending",
+        watch_at_s=None,
+        firing_at_s=None,
+        next_notice_at_s=None,
+        held_back=f"{AS_ONE}{lead.leads or lead.title}",
+    )
+
+
+def freed(alert: Alert) -> Alert:
+    """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
+    if not alert.held_back.startswith(AS_ONE):
+        return alert
+    return msgspec.structs.replace(alert, held_back="")
+
+
+def stand_for(lead: Track, before: Alert) -> None:
+    """Have an alert take over what people were told of another one of its job."""
+    if lead.alert is not None:
+        lead.alert = alerts.inherited(lead.alert, before)
+
+
+def _rank(track: Track, finding: Finding | None) -> jobs.Rank:
+    assert track.info is not None  # noqa: S101 - it was placed
+    alert = track.alert
+    if finding is None:
+        # After a restart, what its alert was last based on, until it is judged anew.
+        finding = track.finding
+        if finding is None and alert is not None:
+            finding = alert.finding
+    part = track.device.parent_uid is not None
+    return jobs.Rank(
+        subject=track.subject.id,
+        info=track.info,
+        gpu=None if part else track.device.index,
+        instance=track.device.label if part else "",
+        finding=finding,
+        state=None if alert is None else alert.state,
+        opened_at_s=0.0 if alert is None else alert.opened_at_s,
+    )
+
+
+def _with(finding: Finding, said: str) -> Finding:
+    return msgspec.structs.replace(finding, reason=f"{finding.reason}; {said}")
+
+
+def _quiet(finding: Finding, why: str) -> Finding:
+    return msgspec.structs.replace(
+        finding, tier="none", severity="info", reason=f"{why} ({finding.reason})"
+    )

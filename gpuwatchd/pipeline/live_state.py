@@ -1,0 +1,209 @@
+"""From tracks to the live state file: what ``status`` shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.pipeline.track import Track
+from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.store.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpuwatchd.core.model import (
+        DeviceReading,
+        Event,
+        Finding,
+        ProcessInfo,
+        ProcessKey,
+        ProcessUse,
+    )
+    from gpuwatchd.pipeline.device_state import Seen
+
+SPARK_POINTS = 32
+_EVERY_TICKS = 6
+_TIERS = {"none": 0, "watch": 1, "alert": 2}
+
+
+class Spark(msgspec.Struct, frozen=True):
+    """The recent past of one device, for a sparkline."""
+
+    values: tuple[int | None, ...] = ()
+    step_s: float = 0.0
+    samples: int = 0
+
+
+_NOTHING = Spark()
+
+
+def spark_of(ring: Ring) -> Spark:
+    """Return up to ``SPARK_POINTS`` values over all that the ring knows."""
+    span_s = ring.last[0] - ring.first_s if ring.last is not None else 0.0
+    step_s = max(span_s / SPARK_POINTS, ring.cell_s)
+    return Spark(ring.recent(SPARK_POINTS, step_s), step_s, ring.count)
+
+
+class Sparks:
+    """The sparklines of all devices; each is drawn anew now and then."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Spark, float]] = {}
+
+    def of(self, uid: str, position: int, tick: int, tracks: Mapping[str, Track]) -> Spark:
+        """Return the sparkline of the device at a position of the list."""
+        kept = self._kept.get(uid)
+        if kept is None or tick < _EVERY_TICKS or tick % _EVERY_TICKS == position % _EVERY_TICKS:
+            track = tracks.get(uid)
+            ring = track.window if track is not None and isinstance(track.window, Ring) else None
+            newest = ring.last if ring is not None else None
+            # A column of the sparkline is minutes wide: a look back per tick would be waste.
+            if ring is not None and newest is not None and _is_due(kept, newest[0]):
+                kept = self._kept[uid] = (spark_of(ring), newest[0])
+        return _NOTHING if kept is None else kept[0]
+
+
+def _is_due(kept: tuple[Spark, float] | None, now_s: float) -> bool:
+    """Say whether a quarter of a column has passed since a sparkline was drawn."""
+    return kept is None or abs(now_s - kept[1]) >= 0.25 * kept[0].step_s
+
+
+def worst(findings: Iterable[Finding | None]) -> Finding | None:
+    """Return the finding that a device is shown with: highest tier, then confidence."""
+    known = [f for f in findings if f is not None]
+    return max(
+        known,
+        key=lambda f: (_TIERS[f.tier], f.confidence, f.pattern != "unknown"),
+        default=None,
+    )
+
+
+class _Shown(msgspec.Struct):
+    """What became of one device's processes and judgements, and of what."""
+
+    now: list[object]
+    """What was the same when it was last looked whether it still holds."""
+    parts: list[object]
+    processes: tuple[LiveProcess, ...]
+    finding: Finding | None
+
+
+class Scene:
+    """The devices of the live state; what has not changed since the last tick is used again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Shown] = {}
+
+    def device(
+        self,
+        seen: Seen,
+        *,
+        spark: Spark,
+        infos: Mapping[ProcessKey, ProcessInfo],
+        known: tuple[object, ...],
+        events: tuple[Event, ...] = (),
+    ) -> LiveDevice:
+        """Return one device of the live state.
+
+        Parameters
+        ----------
+        seen
+            The device as last seen, with the tracks of its processes.
+        spark
+            Its recent past, from :func:`spark_of`.
+        infos
+            Who the processes are.
+        known
+            What is equal as long as nobody among them has changed.
+        events
+            What happened to it lately.
+        """
+        reading, uses = seen.reading, seen.uses
+        processes: tuple[LiveProcess, ...] | None = None
+        age_s: float | None = None
+        shown = self._shown(seen, uses or (), infos, known)
+        if reading is not None and uses is not None:
+            if reading.uses is None:
+                age_s = max(0.0, seen.taken_s - seen.uses_s)
+            processes = shown.processes
+        ledger = seen.ledger
+        whole = ledger is not None and ledger.state in {"whole", "overlap"}
+        return LiveDevice(
+            device=seen.device,
+            reading=None if reading is None else _without_uses(reading),
+            unattributed_bytes=ledger.unattributed_bytes if ledger is not None and whole else None,
+            finding=shown.finding,
+            processes=processes,
+            processes_age_s=age_s,
+            ledger=ledger,
+            recent_bytes=spark.values,
+            recent_step_s=spark.step_s,
+            samples=spark.samples,
+            faults=seen.faults,
+            events=events,
+        )
+
+    def _shown(
+        self,
+        seen: Seen,
+        uses: tuple[ProcessUse, ...],
+        infos: Mapping[ProcessKey, ProcessInfo],
+        known: tuple[object, ...],
+    ) -> _Shown:
+        uid, processes = seen.device.uid, seen.processes.values()
+        kept = self._kept.get(uid)
+        # What is the very same object is not looked into: values are never changed in place.
+        now: list[object] = [uses, known, Track.changes, len(processes), len(seen.hosts)]
+        now.append(seen.others[:])
+        if kept is not None and kept.now == now:
+            return kept
+        tracks = [*processes, *seen.others, *seen.hosts.values()]
+        # Of these is made all that a track shows.
+        parts: list[object] = [uses, known]
+        parts += [track.finding for track in tracks]
+        parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]
+        parts += [track.memo.shown for track in processes]
+        if kept is not None and kept.parts == parts:
+            kept.now = now
+            return kept
+        before = {} if kept is None else {one.info.key: one for one in kept.processes}
+        shown = {key: track.shown() for key, track in seen.processes.items()}
+        found = [
+            _process(use, info, seen, shown.get(use.key))
+            for use in uses
+            if (info := infos.get(use.key)) is not None
+        ]
+        made = self._kept[uid] = _Shown(
+            now=now,
+            parts=parts,
+            processes=tuple([_again(one, before.get(one.info.key)) for one in found]),
+            finding=worst([*shown.values(), *[track.shown() for track in seen.others]]),
+        )
+        return made
+
+
+def _process(
+    use: ProcessUse, info: ProcessInfo, seen: Seen, finding: Finding | None
+) -> LiveProcess:
+    track, host = seen.processes.get(use.key), seen.hosts.get(use.key)
+    return LiveProcess(
+        info=info,
+        used_bytes=use.used_bytes,
+        kind=use.kind,
+        finding=finding,
+        history=track.memo.shown if track is not None and track.memo.key else None,
+        sm_pct=use.sm_pct,
+        host_bytes=use.host_bytes,
+        host_finding=None if host is None else host.shown(),
+    )
+
+
+def _again(now: LiveProcess, before: LiveProcess | None) -> LiveProcess:
+    """Return the very same object where nothing has changed: it need not be written anew."""
+    return before if before is not None and before == now else now
+
+
+def _without_uses(reading: DeviceReading) -> DeviceReading:
+    return reading if not reading.uses else msgspec.structs.replace(reading, uses=())

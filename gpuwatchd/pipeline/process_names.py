@@ -1,0 +1,204 @@
+"""Who the processes are: what a source knows of them, or the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.collect.host.ended import WAS
+from gpuwatchd.core.model import ProcessInfo, ProcessUse
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.core.model import DeviceReading, ProcessKey, Sample
+    from gpuwatchd.pipeline.device_state import Seen
+_Uses = tuple[ProcessUse, ...]
+MEMORY_EVERY_TICKS = 2
+"""Every so many ticks the host is asked for its next few figures."""
+
+
+class _Book(dict["ProcessKey", ProcessInfo]):
+    """Who everybody is; counts its changes, so that nobody need compare."""
+
+    changes = 0
+
+    def __setitem__(self, key: ProcessKey, info: ProcessInfo) -> None:
+        if self.get(key) is not info:
+            self.changes += 1
+            super().__setitem__(key, info)
+
+    def __delitem__(self, key: ProcessKey) -> None:
+        self.changes += 1
+        super().__delitem__(key)
+
+    def setdefault(self, key: ProcessKey, default: ProcessInfo) -> ProcessInfo:
+        known = self.get(key)
+        if known is None:
+            self[key] = known = default
+        return known
+
+
+class People:
+    """Everybody who was lately on a device.
+
+    Parameters
+    ----------
+    host
+        Looks up pids that a source names without knowing them; None where sources know.
+    """
+
+    def __init__(self, host: Host | None) -> None:
+        self.infos = _Book()
+        """Always the same dictionary."""
+        self.news = 0
+        """How often something about a process has become known."""
+        self.host_bytes: dict[int, int] = {}
+        """pid -> what it holds on the host."""
+        self._host = host
+        self._present: tuple[int, list[list[ProcessKey]], tuple[ProcessInfo, ...]] = (-1, [], ())
+        self._here: dict[str, tuple[_Uses | None, list[ProcessKey]]] = {}
+        """UUID -> the last process list, and whom it names."""
+        self._bound: dict[int, ProcessInfo] = {}
+        self._ticks = 0
+        self._lists: dict[str, tuple[_Uses | None, set[int]]] = {}
+        """UUID -> the last process list as it was read, and whom the host is asked about."""
+        self._pids: frozenset[int] = frozenset()
+        self._found: dict[int, ProcessInfo] = {}
+        self._measured: dict[int, ProcessInfo] | None = None
+        """Of whom it was last asked what each of them holds."""
+        self._same = False
+        """Whether these are the same as in the tick before."""
+        self._stirred: set[int] = set()
+        """pids whose memory on the host has just been found to have changed."""
+        self._resolved: dict[str, tuple[_Uses, _Uses, list[ProcessInfo | None]]] = {}
+        """UUID -> the last process list, as it was read and with identities, and these."""
+
+    def meet(self, sample: Sample) -> dict[int, ProcessInfo]:
+        """Return who has the pids of a sample now, as far as the sample does not say."""
+        self.news += len(sample.processes)
+        for info in sample.processes:
+            self.infos[info.key] = info
+        self._same = False
+        if self._host is None:
+            return {}
+        pids = self._asked(sample)
+        if not pids:
+            return {}
+        found = self._host.look(pids)
+        self._same = found is self._found or found == self._found
+        self._found = found
+        self._ticks += 1
+        self._stirred.clear()
+        if self._ticks % MEMORY_EVERY_TICKS == 0:
+            kept = self.host_bytes
+            known, self._measured = self._measured is found, found
+            for pid, held in self._host.memory(found, newest=known).items():
+                if held != kept.get(pid):
+                    self._stirred.add(pid)
+                    if held is None:
+                        del kept[pid]
+                    else:
+                        kept[pid] = held
+        return found
+
+    def _asked(self, sample: Sample) -> frozenset[int]:
+        """Return whom the host is asked about, the same set until there is anybody else."""
+        lists, known = self._lists, self._pids
+        self._lists = {}
+        same = len(sample.readings) == len(lists)
+        for reading in sample.readings:
+            uid, uses = reading.device_uid, reading.uses
+            before = lists.get(uid)
+            if before is None or before[0] is not uses:
+                keys = [use.key for use in uses or ()]
+                pids = {key.pid for key in keys if key.started_at_s is None}
+                same = same and before is not None and before[1] == pids
+                before = (uses, pids)
+            self._lists[uid] = before
+        if not same:
+            self._pids = known = frozenset().union(*[pids for _, pids in self._lists.values()])
+        return known
+
+    def resolve(self, reading: DeviceReading, known: dict[int, ProcessInfo]) -> DeviceReading:
+        """Return a reading whose processes have their identity, and what they hold on the host.
+
+        While nothing changes, its processes are the very same as in the reading before.
+        """
+        raw = reading.uses
+        if not raw or (not known and self._host is None):
+            for use in raw or ():
+                self.infos.setdefault(use.key, ProcessInfo(key=use.key, name=""))
+            return reading
+        uid = reading.device_uid
+        before = self._resolved.get(uid)
+        uses: _Uses | None = None
+        if before is not None and before[0] == raw:
+            stirred = self._stirred
+            if (self._same or before[2] == [known.get(use.key.pid) for use in raw]) and (
+                not stirred or stirred.isdisjoint([use.key.pid for use in raw])
+            ):
+                uses = before[1]
+        if uses is None:
+            uses = tuple([self._named(use, known) for use in raw])
+            self._resolved[uid] = (raw, uses, [known.get(use.key.pid) for use in raw])
+        return msgspec.structs.replace(reading, uses=uses)
+
+    def _named(self, use: ProcessUse, known: dict[int, ProcessInfo]) -> ProcessUse:
+        key = use.key
+        pid = key.pid
+        info = known.get(pid)
+        if info is None:
+            if key not in self.infos:
+                gone = self._host.gone(pid) if self._host is not None else None
+                name = f"{WAS}{gone.label}" if gone is not None else "gone"
+                user = gone.user if gone is not None else None
+                self.infos[key] = ProcessInfo(key=key, name=name, user=user)
+            return use
+        bound = self._bound.get(pid)
+        if bound is not info:
+            if bound is not None and bound.key != info.key:
+                self.host_bytes.pop(pid, None)  # Another process's.
+            self._bound[pid] = self.infos[info.key] = info
+            self.news += 1
+        host_bytes = self.host_bytes.get(pid, use.host_bytes)
+        if info.key == key and host_bytes == use.host_bytes:
+            return use
+        return ProcessUse(
+            key=info.key,
+            used_bytes=use.used_bytes,
+            kind=use.kind,
+            sm_pct=use.sm_pct,
+            host_bytes=host_bytes,
+        )
+
+    def present(self, devices: Iterable[Seen]) -> tuple[ProcessInfo, ...]:
+        """Return who is on a device now, the same tuple until there is anybody else.
+
+        ``infos`` remembers those that have left, too.
+        """
+        infos, before = self.infos, self._here
+        self._here = {}
+        for seen in devices:
+            if seen.reading is None:
+                continue
+            uid, uses = seen.device.uid, seen.reading.uses
+            here = before.get(uid)
+            if here is None or here[0] is not uses:
+                keys = [use.key for use in uses or ()]
+                here = (uses, here[1] if here is not None and here[1] == keys else keys)
+            self._here[uid] = here
+        lists = [keys for _, keys in self._here.values()]
+        if (infos.changes, lists) != self._present[:2]:
+            who = tuple([infos[key] for keys in lists for key in keys if key in infos])
+            self._present = (infos.changes, lists, who)
+        return self._present[2]
+
+    def forget_all_but(self, here: Container[ProcessKey]) -> None:
+        """Forget who processes were that are on no device any more."""
+        for key in [key for key in self.infos if key not in here]:
+            del self.infos[key]
+            self._bound.pop(key.pid, None)
+            self.host_bytes.pop(key.pid, None)

@@ -1,0 +1,384 @@
+"""A recorded log through the same judgement and policy as the daemon, at the log's own clock.
+
+No peeking ahead: at every instant the detectors see only what had been recorded by then. Windows
+are slices of arrays instead of rings; everything else is shared with the live path.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gpuwatchd.alerts import FAST_S
+from gpuwatchd.pipeline.live_state import worst
+from gpuwatchd.pipeline.titles import device_title, process_title
+from gpuwatchd.pipeline.watcher import Room, Track, Watcher
+from gpuwatchd.store.ring import thin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    import numpy.typing as npt
+
+    from gpuwatchd.collect.replay import LogFile, LogSeries
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Alert, Device, Finding, FloatArray, ProcessInfo, Subject
+
+_ENDED_AFTER_INTERVALS = 10
+_TELL_EVERY = 64
+_COVERED_SHARE = 0.5
+"""Where listed processes hold at least this share of a device, they are judged instead of it."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of one alert: what the daemon would have raised, and when."""
+
+    at_s: float
+    state: str
+    """opened, firing, escalated or resolved."""
+    alert: Alert
+
+
+class SubjectResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the replay says of one subject."""
+
+    subject: Subject
+    device: Device
+    process: ProcessInfo | None
+    samples: int
+    started_at_s: float
+    ended_at_s: float
+    finding: Finding | None
+    """The judgement at its end, with the tier that had been opened by then."""
+    watches: tuple[Event, ...]
+    alerts: tuple[Event, ...]
+
+
+class Recorded:
+    """The part of a recorded series that is known at an instant.
+
+    Parameters
+    ----------
+    t_s, values
+        (n,) times and bytes, ascending.
+    breaks
+        Indices at which a new segment begins; a window never reaches over one.
+    span_s
+        The longest look-back.
+    """
+
+    def __init__(
+        self, t_s: FloatArray, values: FloatArray, breaks: tuple[int, ...], span_s: float
+    ) -> None:
+        edges = [0, *(b for b in breaks if 0 < b < t_s.size), int(t_s.size)]
+        parts = [thin(t_s[a:b], values[a:b]) for a, b in itertools.pairwise(edges)]
+        self.t_s = np.concatenate([part[0] for part in parts])
+        self._values = np.concatenate([part[1] for part in parts])
+        self._starts = np.cumsum([0, *(part[0].size for part in parts)])[:-1]
+        self._span_s = span_s
+        self._moves = np.cumsum(np.diff(self._values, prepend=self._values[:1]) != 0)
+        self.known = 0
+        """How many points are known by now."""
+        self.judged = 0
+        """How many were known at the last judgement."""
+
+    @property
+    def count(self) -> int:
+        """Points known by now."""
+        return self.known
+
+    @property
+    def moves(self) -> int:
+        """How often the value has changed by now."""
+        return int(self._moves[self.known - 1]) if self.known else 0
+
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """The newest known point."""
+        if self.known == 0:
+            return None
+        return float(self.t_s[self.known - 1]), float(self._values[self.known - 1])
+
+    def value(self, known: int) -> float | None:
+        """Return the newest value when ``known`` points are known."""
+        return float(self._values[known - 1]) if known else None
+
+    def window(self) -> tuple[FloatArray, FloatArray]:
+        """Return times and values of the present segment, as far back as the look-back goes."""
+        end = self.known
+        start = int(self._starts[np.searchsorted(self._starts, end - 1, side="right") - 1])
+        oldest = int(np.searchsorted(self.t_s[:end], self.t_s[end - 1] - self._span_s))
+        start = max(start, oldest)
+        return self.t_s[start:end], self._values[start:end]
+
+
+class _Replay(msgspec.Struct, kw_only=True, eq=False):
+    track: Track
+    recorded: Recorded
+    source: LogSeries
+    begins: int
+    """Position of the first instant at which something of it is known."""
+    known_at: npt.NDArray[np.int32]
+    """How many points are known at that instant and at those after it, until all are."""
+    end_s: float
+    ended: bool = False
+    final: Finding | None = None
+    watches: list[Event] = []
+    alerts: list[Event] = []
+
+    def known(self, position: int) -> int:
+        """Return how many points are known at an instant."""
+        passed = position - self.begins
+        if passed < 0:
+            return 0
+        return int(self.known_at[min(passed, self.known_at.size - 1)])
+
+    def over(self, position: int) -> bool:
+        """Say whether there is nothing left to do: it has ended, or all of it has been judged."""
+        if self.ended or self.track.subject.process is not None:
+            return self.ended
+        whole = position - self.begins >= self.known_at.size - 1
+        return whole and self.recorded.judged == self.recorded.known
+
+
+class _Rooms:
+    """What is free on each device at an instant, from its own series or from its processes."""
+
+    def __init__(self, replays: list[_Replay]) -> None:
+        self._devices: dict[str, _Replay] = {}
+        self._processes: dict[str, list[_Replay]] = {}
+        for replay in replays:
+            uid = replay.track.subject.device_uid
+            if replay.track.subject.process is None:
+                self._devices[uid] = replay
+            else:
+                self._processes.setdefault(uid, []).append(replay)
+
+    def free(self, uid: str, position: int) -> float | None:
+        """Return bytes, None when the device's total is unknown."""
+        device = self._devices.get(uid)
+        if device is not None and device.track.room.total_bytes is not None:
+            used = device.recorded.value(device.known(position))
+            return max(0.0, device.track.room.total_bytes - (used or 0.0))
+        processes = self._processes.get(uid, [])
+        total = next((p.track.room.total_bytes for p in processes), None)
+        if total is None:
+            return None
+        held = sum(p.recorded.value(p.known(position)) or 0.0 for p in processes if not p.ended)
+        return max(0.0, total - held)
+
+
+def analyze(
+    log: LogFile,
+    config: Config,
+    *,
+    only: Container[str] | None = None,
+    watcher: Watcher | None = None,
+    passed: Callable[[float], None] | None = None,
+) -> list[SubjectResult]:
+    """Return what the daemon would have said, live, of each subject of a log.
+
+    Parameters
+    ----------
+    log
+        As :func:`gpuwatchd.collect.replay.read_log` returns it.
+    config
+        Settings; by default those of the daemon.
+    only
+        Ids of the subjects to judge; the others are there for the room that they leave.
+    watcher
+        Who judges; by default one that knows nothing yet.
+    passed
+        Told now and then which share of the log has been played.
+    """
+    watcher = watcher or Watcher(config)
+    chosen = [series for series in log.series if series.t_s.size]
+    if not chosen:
+        return []
+    recorded = [
+        Recorded(s.t_s, s.used_bytes, s.breaks, config.detection.analysis_window_hours * 3600.0)
+        for s in chosen
+    ]
+    instants = _instants(recorded)
+    growing: dict[str, dict[str, float]] = {series.subject.device_uid: {} for series in chosen}
+    replays = [
+        _replay(watcher, series, window, instants, growing[series.subject.device_uid])
+        for series, window in zip(chosen, recorded, strict=True)
+    ]
+    judged = _judged(replays)
+    if only is not None:
+        judged = [replay for replay in judged if replay.track.subject.id in only]
+    _play(watcher, judged, _Rooms(replays), instants, passed)
+    finals: dict[str, list[Finding | None]] = {}
+    for replay in replays:
+        finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
+    return [_result(replay, finals[replay.track.subject.device_uid]) for replay in replays]
+
+
+def _play(
+    watcher: Watcher,
+    replays: list[_Replay],
+    rooms: _Rooms,
+    instants: FloatArray,
+    passed: Callable[[float], None] | None,
+) -> None:
+    """Go through the instants; at each, only those that live then are looked at."""
+    waiting = sorted(range(len(replays)), key=lambda k: replays[k].begins, reverse=True)
+    present: list[int] = []
+    for position, instant in enumerate(instants.tolist()):
+        while waiting and replays[waiting[-1]].begins <= position:
+            bisect.insort(present, waiting.pop())
+        _step(watcher, [replays[k] for k in present], rooms, position, instant)
+        if position % _TELL_EVERY == 0:
+            present = [k for k in present if not replays[k].over(position)]
+            if passed is not None:
+                passed(position / instants.size)
+
+
+def _instants(recorded: list[Recorded]) -> FloatArray:
+    """Return when there is something new to judge: ends of ten-second cells that hold data."""
+    cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
+    return np.unique(np.concatenate(cells)) * FAST_S
+
+
+def _replay(
+    watcher: Watcher,
+    series: LogSeries,
+    recorded: Recorded,
+    instants: FloatArray,
+    growing: dict[str, float],
+) -> _Replay:
+    device, process = series.device, series.process
+    total = series.total_bytes or device.memory_total_bytes
+    if process is None and series.limit_bytes is not None:
+        # What the driver keeps for itself is no room: used + free, where the log tells both.
+        total = series.limit_bytes
+    title = process_title(device, process) if process is not None else device_title(device)
+    track = Track(
+        subject=series.subject,
+        device=device,
+        window=recorded,
+        room=Room(total_bytes=None if total is None else float(total), growing=growing),
+        title=title,
+        framework=process.framework if process is not None else None,
+    )
+    watcher.tracks[series.subject.id] = track
+    interval_s = float(np.median(np.diff(series.t_s))) if series.t_s.size > 1 else 0.0
+    begins = int(instants.searchsorted(recorded.t_s[0]))
+    ends = int(instants.searchsorted(recorded.t_s[-1])) + 1
+    return _Replay(
+        track=track,
+        recorded=recorded,
+        source=series,
+        begins=begins,
+        known_at=recorded.t_s.searchsorted(instants[begins:ends], side="right").astype(np.int32),
+        end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
+    )
+
+
+def _judged(replays: list[_Replay]) -> list[_Replay]:
+    """Leave out parents of MIG instances, and devices whose processes are judged themselves."""
+    parents = {replay.track.device.parent_uid for replay in replays}
+    owned: dict[str, float] = {}
+    for replay in replays:
+        if replay.track.subject.process is not None:
+            uid = replay.track.subject.device_uid
+            owned[uid] = owned.get(uid, 0.0) + float(np.max(replay.source.used_bytes))
+    out = []
+    for replay in replays:
+        uid = replay.track.subject.device_uid
+        peak = float(np.max(replay.source.used_bytes))
+        whole = replay.track.subject.process is None
+        if whole and (uid in parents or owned.get(uid, 0.0) > _COVERED_SHARE * peak):
+            continue
+        out.append(replay)
+    return out
+
+
+def _step(
+    watcher: Watcher, replays: list[_Replay], rooms: _Rooms, position: int, instant: float
+) -> None:
+    due = _due(watcher, replays, position, instant)
+    for replay in due:
+        if replay.track.subject.process is not None:
+            replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
+    if not due:
+        return
+    before = {id(r): r.track.alert for r in due}
+    changed = {a.key: a for a in watcher.judge([r.track for r in due], instant)}
+    for replay in due:
+        old = before[id(replay)]
+        new = replay.track.alert or (changed.get(old.key) if old is not None else None)
+        if new is not None and new.key in changed:
+            _note(replay, old, changed[new.key], instant)
+
+
+def _due(watcher: Watcher, replays: list[_Replay], position: int, instant: float) -> list[_Replay]:
+    """Move every window to the instant; return those to judge; end processes that have gone."""
+    due = []
+    for replay in replays:
+        known = replay.known(position)
+        recorded = replay.recorded
+        if known == 0 or replay.ended:
+            continue
+        recorded.known = known
+        if known == recorded.judged:
+            if replay.track.subject.process is not None and instant > replay.end_s:
+                _end(watcher, replay, instant)
+            continue
+        if watcher.due(replay.track, instant):
+            recorded.judged = known
+            due.append(replay)
+    return due
+
+
+def _note(replay: _Replay, old: Alert | None, new: Alert, instant: float) -> None:
+    if new.state == "watch":
+        replay.watches.append(Event(at_s=instant, state="opened", alert=new))
+    elif new.state == "firing":
+        escalated = old is not None and old.state == "firing"
+        if not escalated and (old is None or old.watch_at_s is None):
+            replay.watches.append(Event(at_s=instant, state="opened", alert=new))
+        replay.alerts.append(
+            Event(at_s=instant, state="escalated" if escalated else "firing", alert=new)
+        )
+    elif new.state == "resolved":
+        replay.watches.append(Event(at_s=instant, state="resolved", alert=new))
+        if new.firing_at_s is not None:
+            replay.alerts.append(Event(at_s=instant, state="resolved", alert=new))
+
+
+def _end(watcher: Watcher, replay: _Replay, instant: float) -> None:
+    replay.ended = True
+    replay.final = replay.track.shown()
+    old = replay.track.alert
+    alert = watcher.end(replay.track, "its process has ended", instant)
+    if alert is not None:
+        _note(replay, old, alert, instant)
+
+
+def _final(replay: _Replay) -> Finding | None:
+    return replay.final if replay.ended else replay.track.shown()
+
+
+def _result(replay: _Replay, of_device: list[Finding | None]) -> SubjectResult:
+    series = replay.source
+    finding = _final(replay)
+    if finding is None and replay.track.subject.process is None:
+        # A device that was judged through its processes is shown with the worst of them, as live.
+        finding = worst(of_device)
+    return SubjectResult(
+        subject=series.subject,
+        device=series.device,
+        process=series.process,
+        samples=int(series.t_s.size),
+        started_at_s=float(series.t_s[0]),
+        ended_at_s=float(series.t_s[-1]),
+        finding=finding,
+        watches=tuple(replay.watches),
+        alerts=tuple(replay.alerts),
+    )

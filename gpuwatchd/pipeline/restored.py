@@ -1,0 +1,135 @@
+"""What an earlier run of the daemon left: points of series, and alerts that are still open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuwatchd import alerts as policy
+from gpuwatchd.core.model import Subject
+from gpuwatchd.pipeline.clock import moved_alert
+from gpuwatchd.store.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+    from gpuwatchd.alerts import Rules
+    from gpuwatchd.core.model import Alert, ProcessKey
+
+Past = tuple[Subject, Sequence[tuple[float, float]]]
+EARLIER = "an earlier run"
+"""Under what alerts are announced whose subject has not appeared."""
+UNSEEN_S = 600.0
+"""So long they wait for it: until then nobody knows whether they are still true."""
+
+
+class Unseen:
+    """The alert of a subject that has not appeared, as the herald wants it."""
+
+    def __init__(self, alerts: dict[str, Alert], key: str) -> None:
+        self._alerts = alerts
+        self._key = key
+
+    @property
+    def alert(self) -> Alert | None:
+        """The alert as it stands."""
+        return self._alerts.get(self._key)
+
+    @alert.setter
+    def alert(self, alert: Alert | None) -> None:
+        if alert is not None:
+            self._alerts[self._key] = alert
+
+
+class Estate:
+    """Waits for the subjects that it belongs to."""
+
+    def __init__(self) -> None:
+        self.alerts: dict[str, Alert] = {}
+        """Open alerts whose subject has not appeared yet, by subject id."""
+        self.pending: dict[str, Alert] = {}
+        """The same of alerts that were not open yet; they wait for the first minute only."""
+        self._rings: dict[str, dict[Subject, Ring]] = {}
+
+    def refill(self, past: Iterable[Past], span_s: float) -> None:
+        """Remember points, for the tracks that will appear."""
+        for subject, points in past:
+            # Packed at once: as tuples the points of a busy machine would take 30 MiB.
+            ring = self._rings.setdefault(subject.device_uid, {})[subject] = Ring(span_s)
+            for t_s, value in points:
+                ring.add(t_s, value)
+
+    def extend(self, t_s: float, newest: Iterable[tuple[Subject, int | None]]) -> None:
+        """Add what the live state knew later than the history did, to series of the latter."""
+        for subject, held in newest:
+            ring = self._rings.get(subject.device_uid, {}).get(subject)
+            if ring is not None and held is not None:
+                ring.add(t_s, held)
+
+    def move(self, by_s: float) -> list[Alert]:
+        """Move all of it in time: the wall clock was stepped; return the open alerts."""
+        self.pending = {key: moved_alert(one, by_s) for key, one in self.pending.items()}
+        for rings in self._rings.values():
+            for ring in rings.values():
+                ring.shift(by_s)
+        self.alerts = {key: moved_alert(one, by_s) for key, one in self.alerts.items()}
+        return list(self.alerts.values())
+
+    def ring(self, subject: Subject) -> Ring | None:
+        """Hand out the points of a subject."""
+        return self._rings.get(subject.device_uid, {}).pop(subject, None)
+
+    def alert(self, subject: Subject) -> Alert | None:
+        """Hand out the alert of a subject."""
+        pending = self.pending.pop(subject.id, None) if self.pending else None
+        return self.alerts.pop(subject.id, pending) if self.alerts else pending
+
+    def unseen(self, now_s: float) -> list[Unseen]:
+        """Return the alerts of whose subject nothing has been heard for some time."""
+        return [
+            Unseen(self.alerts, key)
+            for key, alert in self.alerts.items()
+            if now_s - alert.finding.judged_at_s >= UNSEEN_S
+        ]
+
+    def gone(self, uid: str, present: Container[ProcessKey]) -> Iterator[tuple[Subject, Ring]]:
+        """Hand out what is left of a device's processes: they ended while nobody watched.
+
+        Of those that are there, what they held on the host is kept until it is looked at.
+        """
+        rings = self._rings.get(uid)
+        if not rings:
+            return
+        for subject in [one for one in rings if one.process is not None]:
+            if subject.host and subject.process in present:
+                continue
+            ring = rings.pop(subject)
+            if not subject.host:
+                yield subject, ring
+
+    def orphaned(
+        self, uid: str, present: Container[ProcessKey], rules: Rules, now_s: float
+    ) -> list[Alert]:
+        """End the alerts of a device's processes that are not there any more."""
+        gone = [
+            alert
+            for alert in self.alerts.values()
+            if alert.subject.device_uid == uid
+            and alert.subject.process is not None
+            and alert.subject.process not in present
+        ]
+        return self._disown(gone, "its process ended while nobody watched", rules, now_s)
+
+    def expired(self, devices: Container[str], rules: Rules, now_s: float) -> list[Alert]:
+        """End the alerts of devices that do not come back."""
+        lost = [a for a in self.alerts.values() if a.subject.device_uid not in devices]
+        return self._disown(lost, "its device has not been seen for a day", rules, now_s)
+
+    def _disown(self, alerts: Iterable[Alert], why: str, rules: Rules, now_s: float) -> list[Alert]:
+        changed: list[Alert] = []
+        for alert in alerts:
+            del self.alerts[alert.subject.id]
+            outcome = policy.ended(alert, why, rules, now_s=now_s)
+            if outcome.alert is not None:
+                changed.append(outcome.alert)
+        return changed

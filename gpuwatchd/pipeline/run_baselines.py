@@ -1,0 +1,400 @@
+"""What is known beside the curve: earlier runs, siblings, yesterday, and the user's word.
+
+The end of a tick does at most one piece of this work (eight look-ups in the history of some 50 µs,
+or a profile of some 2.5 ms), after everybody has been told, and most ticks do none: a look-up per
+process that starts, a profile per process that ends, and, only while something grows, one per
+sibling each five minutes and one of yesterday each hour. Profiles are written with the samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd.analysis import program_key
+from gpuwatchd.core.model import LEAK_PATTERNS, Profile
+from gpuwatchd.pipeline.track_baseline import MARGIN, Hush, chosen, level_of, of_job
+from gpuwatchd.pipeline.whole_run import before, profile_of, whole
+from gpuwatchd.store.live import KnownRuns
+from gpuwatchd.store.profiles import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.tracker import Intake, Leaver
+    from gpuwatchd.pipeline.watcher import Track, Watcher
+    from gpuwatchd.store.labels import Word
+    from gpuwatchd.store.profiles import Shelf
+
+SIBLINGS_EVERY_S = 300.0
+YESTERDAY_EVERY_S = 3600.0
+MOST_SIBLINGS = 4
+_DAY_S = 86_400.0
+_BACK_S = 31 * 3600.0
+"""How far back yesterday is read: its same hour and what came before it."""
+_LOOK_UPS = 8
+"""Look-ups of one tick: 64 processes that a daemon finds when it starts take 8 ticks."""
+_SCAN_EVERY_S = 30.0
+_SLACK_S = 10.0
+"""What is seen a moment after a word was there when it was said."""
+_LEAVE_AT_MOST = 64
+"""Profiles that the end of the daemon takes time for."""
+
+
+class Knowledge:
+    """Gives tracks their history and makes history of them.
+
+    Parameters
+    ----------
+    watcher
+        Whose tracks are served.
+    intake
+        Says who has come and gone.
+    shelf
+        Where runs and words are kept; None: nothing is known, nothing learned.
+    """
+
+    def __init__(self, watcher: Watcher, intake: Intake, shelf: Shelf | None) -> None:
+        self._watcher = watcher
+        self._intake = intake
+        self._shelf = shelf
+        self._words: dict[str, Word] = {}
+        self._followed: set[str] = set()
+        self._unheard = self._missed = False
+        self._served = -1
+        self._scanned_s = float("-inf")
+        self._wishes: deque[Track] = deque(maxlen=256)
+
+    # ---- the user's word ------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Notice that the user has spoken since the last tick; costs some microseconds."""
+        if self._shelf is None:
+            return
+        if self._shelf.spoken() or self._missed:
+            words = self._shelf.words()
+            self._missed = words is None
+            if words is not None:
+                self._words = {word.subject.id: word for word in words}
+                self._unheard = True
+                # It may be on any run that anybody's judgement rests on.
+                self._served = -1
+                for track in self._watcher.tracks.values():
+                    track.memo.asked = None
+        # A word from while the daemon was stopped waits for its process to be seen again.
+        self._unheard = self._unheard or self._served != self._intake.created
+
+    def obey(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Do what the user said of these tracks; return the alerts that this ended."""
+        if not self._unheard or self._shelf is None:
+            return []
+        changed: list[Alert] = []
+        mine = {track.subject.id: track for track in tracks}
+        for subject in (self._words.keys() | self._followed) & mine.keys():
+            word, track = self._words.get(subject), mine[subject]
+            if (None if word is None else word.row) == track.memo.heard:
+                continue
+            ended = self._follow(track, word, now_s)
+            if ended is not None:
+                changed.append(ended)
+        return changed
+
+    def _follow(self, track: Track, word: Word | None, now_s: float) -> Alert | None:
+        """Take a word over (None: it was taken back); return the alert that it ended."""
+        if track.memo.asked != (track.program or ""):
+            self._look_up(track)
+        track.hush = None
+        if word is None:
+            track.memo.heard = None
+            self._followed.discard(track.subject.id)
+            self._look_up(track)
+            return None
+        track.memo.heard = word.row
+        self._followed.add(track.subject.id)
+        then = self._what_it_had_done(track, word)
+        level = level_of(then) if then is not None else _level_then(track, word)
+        if word.word == "normal" and level is not None:
+            job = of_job(word, track.info)
+            track.hush = Hush(level_bytes=level, why=said_to_be(word), job=job)
+        self._look_up(track)
+        alert = track.alert
+        if track.hush is None or alert is None:
+            return None
+        newest = track.window.last
+        meant = abs(alert.opened_at_s - word.opened_at_s) < 1.0
+        if not meant and (newest is None or newest[1] > track.hush.level_bytes):
+            return None
+        return self._watcher.end(track, track.hush.why, now_s, quietly=True)
+
+    def _what_it_had_done(self, track: Track, word: Word) -> Profile | None:
+        """Return the profile of a run at the time of the word, made now if it is not yet kept."""
+        if self._shelf is None:
+            return None
+        key = self._key(track)
+        for run in self._shelf.runs(key):
+            if run.word == word.row:
+                return run.profile
+        at_s = word.given_at_s
+        found = profile_of(track, self._shelf, at_s, until_s=at_s + _SLACK_S)
+        if found is None:
+            return None
+        found = msgspec.structs.replace(found, word=word.word)
+        self._shelf.keep(self._run(track, key, found, word=word.row))
+        return found
+
+    # ---- at the end of a tick -------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do at most one piece of work."""
+        if self._shelf is None:
+            return
+        if self._unheard and self._served == self._intake.created:
+            self._unheard = self._owes()
+        if self._served != self._intake.created or self._intake.renamed:
+            self._serve_next()
+        elif self._intake.leavers:
+            while self._intake.leavers and not self._learn(self._intake.leavers.popleft()):
+                pass
+        elif self._wishes:
+            self._grant(self._wishes.popleft())
+        else:
+            self._scan()
+
+    def _owes(self) -> bool:
+        """Say whether a word on somebody who is here has not been followed yet."""
+        tracks = self._watcher.tracks
+        return any(
+            tracks[subject].memo.heard != (word.row if (word := self._words.get(subject)) else None)
+            for subject in (self._words.keys() | self._followed) & tracks.keys()
+        )
+
+    def close(self) -> None:
+        """Learn from the runs that go on: the next start may not see them again."""
+        if self._shelf is None:
+            return
+        while self._intake.leavers:
+            self._learn(self._intake.leavers.popleft())
+        going = [t for t in self._watcher.tracks.values() if t.memo.key is not None]
+        for track in going[:_LEAVE_AT_MOST]:
+            newest = track.window.last
+            found = newest and profile_of(track, self._shelf, newest[0])
+            if found and track.memo.key is not None:
+                self._shelf.keep(self._run(track, track.memo.key, found))
+
+    def _serve_next(self) -> None:
+        """Look up tracks that are new, or whose program has become known; who grows goes first."""
+        created = self._intake.created
+        stale = [
+            track
+            for track in self._watcher.tracks.values()
+            if track.memo.asked is None or track.memo.asked != (track.program or "")
+        ]
+        asked = 0
+        for track in sorted(stale, key=lambda track: not _grows(track)):
+            if asked == _LOOK_UPS:
+                return
+            self._look_up(track)
+            asked += track.memo.key is not None
+        self._served, self._intake.renamed = created, False
+
+    def _look_up(self, track: Track) -> None:
+        memo, known_as = track.memo, self._key(track)
+        memo.asked = track.program or ""
+        memo.key = program_key.key_on(track.program, track.device)
+        if memo.heard is not None and self._shelf is not None and known_as != self._key(track):
+            # What it runs has become known better: what the user said of it moves along.
+            for run in self._shelf.runs(known_as):
+                if run.word == memo.heard:
+                    self._shelf.keep(msgspec.structs.replace(run, key=self._key(track)))
+        memo.own = False
+        if self._shelf is None or (memo.key is None and memo.heard is None):
+            memo.runs = ()
+        else:
+            runs = self._shelf.runs(self._key(track))
+            memo.own = any(run.word is not None and run.word == memo.heard for run in runs)
+            memo.runs = chosen(
+                runs,
+                self._words.values(),
+                device_uid=track.subject.device_uid,
+                process=track.subject.process,
+            )
+        self._show(track)
+
+    @staticmethod
+    def _show(track: Track) -> None:
+        memo, known = track.memo, track.memo.history
+        words = [run.word for run in memo.runs if run.word is not None]
+        memo.shown = KnownRuns(
+            runs=len(memo.runs) - int(memo.own),
+            word=words[-1] if words else None,
+            siblings=len(memo.siblings),
+            yesterday=bool(memo.yesterday),
+        )
+        track.told()
+        if known != track.history:
+            track.history = known
+            track.due_s = 0.0
+
+    @staticmethod
+    def _key(track: Track) -> str:
+        return track.memo.key or f"subject/{track.subject.id}"
+
+    # ---- runs -----------------------------------------------------------------------------------
+
+    def _learn(self, leaver: Leaver) -> bool:
+        """Keep the profile of a run that has ended; say whether that took any time."""
+        if self._shelf is None:
+            return False
+        program, label = leaver.program, leaver.label
+        process = leaver.track.subject.process
+        if leaver.unseen and process is not None:
+            program, label = self._shelf.program_of(process)
+        key = program_key.key_on(program, leaver.track.device)
+        newest = leaver.track.window.last
+        if key is None or newest is None:
+            return False
+        if leaver.unseen and any(
+            run.process == process and run.device_uid == leaver.track.subject.device_uid
+            for run in self._shelf.runs(key)
+            if run.word is None
+        ):
+            # What ended before the last stop of the daemon, or was kept by it, is known better.
+            return False
+        found = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unseen)
+        if found is not None:
+            self._shelf.keep(self._run(leaver.track, key, found, label=label))
+        return True
+
+    @staticmethod
+    def _run(
+        track: Track,
+        key: str,
+        found: Profile,
+        *,
+        word: int | None = None,
+        label: str | None = None,
+    ) -> Run:
+        return Run(
+            key=key,
+            device_uid=track.subject.device_uid,
+            process=track.subject.process,
+            label=track.title.rpartition(": ")[2] if label is None else label,
+            begun_at_s=found.ended_at_s - found.run_s,
+            profile=found,
+            word=word,
+        )
+
+    # ---- while something grows ------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Note who grows and could do with more knowledge."""
+        newest = max((seen.taken_s for seen in self._intake.devices.values()), default=0.0)
+        if abs(newest - self._scanned_s) < _SCAN_EVERY_S:
+            return
+        self._scanned_s = newest
+        for track in self._watcher.tracks.values():
+            last = track.window.last
+            if last is None or not _grows(track):
+                continue
+            memo, now_s = track.memo, last[0]
+            stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
+            if stale or (_is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S):
+                self._wishes.append(track)
+
+    def _grant(self, track: Track) -> None:
+        """Do the next thing that a growing track wants to know."""
+        last, memo = track.window.last, track.memo
+        if last is None or self._watcher.tracks.get(track.subject.id) is not track:
+            return
+        now_s = last[0]
+        if _is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S:
+            memo.yesterday_s = now_s
+            memo.yesterday = self._yesterday(track, now_s)
+            self._show(track)
+            self._wishes.append(track)
+            return
+        if memo.key is None or self._shelf is None:
+            return
+        siblings = self._siblings(track)
+        for other in siblings:
+            moved = other.window.moves != other.memo.live_moves
+            if moved and abs(now_s - other.memo.live_s) >= SIBLINGS_EVERY_S:
+                other.memo.live_s, other.memo.live_moves = now_s, other.window.moves
+                other.memo.live = profile_of(other, self._shelf, now_s, kind="sibling")
+                self._wishes.append(track)
+                return
+        memo.siblings_s = now_s
+        memo.siblings = tuple(o.memo.live for o in siblings if o.memo.live is not None)
+        self._show(track)
+
+    def _siblings(self, track: Track) -> list[Track]:
+        """Return tracks of the same program, in the same job or from the same parent."""
+        mine = self._info(track)
+        found = [
+            other
+            for other in self._watcher.tracks.values()
+            if other is not track
+            and other.memo.key == track.memo.key
+            and other.subject.process != track.subject.process
+            and _together(mine, self._info(other))
+        ]
+        return sorted(found, key=lambda other: other.subject.id)[:MOST_SIBLINGS]
+
+    def _info(self, track: Track) -> ProcessInfo | None:
+        key: ProcessKey | None = track.subject.process
+        return None if key is None else self._intake.infos.get(key)
+
+    def _yesterday(self, track: Track, now_s: float) -> tuple[Profile, ...]:
+        from gpuwatchd.analysis import forecast  # noqa: PLC0415
+
+        if self._shelf is None:
+            return ()
+        series = whole(track, self._shelf, now_s - _BACK_S)
+        if not series.t_s.size or now_s - float(series.t_s[0]) < _DAY_S:
+            return ()
+        found = forecast.yesterday(series, now_s=now_s)
+        return () if found is None else (found,)
+
+
+def said_to_be(word: Word | None) -> str:
+    """Return the reason of what is quiet because the user said so."""
+    who = word.who if word is not None and word.who else "you"
+    why = f": {word.why}" if word is not None and word.why else ""
+    return f"{who} said that this is normal{why}"
+
+
+def _level_then(track: Track, word: Word) -> float | None:
+    """Return up to where a run that is too short for a profile is what the user saw of it."""
+    seen = before(track.series(), word.given_at_s + _SLACK_S)
+    if not seen.t_s.size:
+        return None
+    low, high = float(seen.used_bytes.min()), float(seen.used_bytes.max())
+    return low + (1.0 + MARGIN) * (high - low)
+
+
+def _grows(track: Track) -> bool:
+    finding = track.finding
+    return track.alert is not None or (finding is not None and finding.pattern in LEAK_PATTERNS)
+
+
+def _is_old(track: Track) -> bool:
+    """Say whether a subject may have been there yesterday; what nobody owns is not stored."""
+    process, last = track.subject.process, track.window.last
+    if track.subject.unattributed or track.subject.host or last is None:
+        return False
+    begun_s = None if process is None else process.started_at_s
+    return process is None or (begun_s is not None and last[0] - begun_s > _DAY_S)
+
+
+def _together(one: ProcessInfo | None, other: ProcessInfo | None) -> bool:
+    """Say whether two processes belong to one job, as far as that is known."""
+    if one is None or other is None:
+        return False
+    if one.job is not None or other.job is not None:
+        return one.job == other.job
+    if one.parent_pid is not None and other.parent_pid is not None:
+        return one.parent_pid == other.parent_pid
+    return True

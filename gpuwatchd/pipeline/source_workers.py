@@ -1,0 +1,176 @@
+"""Each source is read in a thread of its own, with a deadline: a hung driver delays nobody."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
+from gpuwatchd.core.model import Fault, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpuwatchd.core.ports import Source
+
+REPLACE_AFTER_S = 60.0
+"""A worker that has not answered for this long is given up, once, for a fresh source."""
+_RETRY_FIRST_S = 5.0
+_RETRY_LAST_S = 300.0
+_READ, _END = "read", "end"
+_LEFT_ALONE = frozenset({"asleep", "released"})
+
+
+class SourceWorker:
+    """Reads one source; never longer than the deadline.
+
+    Parameters
+    ----------
+    source
+        What is read.
+    deadline_s
+        After this the tick goes on without it.
+    fresh
+        Makes a new source when the thread of the old one is stuck for good; at most once.
+    """
+
+    def __init__(
+        self, source: Source, *, deadline_s: float, fresh: Callable[[], Source] | None = None
+    ) -> None:
+        self.source = source
+        self._deadline_s = deadline_s
+        self._fresh = fresh
+        self._busy_since_s: float | None = None
+        self._retry_at_s = 0.0
+        self._retry_step_s = _RETRY_FIRST_S
+        self.why_absent: str | None = None
+        """Why the source gives nothing at present, in one sentence."""
+        self._start()
+
+    def _start(self) -> None:
+        self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Sample | Exception] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(self.source, self._asked, self._answers),
+            name=f"read-{self.source.name}",
+            daemon=True,
+        )
+        self._thread.start()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Tell the source how long it may take, where it can see to that itself."""
+        answer_within = getattr(self.source, "answer_within", None)
+        if answer_within is not None:
+            answer_within(self._deadline_s)
+
+    @property
+    def deadline_s(self) -> float:
+        """Longest time that one read is waited for."""
+        return self._deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, seconds: float) -> None:
+        self._deadline_s = seconds
+        self._hurry()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a read has begun and not ended."""
+        return self._busy_since_s is not None
+
+    def read(self, now_mono_s: float) -> Sample | Fault | None:
+        """Return a sample, a fault, or None while the source is known to be absent."""
+        if self._busy_since_s is None:
+            if now_mono_s < self._retry_at_s:
+                return None
+            self._asked.put(_READ)
+            self._busy_since_s = now_mono_s
+            wait_s = self.deadline_s
+        else:
+            wait_s = 0.0
+        try:
+            answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
+        except queue.Empty:
+            return self._late(now_mono_s)
+        self._busy_since_s = None
+        if isinstance(answer, Sample):
+            self.why_absent = self._whole(answer)
+            self._retry_step_s = _RETRY_FIRST_S
+            return answer
+        return self._failed(answer, now_mono_s)
+
+    def _whole(self, sample: Sample) -> str | None:
+        """Return what a sample says of the source as a whole: it answers, but not for its GPUs."""
+        if sample.readings and all(each.state in _LEFT_ALONE for each in sample.readings):
+            return None  # on purpose: nothing is wrong with it
+        for fault in sample.faults:
+            if fault.device_uid is None and fault.where == self.source.name:
+                return f"{fault.where}: {fault.why}"
+        return None
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether only a new process can read this source again."""
+        return bool(getattr(self.source, "needs_restart", False))
+
+    def release(self, duration_s: float) -> None:
+        """Let go of the driver for so long with the next read, where the source holds one."""
+        let_go = getattr(self.source, "release", None)
+        if let_go is not None:
+            let_go(duration_s)
+        # At the end of it a source that knew no GPU is asked again at once.
+        self._retry_at_s = 0.0
+        self._retry_step_s = _RETRY_FIRST_S
+
+    def _late(self, now_mono_s: float) -> Fault:
+        stuck_s = now_mono_s - (self._busy_since_s or now_mono_s)
+        if stuck_s > REPLACE_AFTER_S and self._fresh is not None:
+            # The old thread stays stuck in the driver; a second replacement would only join it.
+            self.source, self._fresh = self._fresh(), None
+            self._busy_since_s = None
+            self._start()
+        why = f"no answer for {max(stuck_s, self.deadline_s):.0f} s"
+        self.why_absent = f"{self.source.name}: {why}; the driver may hang"
+        return Fault(where=self.source.name, why=why)
+
+    def _failed(self, error: Exception, now_mono_s: float) -> Fault | None:
+        hint = error.hint if isinstance(error, GpuwatchdError) else ""
+        why = str(error) or type(error).__name__
+        self.why_absent = f"{self.source.name}: {why}" + (f" ({hint})" if hint else "")
+        if isinstance(error, SourceUnavailable):
+            self._retry_at_s = now_mono_s + self._retry_step_s
+            self._retry_step_s = min(2 * self._retry_step_s, _RETRY_LAST_S)
+            return None
+        return Fault(where=self.source.name, why=why)
+
+    def close(self) -> None:
+        """Let go of the source; a thread that is stuck is left behind."""
+        self._asked.put(_END)
+        if self._busy_since_s is None:
+            self._thread.join(timeout=1.0)
+            self.source.close()
+
+
+def _serve(
+    source: Source,
+    asked: queue.SimpleQueue[str],
+    answers: queue.SimpleQueue[Sample | Exception],
+) -> None:
+    while asked.get() == _READ:
+        try:
+            answers.put(source.read())
+        except Exception as error:  # noqa: BLE001 - whatever a driver throws is this tick's fault row
+            answers.put(error)
+
+
+def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
+    """Return sources with a name that is each one's own: two logs may be replayed at once."""
+    names: dict[str, int] = {}
+    out = []
+    for source in sources:
+        number = names[source.name] = names.get(source.name, 0) + 1
+        out.append((source.name if number == 1 else f"{source.name} {number}", source))
+    return out

@@ -1,0 +1,55 @@
+"""Alerts that were over, badly, before anybody could be told: said for a day."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.pipeline.end_reasons import CRASHED, FELL
+from gpuwatchd.store.live import Lost
+
+if TYPE_CHECKING:
+    from gpuwatchd.pipeline.channel_health import Reach
+    from gpuwatchd.store.writer import History
+
+SAID_FOR_S: Final = 86400.0
+
+
+class Losses:
+    """What nobody was told of in time: where memory probably ran out, or it was critical.
+
+    What came back by itself is no longer of interest. The history knows it over restarts; it is
+    asked only when something has changed.
+
+    Parameters
+    ----------
+    history
+        None keeps nothing: then nothing is known.
+    reach
+        Counts what has changed.
+    """
+
+    def __init__(self, history: History | None, reach: Reach) -> None:
+        self._history = history
+        self._reach = reach
+        self._found: tuple[Lost, ...] = ()
+        self._asked_at: int | None = None
+
+    def lost(self, now_s: float) -> tuple[Lost, ...]:
+        """Return those of the last day, oldest first; the same object until something changes."""
+        changes = self._reach.changes
+        if self._asked_at != changes and self._history is not None:
+            found = self._history.unheard_since(now_s - SAID_FOR_S)
+            if found is not None:
+                self._asked_at = changes
+                self._found = tuple(
+                    Lost(
+                        key=one.key, code=one.code, title=one.title, severity=one.severity,
+                        ended=one.ended, ended_at_s=one.resolved_at_s,
+                    )
+                    for one in found
+                    if one.resolved_at_s is not None
+                    and (one.ended in {CRASHED, FELL} or one.severity == "critical")
+                )  # fmt: skip
+        if any(now_s - one.ended_at_s >= SAID_FOR_S for one in self._found):
+            self._found = tuple(one for one in self._found if now_s - one.ended_at_s < SAID_FOR_S)
+        return self._found

@@ -1,0 +1,276 @@
+"""What is watched, subject by subject: the window, the last judgement, the open alert.
+
+The same :class:`Watcher` judges live samples and recorded logs; only where the window comes from
+differs. It does no I/O and has no clock: time is that of the samples.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuwatchd import alerts
+from gpuwatchd.analysis import attribution, frameworks
+from gpuwatchd.core.model import Alert, Finding, Pattern, Series, Severity
+from gpuwatchd.pipeline import end_reasons, titles
+from gpuwatchd.pipeline.job_ranks import AS_ONE, GOES_ON, Ranks, freed, held, stand_for
+from gpuwatchd.pipeline.rule_settings import rules_of
+from gpuwatchd.pipeline.subject_facts import meant
+from gpuwatchd.pipeline.track import Room, Track, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core.config import Config
+
+__all__ = ["Room", "Track", "Watcher", "Window", "flat_finding", "rules_of"]
+
+log = logging.getLogger("gpuwatchd")
+
+_BATCH = 8
+_STIR_BYTES = 8 * 1024**2
+_CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
+_FLAT_REASON: dict[Pattern, str] = {
+    "stable": "memory is flat",
+    "unknown": "too little data for a verdict",
+}
+
+
+def flat_finding(series: Series, pattern: Pattern) -> Finding:
+    """Return the finding of a series that the screen has settled without the detectors."""
+    samples = int(series.t_s.size)
+    return Finding(
+        id=series.subject.id,
+        subject=series.subject,
+        judged_at_s=float(series.t_s[-1]) if samples else 0.0,
+        pattern=pattern,
+        tier="none",
+        severity="info",
+        confidence=0.0,
+        rate_bytes_per_s=None if pattern == "unknown" else 0.0,
+        eta=None,
+        reason=_FLAT_REASON.get(pattern, f"{pattern}, nothing that grows"),
+        framework=series.framework,
+        limit_bytes=series.limit_bytes,
+        samples=samples,
+    )
+
+
+def _unless_it_draws(finding: Finding) -> Finding:
+    """Return a judgement that is a watch at most where a display server or a browser grows.
+
+    What draws grows with the windows that people open, and they need no alert to close them.
+    """
+    if finding.tier != "alert" or finding.framework not in frameworks.GRAPHICS:
+        return finding
+    severity: Severity = "info" if finding.severity == "info" else "warning"
+    return msgspec.structs.replace(finding, tier="watch", severity=severity)
+
+
+class Watcher:
+    """Judges tracks when they are due and keeps their alerts."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.rules = rules_of(config)
+        self.tracks: dict[str, Track] = {}
+        self.ranks = Ranks()
+        self.passed_on: list[Alert] = []
+        """Alerts that went on with another rank of their job, until somebody takes them."""
+        self.looks = 0
+        """Judgements ever made, and subjects forgotten."""
+        self.unjudged: dict[str, str] = {}
+        """Subject id -> why its last judgement failed."""
+
+    def due(self, track: Track, now_s: float) -> bool:
+        """Say whether a track deserves a look now; must cost next to nothing."""
+        if now_s < track.due_s - track.pause_s + alerts.FAST_S and now_s < track.due_s:
+            return False
+        newest = track.window.last
+        if newest is None or newest[0] <= track.judged_s:
+            # The same data once more would confirm nothing.
+            return False
+        if now_s >= track.due_s:
+            return True
+        # What was quiet passes everything seen so far: look sooner than the usual pace says.
+        quiet = track.finding is not None and track.finding.tier == "none"
+        return quiet and newest[1] > track.peak + _STIR_BYTES
+
+    def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Judge these tracks; return the alerts whose state changed.
+
+        Parameters
+        ----------
+        tracks
+            Those that are due; the others keep their last judgement.
+        now_s
+            The time of their newest sample.
+        """
+        changed: list[Alert] = []
+        moved: list[Track] = []
+        for track in tracks:
+            if self._unmoved(track):
+                track.due_s = now_s + alerts.SLOW_S
+            elif track.window.last is not None:
+                moved.append(track)
+        # In small batches: windows are copied for the detectors, and eight hours of eighty
+        # subjects at once would be the largest thing in this process.
+        for start in range(0, len(moved), _BATCH):
+            changed += self._judge_batch(moved[start : start + _BATCH], now_s)
+        return changed
+
+    @staticmethod
+    def _unmoved(track: Track) -> bool:
+        """Say whether a track was stable at its last judgement and has not moved since."""
+        finding = track.finding
+        return (
+            finding is not None
+            and finding.pattern == "stable"
+            and track.alert is None
+            and track.moves == track.window.moves
+        )
+
+    def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
+        batch = [track.series() for track in chosen]
+        changed: list[Alert] = []
+        for track, series, found in zip(chosen, batch, self._look(batch), strict=True):
+            track.judged_s = track.window.last[0] if track.window.last is not None else now_s
+            if found is None:
+                track.due_s = now_s + alerts.SLOW_S
+                continue
+            track.peak = float(series.used_bytes.max())
+            track.moves = track.window.moves
+            finding = track.hushed(self._measured(track, found, series))
+            level = float(series.used_bytes[-1])
+            finding = meant(finding, self.rules, track.device, track.info, level)
+            change = self._apply(track, finding, now_s)
+            changed += self.passed_on
+            self.passed_on.clear()
+            self._schedule(track, finding, now_s)
+            if change is not None:
+                changed.append(change)
+        return changed
+
+    @staticmethod
+    def _measured(track: Track, finding: Finding, series: Series) -> Finding:
+        """Return a judgement in the words of its kind of memory, against what is normal there."""
+        if track.subject.unattributed:
+            return attribution.over(finding, float(series.used_bytes[-1]), track.baseline_bytes)
+        if track.subject.host:
+            return titles.of_host(finding)
+        return finding
+
+    def _look(self, batch: list[Series]) -> list[Finding | None]:
+        """Return the judgements; None for a series that cannot be judged, which costs no other."""
+        try:
+            findings = self._findings(batch)
+        except Exception as error:
+            if len(batch) > 1:
+                return [finding for series in batch for finding in self._look([series])]
+            subject = batch[0].subject.id
+            if subject not in self.unjudged:
+                log.exception("failed part=detectors subject=%s", subject)
+            self.unjudged[subject] = f"{subject} could not be judged: {error!r}"
+            return [None]
+        if self.unjudged:
+            for series in batch:
+                self.unjudged.pop(series.subject.id, None)
+        return findings
+
+    def _findings(self, batch: list[Series]) -> list[Finding | None]:
+        # numpy and the detectors are loaded when something is judged for the first time.
+        from gpuwatchd.analysis import screen, verdict  # noqa: PLC0415
+
+        settings = self.config.detection
+        return [
+            flat_finding(series, pattern)
+            if pattern is not None
+            else _unless_it_draws(verdict.judge(series, settings))
+            for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
+        ]
+
+    def forget(self, track: Track) -> None:
+        """Judge a track no more: its subject has gone."""
+        self.tracks.pop(track.subject.id, None)
+        self.looks += 1
+        self.unjudged.pop(track.subject.id, None)
+        self.ranks.leave(track)
+
+    def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
+        alert = track.alert if track.lead is None else track.lead.alert
+        calm = finding.pattern in _CALM and finding.tier == "none" and alert is None
+        track.calm_looks = track.calm_looks + 1 if calm else 0
+        young = finding.samples < 2 * self.config.detection.minimum_samples
+        track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
+        track.due_s = now_s + track.pause_s
+
+    def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
+        was, led = track.lead, track.leads
+        finding = self.ranks.judged(track, finding)
+        if was is not None and self.ranks.goes_on(track, finding, was):
+            self._follow(track, was, now_s)
+        before = track.alert
+        if before is not None and finding.tier != "none" and not finding.blame and not led:
+            # Asked for when the alert opened; it stays until its state changes.
+            finding = msgspec.structs.replace(finding, blame=before.finding.blame)
+        outcome = alerts.evaluate(
+            finding,
+            before,
+            self.rules,
+            now_s=now_s,
+            title=track.leads or track.title,
+        )
+        track.finding = finding
+        self.looks += 1
+        track.room.note(finding)
+        if track.lead is not None:
+            if before is None or before.state == "pending":
+                track.alert = held(outcome.alert, track.lead)
+                return None
+            stand_for(track.lead, before)
+            return self.end(track, f"{AS_ONE}{track.lead.leads}", now_s, quietly=True)
+        if outcome.alert is not None and track.job is not None:
+            alert = freed(outcome.alert)
+            if led != track.leads:
+                alert = msgspec.structs.replace(alert, title=track.leads or track.title)
+            outcome = msgspec.structs.replace(outcome, alert=alert)
+        return self._settle(track, outcome)
+
+    def _follow(self, track: Track, was: Track, now_s: float) -> None:
+        """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
+        leads = track.leads
+        told = self.ranks.pass_on(was, track, GOES_ON)
+        ended = self.end(was, GOES_ON, now_s, quietly=True)
+        track.leads = leads
+        track.alert = msgspec.structs.replace(told, title=leads or track.title)
+        self.passed_on += [track.alert] if ended is None else [ended, track.alert]
+
+    def end(self, track: Track, why: str, now_s: float, *, quietly: bool = False) -> Alert | None:
+        """Resolve a track's alert because its subject has gone; return it if it was open.
+
+        ``quietly`` tells nobody: another alert goes on in its place.
+        """
+        track.room.growing.pop(track.subject.id, None)
+        if track.alert is None:
+            return None
+        heir = None if quietly else self.ranks.heir(track)
+        if heir is not None:
+            self.passed_on.append(self.ranks.pass_on(track, heir, why))
+            why, quietly = GOES_ON, True
+        elif track.fate:
+            why = track.fate
+        return self._settle(
+            track, alerts.ended(track.alert, why, self.rules, now_s=now_s, quietly=quietly)
+        )
+
+    @staticmethod
+    def _settle(track: Track, outcome: alerts.Outcome) -> Alert | None:
+        alert = outcome.alert
+        track.alert = alert
+        if alert is not None and alert.state == "resolved":
+            track.alert, track.leads = None, ""
+            if alert.ended == alerts.STOPPED:
+                alert = msgspec.structs.replace(alert, ended=end_reasons.of_calm(track, alert))
+        return alert if outcome.changed else None

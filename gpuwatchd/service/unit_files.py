@@ -1,0 +1,197 @@
+"""Unit files where they lie: our own, a package's, and what people put beside them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwatchd.core.errors import ServiceError
+from gpuwatchd.service.runner import write_atomically
+from gpuwatchd.service.unit import MARK, UNIT, escape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_NAME = "systemd"
+_USUAL = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
+# What the manager makes for the moment is no unit of a package.
+_FLEETING = "/run/"
+CREDENTIALS, DIRECTORIES = "credentials.conf", "directories.conf"
+"""Our files among a unit's drop-ins; those of "systemctl edit" are called otherwise."""
+CREDENTIAL_NAMES = ("smtp-password", "chat-urls")
+
+
+def usual_path(*, system: bool, root: Path = Path("/")) -> list[Path]:
+    """Return where units of packages and admins lie, for when the manager is not asked."""
+    return [root / base.lstrip("/") / ("system" if system else "user") for base in _USUAL]
+
+
+def packaged(folders: Iterable[Path], own: Path, argv: Sequence[str]) -> Path | None:
+    """Return the unit file that somebody else brought and that starts this very daemon.
+
+    Parameters
+    ----------
+    folders
+        Where the manager looks, the first wins.
+    own
+        Where we write ours; it does not count.
+    argv
+        Our daemon's command.
+    """
+    ours = os.path.realpath(argv[0])
+    for folder in folders:
+        file = folder / UNIT
+        if file == own or str(folder).startswith(_FLEETING) or not file.is_file():
+            continue
+        program = _program(read(file) or "")
+        return file if program and os.path.realpath(program) == ours else None
+    return None
+
+
+def _program(unit: str) -> str:
+    """Return the program that a unit starts; "" when that cannot be told."""
+    for line in unit.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "ExecStart":
+            try:
+                words = shlex.split(value)
+            except ValueError:
+                return ""
+            return words[0].replace("%%", "%").replace("$$", "$") if words else ""
+    return ""
+
+
+def read(path: Path) -> str | None:
+    """Return a text file; None when it is not there or no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def need_ours(unit: Path, edit: str) -> None:
+    """Refuse to touch a unit that somebody wrote without us.
+
+    Raises
+    ------
+    ServiceError
+        When there is one, or a link in its place (a masked unit is one to /dev/null).
+    """
+    if unit.is_symlink():
+        target = unit.readlink()
+        masked = str(target) == os.devnull
+        why = "the unit is masked" if masked else f"{unit} is a link to {target}"
+        hint = f"{edit} unmask {UNIT}" if masked else f"remove the link: rm {unit}"
+        raise ServiceError(_NAME, "service install", why, hint=hint)
+    before = read(unit)
+    if (before is not None and MARK not in before) or (before is None and unit.exists()):
+        raise ServiceError(
+            _NAME,
+            "service install",
+            f"{unit} was not written by gpuwatchctl",
+            hint=f"move it away; changes of yours belong into: {edit} edit gpuwatchd",
+        )
+
+
+def changed_lines(before: str, after: str) -> int:
+    """Return how many lines of a unit are new or gone."""
+    return sum(1 for line in _diff(before, after) if line[0] in "+-")
+
+
+def _diff(before: str, after: str) -> list[str]:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return [line for line in lines if not line.startswith(("---", "+++"))]
+
+
+def difference(before: str, after: str) -> list[str]:
+    """Return the lines that change, ``-`` before the old and ``+`` before the new ones."""
+    return [f"  {line}" for line in _diff(before, after) if not line.startswith("@@")]
+
+
+def write(path: Path, content: str) -> None:
+    """Write a unit or a drop-in.
+
+    Raises
+    ------
+    ServiceError
+        When it cannot be written.
+    """
+    try:
+        write_atomically(path, content.encode())
+    except OSError as error:
+        why = error.strerror or "cannot be written"
+        raise ServiceError(_NAME, f"writing {path}", why) from error
+
+
+def credentials(wanted: Sequence[tuple[str, str]]) -> str:
+    """Return the drop-in that hands secrets to the daemon from files.
+
+    Parameters
+    ----------
+    wanted
+        (name, file) of each; the name is one of ``CREDENTIAL_NAMES``.
+
+    Raises
+    ------
+    ServiceError
+        When a file is not there or others can read it: the service would not start, or the secret
+        were none.
+    """
+    lines = [f'# {MARK} --credential"; again with others replaces it.', "[Service]"]
+    for name, given in wanted:
+        file = Path(os.path.abspath(Path(given).expanduser()))  # noqa: PTH100
+        try:
+            mode = file.stat().st_mode
+        except OSError as error:
+            raise ServiceError(
+                _NAME, f"credential {name}", f"{file}: {error.strerror}", hint="write it first"
+            ) from None
+        if mode & 0o077:
+            raise ServiceError(
+                _NAME,
+                f"credential {name}",
+                f"{file}: others can read it (mode {mode & 0o777:04o})",
+                hint=f"chmod 600 {file}",
+            )
+        # Words of this line are not unquoted: only a percent sign means something.
+        escape(str(file))
+        lines.append(f"LoadCredential={name}:{str(file).replace('%', '%%')}")
+    return "\n".join([*lines, ""])
+
+
+def directories(variables: Mapping[str, str]) -> str:
+    """Return the drop-in that gives a package's unit the directories of one user.
+
+    Parameters
+    ----------
+    variables
+        Values as systemd reads them.
+    """
+    lines = [f'Environment="{name}={value}"' for name, value in variables.items()]
+    return "\n".join([f'# {MARK}", since your shell sets these.', "[Service]", *lines, ""])
+
+
+def drop_in(unit: Path, name: str) -> Path:
+    """Return where a drop-in of a unit belongs."""
+    return Path(f"{unit}.d") / name
+
+
+def own_drop_ins(unit: Path) -> list[Path]:
+    """Return the drop-ins that we wrote."""
+    return [file for file in drop_ins(unit) if ours(file)]
+
+
+def drop_ins(unit: Path) -> list[Path]:
+    """Return the drop-ins beside a unit of ours, in order."""
+    try:
+        return sorted(Path(f"{unit}.d").glob("*.conf"))
+    except OSError:
+        return []
+
+
+def ours(file: Path) -> bool:
+    """Say whether we wrote this file."""
+    return MARK in (read(file) or "")

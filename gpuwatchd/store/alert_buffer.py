@@ -1,0 +1,210 @@
+"""Alerts and deliveries as they stand, in memory, and what of them is not yet written.
+
+Rows get their number here, so that a delivery can be referred to before the disk has it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gpuwatchd.store import decisions, records
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+    from gpuwatchd.core.model import Alert, Decision, Delivery
+
+_WAITING_LIMIT = 2000
+
+
+class Segment(NamedTuple):
+    """Where time went on differently: rows on its two sides do not belong together."""
+
+    started_ts_ms: int
+    boot_id: str
+    mono_ms: int
+    reason: str
+    wall_step_s: float | None
+    gap_s: float | None
+
+
+class Event(NamedTuple):
+    """Something that happened, for people."""
+
+    ts_ms: int
+    kind: str
+    gpu_uuid: str | None
+    detail: str
+
+
+class Ledger:
+    """Open alerts, pending deliveries, and the rows that wait to be written."""
+
+    def __init__(self) -> None:
+        self.open_alerts: dict[str, Alert] = {}
+        self.pending: dict[int, Delivery] = {}
+        self._next_row = 1
+        self._segments: deque[Segment] = deque(maxlen=_WAITING_LIMIT)
+        self._events: deque[Event] = deque(maxlen=_WAITING_LIMIT)
+        self._decisions: deque[Decision] = deque(maxlen=_WAITING_LIMIT)
+        self._alerts: dict[tuple[str, float], Alert] = {}
+        self._deliveries: dict[int, Delivery] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is not yet written."""
+        return bool(
+            self._segments or self._events or self._alerts or self._deliveries or self._decisions
+        )
+
+    @property
+    def telling(self) -> bool:
+        """Whether an alert or a delivery is not yet written."""
+        return bool(self._alerts or self._deliveries)
+
+    def left(self) -> tuple[tuple[int, str, str], ...]:
+        """Return (how many, what, the newest of them) of what is not yet written."""
+        event = self._events[-1].detail if self._events else ""
+        alert = next(reversed(self._alerts.values()), None)
+        return (
+            (len(self._events), "event", event),
+            (len(self._alerts), "alert", "" if alert is None else alert.title or alert.key),
+            (len(self._deliveries), "message", ""),
+        )
+
+    def load(self, connection: sqlite3.Connection) -> int:
+        """Take over what the file holds; what is known here is newer. Return strange rows."""
+        alerts, strange = records.load_alerts(connection, "resolved_ts_ms IS NULL")
+        deliveries, more = records.load_deliveries(connection, "state = 'pending'")
+        # What waits to be written may be over already.
+        alerts = [one for one in alerts if (one.key, one.opened_at_s) not in self._alerts]
+        self.open_alerts = {alert.key: alert for alert in alerts} | self.open_alerts
+        found = {d.row: d for d in deliveries if d.row is not None}
+        self.pending = {k: v for k, v in found.items() if k not in self._deliveries} | self.pending
+        (last,) = connection.execute("SELECT ifnull(max(id), 0) FROM delivery").fetchone()
+        self._next_row = max(self._next_row, last + 1)
+        return strange + more
+
+    def number_from(self, row: int) -> None:
+        """Give new deliveries rows from ``row`` on."""
+        self._next_row = max(self._next_row, row)
+
+    def add_segment(self, segment: Segment) -> None:
+        """Note a break in time."""
+        self._segments.append(segment)
+
+    def add_event(self, event: Event) -> None:
+        """Note an event."""
+        self._events.append(event)
+
+    def add_decision(self, decision: Decision) -> None:
+        """Note what policy decided."""
+        self._decisions.append(decision)
+
+    def add_alert(self, alert: Alert) -> None:
+        """Note how an alert stands now."""
+        if alert.resolved_at_s is None:
+            self.open_alerts[alert.key] = alert
+        else:
+            self.open_alerts.pop(alert.key, None)
+        self._alerts[alert.key, alert.opened_at_s] = alert
+        _bound(self._alerts)
+
+    def add_delivery(self, delivery: Delivery) -> Delivery:
+        """Note how a delivery stands now and return it with its row."""
+        row = delivery.row
+        if row is None:
+            row, self._next_row = self._next_row, self._next_row + 1
+            delivery = msgspec.structs.replace(delivery, row=row)
+        if delivery.state == "pending":
+            self.pending[row] = delivery
+        else:
+            self.pending.pop(row, None)
+        self._deliveries[row] = delivery
+        _bound(self._deliveries)
+        return delivery
+
+    def write_all_again(self) -> None:
+        """Have everything that stands written once more: into a new file."""
+        for alert in self.open_alerts.values():
+            self._alerts.setdefault((alert.key, alert.opened_at_s), alert)
+        for row, delivery in self.pending.items():
+            self._deliveries.setdefault(row, delivery)
+
+    def write(
+        self, connection: sqlite3.Connection, subject: Callable[[Alert], None]
+    ) -> tuple[dict[int, int], int]:
+        """Write what waits, inside the caller's transaction; then call :meth:`written`.
+
+        Parameters
+        ----------
+        subject
+            Writes the device and process of an alert before the alert itself.
+
+        Returns
+        -------
+        tuple
+            Deliveries that got another row than they were promised, and how many rows were
+            refused because a value did not fit.
+        """
+        refused = 0
+        moved: dict[int, int] = {}
+        for statement, values in (
+            *((_SEGMENT, segment) for segment in self._segments),
+            *((_EVENT, event) for event in self._events),
+        ):
+            try:
+                connection.execute(statement, values)
+            except records.REFUSED:
+                refused += 1
+        for alert in self._alerts.values():
+            try:
+                subject(alert)
+                records.save_alert(connection, alert)
+            except records.REFUSED:
+                refused += 1
+        if self._decisions:
+            refused += decisions.save(connection, self._decisions)
+        for row, delivery in self._deliveries.items():
+            try:
+                saved = records.save_delivery(connection, delivery, row)
+            except records.REFUSED:
+                refused += 1
+            else:
+                if saved != row:
+                    moved[row] = saved
+        return moved, refused
+
+    def written(self, moved: dict[int, int]) -> None:
+        """Forget what waited, after the commit."""
+        self.drop()
+        for row, saved in moved.items():
+            # What is not pending under the row that it was promised has come to its end.
+            delivery = self.pending.pop(row, None)
+            self.pending.pop(saved, None)
+            if delivery is not None:
+                self.pending[saved] = msgspec.structs.replace(delivery, row=saved)
+
+    def drop(self) -> None:
+        """Forget what waited; alerts and deliveries that stand are kept."""
+        self._segments.clear()
+        self._events.clear()
+        self._alerts.clear()
+        self._deliveries.clear()
+        self._decisions.clear()
+
+
+_SEGMENT = (
+    "INSERT INTO segment(started_ts_ms, boot_id, mono_ms, reason, wall_step_s, gap_s)"
+    " VALUES(?,?,?,?,?,?)"
+)
+_EVENT = "INSERT INTO event(ts_ms, kind, gpu_uuid, detail) VALUES(?,?,?,?)"
+
+
+def _bound(waiting: dict[Any, Any]) -> None:
+    if len(waiting) > _WAITING_LIMIT:
+        del waiting[next(iter(waiting))]

@@ -1,0 +1,78 @@
+"""What policy decided, message by message: told by what, held back and why. A bounded table.
+
+It is written in the same transaction as the alert that it is about, so that what people find here
+is what was done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.core.model import Decision
+from gpuwatchd.store import records
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+KEPT_PER_ALERT: Final = 200
+"""Decisions that are kept of one alert key; the newest stay."""
+
+
+def save(connection: sqlite3.Connection, decisions: Iterable[Decision]) -> int:
+    """Write decisions inside the caller's transaction; return how many were refused."""
+    refused = 0
+    keys = set()
+    for one in decisions:
+        try:
+            connection.execute(
+                "INSERT INTO decision(ts_ms, alert_key, kind, notice, channel, reason)"
+                " VALUES(?,?,?,?,?,?)",
+                (
+                    records.to_ms(one.at_s),
+                    one.alert_key,
+                    one.kind,
+                    one.notice,
+                    one.target,
+                    one.reason,
+                ),
+            )
+        except records.REFUSED:
+            refused += 1
+        else:
+            keys.add(one.alert_key)
+    for key in keys:
+        connection.execute(
+            "DELETE FROM decision WHERE alert_key = ? AND id NOT IN"
+            " (SELECT id FROM decision WHERE alert_key = ? ORDER BY id DESC LIMIT ?)",
+            (key, key, KEPT_PER_ALERT),
+        )
+    return refused
+
+
+def load(
+    connection: sqlite3.Connection, alert_key: str | None = None, since_s: float = 0.0
+) -> list[Decision]:
+    """Return decisions of an alert key (None: of all) since an instant, oldest first."""
+    where, values = ("TRUE", ()) if alert_key is None else ("alert_key = ?", (alert_key,))
+    return [
+        Decision(
+            finding_id="",
+            alert_key=row[1],
+            kind=row[2],
+            notice=row[3],
+            target=row[4],
+            reason=row[5],
+            at_s=row[0] / 1000,
+        )
+        for row in connection.execute(
+            "SELECT ts_ms, alert_key, kind, notice, channel, reason FROM decision"  # noqa: S608
+            f" WHERE {where} AND ts_ms >= ? ORDER BY id",
+            (*values, records.to_ms(since_s)),
+        )
+    ]
+
+
+def expire(connection: sqlite3.Connection, before_ms: int) -> None:
+    """Delete what is too old, inside the caller's transaction."""
+    connection.execute("DELETE FROM decision WHERE ts_ms < ?", (before_ms,))

@@ -1,0 +1,287 @@
+"""Raw samples in memory, until they are written: what a tick costs is decided here.
+
+A device is noted at every tick; a process only when its memory (on the device or on the host)
+changed or a new minute began, so that every minute it lives has a row. The buffer is bounded: when
+nothing can be written for long, the oldest rows go first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpuwatchd.core.model import Device, ProcessInfo
+from gpuwatchd.store import records
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from gpuwatchd.core.model import DeviceReading, ProcessKey, ProcessUse, Sample
+
+DEVICE_ROWS = 10_000
+PROCESS_ROWS = 20_000
+"""About an hour and a half of 8 devices, and 6 MiB, when nothing can be written."""
+_MINUTE_MS = 60_000
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """A process on a device: what was last noted of it."""
+
+    boot_id: str
+    key: ProcessKey
+    info: ProcessInfo | None
+    used_bytes: int | None
+    host_bytes: int | None
+    minute: int
+    first_ms: int
+    last_ms: int
+    row: int | None = None
+    """Where it is in the file, once ``saved`` has been written there."""
+    saved: ProcessInfo | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Card:
+    """A device and the processes on it."""
+
+    device: Device
+    first_ms: int
+    last_ms: int
+    tracks: dict[ProcessKey, _Track] = field(default_factory=dict)
+    uses: tuple[ProcessUse, ...] | None = None
+    """The last list, and the minute that it was noted in: the very same needs no second look."""
+    minute: int = -1
+    present: list[_Track] = field(default_factory=list)
+    """Whom that list names; when they were last seen is written down when it matters."""
+
+    def settle(self, last_ms: int) -> None:
+        """Write down when those of the last list were last seen."""
+        if self.uses is not None:
+            for track in self.present:
+                track.last_ms = last_ms
+
+
+_DeviceRow = tuple[
+    int, _Card, int | None, int | None, int | None, int | None, int | None, int | None, int | None
+]
+_ProcessRow = tuple[int, _Track, _Card, int | None, int | None, int | None]
+
+
+def _whole(value: float | None, factor: int = 1) -> int | None:
+    try:
+        return None if value is None else round(value * factor)
+    except (ValueError, OverflowError):  # no number, or no finite one: unknown
+        return None
+
+
+class Intake:
+    """The rows that wait, and the change-only rule."""
+
+    def __init__(self) -> None:
+        self._cards: dict[str, _Card] = {}
+        self._device_rows: deque[_DeviceRow] = deque(maxlen=DEVICE_ROWS)
+        self._process_rows: deque[_ProcessRow] = deque(maxlen=PROCESS_ROWS)
+        self._file: sqlite3.Connection | None = None
+        self._saved: list[tuple[_Track, int, ProcessInfo | None]] = []
+        """Who is in the file, and where, once the transaction is committed."""
+        self.lost = 0
+        """Rows that fell out of the buffer unwritten."""
+
+    def __len__(self) -> int:
+        return len(self._device_rows) + len(self._process_rows)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """The earliest instant that waits, or None."""
+        # After the clock was set back the first row is not the earliest.
+        return min((row[0] for row in self._device_rows), default=None)
+
+    def note(
+        self,
+        sample: Sample,
+        devices: Sequence[Device],
+        processes: Mapping[ProcessKey, ProcessInfo],
+        unattributed: Mapping[str, int] | None = None,
+    ) -> None:
+        """Take in one sample. In the tick: 8 devices with 8 processes each in some 50 µs."""
+        ts_ms = round(sample.taken_at_s * 1000)
+        for device in devices:
+            card = self._cards.get(device.uid)
+            if card is None:
+                self._cards[device.uid] = _Card(device, ts_ms, ts_ms)
+            elif card.device is not device:
+                card.device = device
+        known = unattributed or {}
+        for reading in sample.readings:
+            rest = known.get(reading.device_uid)
+            self._note_device(ts_ms, reading, rest, sample.boot_id, processes)
+
+    def _note_device(
+        self,
+        ts_ms: int,
+        reading: DeviceReading,
+        rest: int | None,
+        boot_id: str,
+        processes: Mapping[ProcessKey, ProcessInfo],
+    ) -> None:
+        uid = reading.device_uid
+        card = self._cards.get(uid)
+        if card is None:
+            unnamed = Device(uid=uid, vendor="", index=None, name="", memory_total_bytes=None)
+            card = self._cards[uid] = _Card(unnamed, ts_ms, ts_ms)
+        before_ms, card.last_ms = card.last_ms, ts_ms
+        if reading.used_bytes is not None or reading.util_pct is not None:
+            if len(self._device_rows) == DEVICE_ROWS:
+                self.lost += 1
+            self._device_rows.append(
+                (
+                    ts_ms,
+                    card,
+                    _whole(reading.used_bytes),
+                    _whole(reading.util_pct),
+                    _whole(reading.memory_util_pct),
+                    _whole(reading.temp_c),
+                    _whole(reading.power_w, 1000),
+                    _whole(reading.clock_mhz),
+                    rest,
+                )
+            )
+        minute, uses = ts_ms // _MINUTE_MS, reading.uses
+        if uses is not None and uses is card.uses and minute == card.minute:
+            return
+        card.settle(before_ms)
+        card.uses, card.minute, card.present = uses, minute, []
+        tracks = card.tracks
+        for use in uses or ():
+            key, used, host = use.key, use.used_bytes, use.host_bytes
+            track = tracks.get(key)
+            if track is None:
+                info = processes.get(key)
+                track = _Track(boot_id, key, info, used, host, minute, ts_ms, ts_ms)
+                tracks[key] = track
+                card.present.append(track)
+            else:
+                track.last_ms = ts_ms
+                card.present.append(track)
+                if track.used_bytes == used and track.minute == minute and track.host_bytes == host:
+                    continue
+                track.used_bytes, track.host_bytes, track.minute = used, host, minute
+                track.info = processes.get(key) or track.info
+            if len(self._process_rows) == PROCESS_ROWS:
+                self.lost += 1
+            row = (ts_ms, track, card, _whole(used), _whole(use.sm_pct), _whole(host))
+            self._process_rows.append(row)
+
+    def _save_processes(self, connection: sqlite3.Connection, tracks: dict[_Track, int]) -> None:
+        """Write who the processes are, and put their rows into ``tracks``.
+
+        Of one that the file knows already only the last sight is new.
+        """
+        for card in self._cards.values():
+            card.settle(card.last_ms)
+        known = [track for track in tracks if track.row is not None and track.saved is track.info]
+        touched = connection.executemany(_TOUCH, [(one.last_ms, one.row) for one in known])
+        if touched.rowcount == len(known) or not known:
+            tracks.update((one, one.row) for one in known if one.row is not None)
+        for track, row in tracks.items():
+            if not row:
+                tracks[track] = _save_process(connection, track)
+        self._saved = [(track, row, track.info) for track, row in tracks.items()]
+
+    def write(self, connection: sqlite3.Connection) -> int:
+        """Write what waits, inside the caller's transaction; return how many rows were refused.
+
+        Nothing is forgotten: call :meth:`written` after the commit.
+        """
+        cards = dict.fromkeys((row[1] for row in self._device_rows), 0)
+        cards.update(dict.fromkeys((row[2] for row in self._process_rows), 0))
+        for card in cards:
+            seen = (card.first_ms, card.last_ms)
+            cards[card] = records.save_device(connection, card.device, seen)
+        # Everybody who is there, so that the last sight of an unchanged process is known too.
+        tracks = {track: 0 for card in cards for track in card.tracks.values()}
+        tracks.update(dict.fromkeys((row[1] for row in self._process_rows), 0))
+        if connection is not self._file:
+            self._file = connection
+            for track in tracks:
+                track.row = None
+        self._save_processes(connection, tracks)
+        devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
+        uses = [(row[0], tracks[row[1]], cards[row[2]], *row[3:]) for row in self._process_rows]
+        return _insert(connection, _INSERT_DEVICE, devices) + _insert(
+            connection, _INSERT_PROCESS, uses
+        )
+
+    def written(self) -> None:
+        """Forget what was written."""
+        for track, row, info in self._saved:
+            track.row, track.saved = row, info
+        self._saved = []
+        self.drop()
+        self.lost = 0
+
+    def forget_gone(self) -> None:
+        """Forget processes that have gone; rows that still wait keep their own."""
+        for card in self._cards.values():
+            card.settle(card.last_ms)
+            gone = [key for key, track in card.tracks.items() if track.last_ms < card.last_ms]
+            for key in gone:
+                del card.tracks[key]
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._device_rows.clear()
+        self._process_rows.clear()
+
+    def save_subject(
+        self, connection: sqlite3.Connection, device_uid: str, key: ProcessKey | None
+    ) -> None:
+        """Write the rows of a device and a process now, so that an alert can refer to them."""
+        card = self._cards.get(device_uid)
+        if card is None:
+            return
+        records.save_device(connection, card.device, (card.first_ms, card.last_ms))
+        card.settle(card.last_ms)
+        track = card.tracks.get(key) if key is not None else None
+        if track is not None:
+            _save_process(connection, track)
+
+
+def _save_process(connection: sqlite3.Connection, track: _Track) -> int:
+    seen = (track.first_ms, track.last_ms)
+    info = track.info or ProcessInfo(key=track.key, name="")
+    try:
+        return records.save_process(connection, track.boot_id, info, seen)
+    except records.REFUSED:
+        # A text that is no Unicode got this far; who it is stays known.
+        nameless = ProcessInfo(key=track.key, name="?")
+        return records.save_process(connection, track.boot_id, nameless, seen)
+
+
+_TOUCH = "UPDATE process SET last_ts_ms = max(last_ts_ms, ?) WHERE id = ?"
+_INSERT_DEVICE = (
+    "INSERT OR REPLACE INTO gpu_raw(ts_ms, gpu, used_bytes, util_percent, mem_util_percent,"
+    " temp_c, power_mw, clock_mhz, unattributed_bytes) VALUES(?,?,?,?,?,?,?,?,?)"
+)
+_INSERT_PROCESS = (
+    "INSERT OR REPLACE INTO process_raw(ts_ms, process, gpu, used_bytes, sm_percent, host_bytes)"
+    " VALUES(?,?,?,?,?,?)"
+)
+
+
+def _insert(connection: sqlite3.Connection, statement: str, values: list[tuple[Any, ...]]) -> int:
+    """Insert rows; where one does not fit, leave out that one. Return how many were left out."""
+    try:
+        connection.executemany(statement, values)
+    except records.REFUSED:
+        refused = 0
+        for row in values:
+            try:
+                connection.execute(statement, row)
+            except records.REFUSED:
+                refused += 1
+        return refused
+    return 0

@@ -1,0 +1,1 @@
+"""One screen of ``gpuwatchctl top`` is one file."""

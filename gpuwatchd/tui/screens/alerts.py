@@ -1,0 +1,307 @@
+"""``a``: alerts, open and past, with who was told and what was held back, as ``alerts`` tells."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from textual.binding import Binding, BindingType
+
+from gpuwatchd.cli import (
+    alert_details,
+    delivery_text,
+    incidents,
+    output,
+    ranking,
+    silence_changes,
+    user_filter,
+)
+from gpuwatchd.cli.verbs import alerts
+from gpuwatchd.core import design
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.tui.paged import PagedScreen
+from gpuwatchd.tui.screens import snooze
+from gpuwatchd.tui.screens.snooze import SnoozeScreen
+from gpuwatchd.tui.views import ViewScreen
+from gpuwatchd.tui.widgets.sheet import Pages, Paragraph, blank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual import events
+    from textual.widget import Widget
+
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.output import Out
+    from gpuwatchd.core.model import Alert, Silence
+
+__all__ = ["AlertsScreen", "SnoozeScreen", "StoryScreen"]
+
+_PAST_S: Final = 7 * 86_400.0
+"""As ``alerts --all`` without ``--since``."""
+_MOST: Final = 200
+"""Alerts that are over and are listed; all of them: ``alerts --all``."""
+Which = tuple[str, float]
+"""An alert: its key, and when it was opened."""
+
+
+class Listed(NamedTuple):
+    """The alerts of the list, open ones first, and what else was found."""
+
+    alerts: tuple[Alert, ...]
+    found: Found
+    left_out: int
+    now_s: float
+
+
+def read(flags: Globals) -> Listed:
+    """Return what is open and what was within a week. Runs in a thread."""
+    now_s = time.time()
+    found = incidents.gather(now_s - _PAST_S, only_open=False)
+    if flags.user:
+        found.keep_of(user_filter.People(flags.user))
+    wanted = [one for one in found.alerts if found.wanted(flags, one)]
+    is_open = [one for one in wanted if one.state in incidents.OPEN]
+    over = [one for one in wanted if one.state not in incidents.OPEN]
+    listed = (*is_open, *over[:_MOST])
+    return Listed(listed, found, len(over) - len(over[:_MOST]), now_s)
+
+
+def which(alert: Alert) -> Which:
+    """Return what tells an alert from all others."""
+    return alert.key, alert.opened_at_s
+
+
+class AlertsScreen(ViewScreen):
+    """The list: Enter tells the whole story of one, s snoozes it, u takes that back."""
+
+    name_shown = "Alerts"
+    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("↑↓", "choose"), ("Enter", "story"), ("s", "snooze"), ("u", "un-snooze"),
+    )  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "choose(-1)", show=False),
+        Binding("down,j", "choose(1)", show=False),
+        Binding("pageup", "choose(-8)", show=False),
+        Binding("pagedown,space", "choose(8)", show=False),
+        Binding("home", "choose(-9999)", show=False),
+        Binding("end", "choose(9999)", show=False),
+        Binding("enter", "story", show=False),
+        Binding("s", "snooze", show=False),
+        Binding("u", "unsnooze", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listed: Listed | None = None
+        self._chosen: Which | None = None
+        self._asked_twice = False
+        self._soon: Callable[[], None] | None = None
+        """What was asked for before there was anything to choose from."""
+
+    def parts(self) -> Iterable[Widget]:
+        """Return the list."""
+        yield Pages(self.flags, self.painter, id="alerts")
+
+    def job(self) -> Callable[[], Listed]:
+        """Return what reads the list."""
+        return partial(read, self.flags)
+
+    def on_screen_resume(self) -> None:
+        """Read again: what lay above may have snoozed one."""
+        if self.view is not None:
+            self.wish(anew=True)
+
+    def retitled(self) -> None:
+        """Say how many there are."""
+        listed = self._listed
+        if listed is None:
+            self.headline()
+            return
+        opened = [one for one in listed.alerts if one.state in incidents.OPEN]
+        over = len(listed.alerts) + listed.left_out - len(opened)
+        silent = sum(
+            listed.found.silence(one, listed.now_s) is not None for one in listed.alerts
+        )  # fmt: skip
+        pieces = [(f"{ranking.counted(opened) or 'nothing'} open", "bold" if opened else "calm")]
+        pieces += [(f"{silent} snoozed", "held")] if silent else []
+        self.headline(*pieces, (f"{over} over in 7 days", "faint"))
+
+    def answered(self, found: Listed) -> None:
+        """Show the list; what was chosen stays chosen."""
+        self._listed = found
+        keys = [which(one) for one in found.alerts]
+        if self._chosen not in keys:
+            self._chosen = self._first(found)
+        page = self.query_one("#alerts", Pages)
+        page.put(list(_paragraphs(found)))
+        page.choose(keys.index(self._chosen) if self._chosen in keys else None)
+        soon, self._soon = self._soon, None
+        if soon is not None:
+            soon()
+
+    def _first(self, found: Listed) -> Which | None:
+        """Return the alert about what was chosen on the screen before, else the first."""
+        about = snooze.about(self.top, found.alerts)
+        chosen = about or (found.alerts[0] if found.alerts else None)
+        return None if chosen is None else which(chosen)
+
+    @property
+    def alert(self) -> Alert | None:
+        """The chosen one."""
+        alerts_ = () if self._listed is None else self._listed.alerts
+        return next((one for one in alerts_ if which(one) == self._chosen), None)
+
+    def action_choose(self, by: int) -> None:
+        """Choose another one."""
+        if self._listed is None or not self._listed.alerts:
+            return
+        keys = [which(one) for one in self._listed.alerts]
+        at = keys.index(self._chosen) if self._chosen in keys else 0
+        self._take(min(max(at + by, 0), len(keys) - 1))
+
+    def _take(self, at: int) -> None:
+        assert self._listed is not None  # noqa: S101 - asked before
+        self._chosen = which(self._listed.alerts[at])
+        self._asked_twice = False
+        self.query_one("#alerts", Pages).choose(at)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the one that was clicked; a second click tells its story."""
+        page = self.query_one("#alerts", Pages)
+        if self._listed is None or event.widget is not page:
+            return
+        at = page.choice_at(event.screen_y - page.region.y)
+        if at is None:
+            return
+        again = which(self._listed.alerts[at]) == self._chosen
+        self._take(at)
+        if again and event.chain > 1:
+            self.action_story()
+
+    def action_story(self) -> None:
+        """Tell everything about it."""
+        if self._listed is None:
+            self._soon = self.action_story
+        elif self.alert is not None:
+            self.app.push_screen(StoryScreen(self.alert))
+
+    def action_snooze(self) -> None:
+        """Ask for how long, and why."""
+        if self._listed is None:
+            self._soon = self.action_snooze
+        elif self.alert is not None:
+            self.app.push_screen(SnoozeScreen(self.alert))
+
+    def action_unsnooze(self) -> None:
+        """Take a silence back; of a rule that fits others as well only when asked twice."""
+        alert, listed = self.alert, self._listed
+        if alert is None or listed is None:
+            return
+        silence = listed.found.silence(alert, listed.now_s)
+        if silence is None:
+            self.top.say("it is not snoozed", "unknown")
+            return
+        if silence.matcher.key != alert.key and not self._asked_twice:
+            self._asked_twice = True
+            rule = delivery_text.conditions(silence.matcher, listed.found.alerts)
+            self.top.say(f"this takes back a whole rule ({rule}): u again does it", "watch")
+            return
+        self._asked_twice = False
+        self.run_worker(partial(self._take_back, silence), thread=True, exit_on_error=False)
+
+    def _take_back(self, silence: Silence) -> None:
+        """Run in a thread."""
+        try:
+            silence_changes.take_back([silence], time.time())
+        except GpuwatchdError as error:
+            said = f"{error.message} ({error.hint})" if error.hint else error.message
+            self.app.call_from_thread(self.top.say, said, "trouble")
+            return
+        self.app.call_from_thread(self._taken_back, silence)
+
+    def _taken_back(self, silence: Silence) -> None:
+        view = self.top.view
+        if view is not None:
+            view.silences = tuple(one for one in view.silences if one.row != silence.row)
+        self.top.say("taken back: people are told of it again", "calm")
+        self.wish(anew=True)
+
+
+def _paragraphs(listed: Listed) -> Iterable[Paragraph]:
+    found = listed.found
+    for _, said in found.warnings:
+        yield Paragraph(partial(_sentence, f"! {said}", "yellow"))
+    opened = [one for one in listed.alerts if one.state in incidents.OPEN]
+    if not opened:
+        yield Paragraph(partial(_sentence, "no open alert", "green"))
+    for at, one in enumerate(listed.alerts):
+        if at == len(opened):
+            yield Paragraph(blank)
+            yield Paragraph(partial(_sentence, "over, in the last 7 days", "bold"))
+        yield Paragraph(partial(_entry, one, found, listed.now_s), at)
+    if listed.left_out:
+        said = f"and {listed.left_out} more: gpuwatchctl alerts --all"
+        yield Paragraph(partial(_sentence, said, "dim"))
+    if found.silences:
+        yield Paragraph(blank)
+    for silence in found.silences:
+        said = delivery_text.silence(silence, now_s=listed.now_s, alerts=found.alerts)
+        yield Paragraph(partial(_sentence, f"silent: {said}", "dim"))
+
+
+def _entry(alert: Alert, found: Found, now_s: float, out: Out) -> None:
+    out.flow(alerts.line(alert, found, now_s), rest=" " * 4)
+
+
+def _sentence(words: str, style: str, out: Out) -> None:
+    out.flow(output.sentence(words, style), rest="  ", gap=" ")
+
+
+class StoryScreen(PagedScreen):
+    """Everything about one alert, as ``alerts show`` tells it."""
+
+    name_shown = "Alert"
+    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (("↑↓", "scroll"), ("s", "snooze"))
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "snooze", show=False)]
+
+    def __init__(self, alert: Alert) -> None:
+        super().__init__()
+        self._alert = alert
+
+    def job(self) -> Callable[[], alert_details.Story]:
+        """Return what reads the story."""
+        return partial(_story, self._alert)
+
+    def on_screen_resume(self) -> None:
+        """Read again: it may have been snoozed."""
+        if self.view is not None:
+            self.wish(anew=True)
+
+    def retitled(self) -> None:
+        """Say which it is."""
+        one = self._alert
+        kind = design.SEVERITY_KINDS[one.severity] if one.state != "resolved" else "calm"
+        self.headline(
+            (one.code, "held"), (f"{one.state} {one.severity}", f"{kind} bold"),
+            (one.title or one.key, "bold"),
+        )  # fmt: skip
+
+    def answered(self, found: alert_details.Story) -> None:
+        """Tell it."""
+        self._alert = found.alert
+        self.page.write(partial(alert_details.show, story=found))
+
+    def action_snooze(self) -> None:
+        """Ask for how long, and why."""
+        self.app.push_screen(SnoozeScreen(self._alert))
+
+
+def _story(alert: Alert) -> alert_details.Story:
+    """Return the newest that is known of this opening. Runs in a thread."""
+    found = incidents.gather(0.0, only_open=False)
+    again = (one for one in found.alerts if one.key == alert.key
+             and abs(one.opened_at_s - alert.opened_at_s) < 1.0)  # fmt: skip
+    return alert_details.load(next(again, alert), found)

@@ -1,0 +1,241 @@
+"""A view with a chart: time spans, zoom, pan and cursor by the same keys everywhere."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual.binding import Binding, BindingType
+
+from gpuwatchd.cli import charts, history_query, locations
+from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.core import units
+from gpuwatchd.core.errors import StoreError
+from gpuwatchd.tui.views import Bar, ViewScreen
+from gpuwatchd.tui.widgets.chart import Chart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.cli.charts import Asked
+    from gpuwatchd.core.model import Finding
+    from gpuwatchd.store.reader import Reader
+    from gpuwatchd.tui.widgets.chart import Piece, Window
+
+_HOUR_S: Final = 3600.0
+_DAY_S: Final = 24 * _HOUR_S
+SPANS: Final[tuple[tuple[str, str, float | None], ...]] = (
+    ("1", "1h", _HOUR_S),
+    ("2", "6h", 6 * _HOUR_S),
+    ("3", "24h", _DAY_S),
+    ("4", "7d", 7 * _DAY_S),
+    ("5", "30d", 30 * _DAY_S),
+    ("6", "all", None),
+)
+"""(key, name, seconds); None is everything there is."""
+_LONGEST_S: Final = 5 * 365 * _DAY_S
+_MARGIN: Final = 0.5
+"""So much more than what is seen is read at each side: a step aside shows something at once."""
+_PER_COLUMN: Final = 2
+_FEWEST: Final = 120
+
+
+class Drawn:
+    """A picture that was read, with what is wrong with the history."""
+
+    __slots__ = ("note", "picture")
+
+    def __init__(self, picture: Picture, note: str) -> None:
+        self.picture = picture
+        self.note = note
+
+
+def drawn(
+    uid: str, make: Callable[[Reader | None, Asked], Picture], asked: Asked, *, tight: bool = False
+) -> Drawn:
+    """Return a picture, made with the history where there is one. Runs in a thread.
+
+    Parameters
+    ----------
+    uid
+        Of the device: everything there is begins with its record.
+    make
+        Given the open history, or None, and what is asked for.
+    asked
+        Its begin may be 0: then everything is wanted.
+    tight
+        Whether to begin where the record of the subject begins, if that is later.
+    """
+    try:
+        with history_query.reader() as history:
+            begun = _begun(asked, history.oldest_s(uid))
+            return Drawn(_made(partial(make, history), begun, tight=tight), "")
+    except StoreError as error:
+        begun = _begun(asked, None)
+        return Drawn(_made(partial(make, None), begun, tight=tight), _brief(error.message))
+
+
+def _made(make: Callable[[Asked], Picture], asked: Asked, *, tight: bool) -> Picture:
+    picture = make(asked)
+    shorter = charts.since_record([picture], asked) if tight else asked
+    return picture if shorter == asked else make(shorter)
+
+
+def _brief(message: str) -> str:
+    """Return what is wrong with the history, without the path that it begins with."""
+    path = str(locations.state_dir() / history_query.FILE_NAME)
+    return message.replace(f"{path}: ", "").replace(path, "the history")
+
+
+def _begun(asked: Asked, oldest_s: float | None) -> Asked:
+    if asked.begin_s > 0:
+        return asked
+    begin_s = asked.end_s - _HOUR_S if oldest_s is None else oldest_s
+    begin_s = min(max(begin_s, asked.end_s - _LONGEST_S), asked.end_s - 60.0)
+    return charts.Asked(begin_s, asked.end_s, asked.points)
+
+
+class ChartScreen(ViewScreen):
+    """A view whose chart has the id "chart", and whose read-out has the id "told"."""
+
+    chart_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("←→", "pan"), ("+-", "zoom"), ("0", "reset"), ("1-6", "span"),
+    )  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("plus,equals_sign", "zoom(1)", show=False),
+        Binding("minus,underscore", "zoom(-1)", show=False),
+        Binding("left", "pan(-1)", show=False),
+        Binding("right", "pan(1)", show=False),
+        Binding("shift+left,comma,less_than_sign", "step(-1)", show=False),
+        Binding("shift+right,full_stop,greater_than_sign", "step(1)", show=False),
+        Binding("0,home", "reset", show=False),
+        *(Binding(key, f"span('{key}')", show=False) for key, _, _ in SPANS),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.span_s: float | None = None
+        self.span_name = ""
+        self._usual = True
+        """Whether nobody chose a span: then it begins no earlier than the record does."""
+        self._follows = True
+        self._shown_at_s = 0.0
+
+    @property
+    def chart(self) -> Chart:
+        """The chart."""
+        return self.query_one("#chart", Chart)
+
+    # ---- keys
+
+    def action_zoom(self, steps: int) -> None:
+        """Zoom in or out."""
+        self.chart.zoom(steps)
+
+    def action_pan(self, steps: int) -> None:
+        """Go along in time."""
+        self.chart.pan(steps)
+
+    def action_step(self, columns: int) -> None:
+        """Move the cursor."""
+        self.chart.step(columns)
+
+    def action_reset(self) -> None:
+        """Show the whole span again."""
+        self.chart.reset()
+
+    def action_span(self, key: str) -> None:
+        """Show another span, up to now."""
+        self.span_name, self.span_s = next((name, s) for one, name, s in SPANS if one == key)
+        self._usual = False
+        self.chart.reset()
+
+    # ---- what is asked for
+
+    def usual_span(self) -> tuple[str, float | None]:
+        """Return the span of a view that was just opened: name and seconds."""
+        return SPANS[1][1:]
+
+    def spanning(self, finding: Finding | None) -> tuple[str, float | None]:
+        """Return the shortest span that a growth is well inside, 6 h at least."""
+        since_s = finding.onset_at_s if finding is not None and is_leak(finding) else None
+        if since_s is None or self.view is None:
+            return SPANS[1][1:]
+        need_s = 1.2 * (self.view.taken_at_s - since_s)
+        return next((one[1:] for one in SPANS[1:] if one[2] is not None and one[2] >= need_s),
+                    SPANS[-1][1:])  # fmt: skip
+
+    def asked(self) -> Asked:
+        """Return what is to be read for what is seen; begin 0 is everything there is."""
+        assert self.view is not None  # noqa: S101 - there is nothing to ask before
+        now_s = self.view.taken_at_s
+        if not self.span_name:
+            self.span_name, self.span_s = self.usual_span()
+            self._usual = True
+        points = max(_FEWEST, _PER_COLUMN * self.chart.size.width)
+        window = self.chart.window
+        if window is None:
+            begin_s = 0.0 if self.span_s is None else now_s - self.span_s
+            return charts.Asked(begin_s, now_s, points)
+        begin_s, end_s = window
+        beside_s = _MARGIN * (end_s - begin_s)
+        last_s = min(end_s + beside_s, now_s)
+        first_s = min(begin_s - beside_s, last_s - 60.0)
+        return charts.Asked(max(1.0, first_s), last_s, round(points * (1 + 2 * _MARGIN)))
+
+    def picture_job(
+        self, uid: str, make: Callable[[Reader | None, Asked], Picture]
+    ) -> Callable[[], Drawn]:
+        """Return what reads the picture; for a job's thread."""
+        asked = self.asked()
+        tight = self._usual and self.chart.window is None
+        return partial(drawn, uid, make, asked, tight=tight)
+
+    # ---- what is shown
+
+    def put(self, found: Drawn) -> None:
+        """Show a picture."""
+        self.chart.put(found.picture)
+        self.trouble = self.trouble or found.note
+        self.read_out()
+
+    def redrawn(self) -> None:
+        """Go along with time, unless somebody looks at an earlier one."""
+        assert self.view is not None  # noqa: S101
+        window, at_s = self.chart.window, self.view.taken_at_s
+        if window is not None and self._follows and self._shown_at_s:
+            moved_s = at_s - self._shown_at_s
+            self.chart.look((window[0] + moved_s, window[1] + moved_s))
+        self._shown_at_s = at_s
+
+    def on_chart_moved(self) -> None:
+        """Read what is seen now."""
+        window: Window | None = self.chart.window
+        at_s = self.view.taken_at_s if self.view is not None else 0.0
+        self._follows = window is None or window[1] >= at_s
+        self.read_out()
+        self.wish(anew=True)
+
+    def on_chart_pointed(self) -> None:
+        """Say what is under the cursor."""
+        self.read_out()
+
+    def read_out(self) -> None:
+        """Write the line below the chart: what is under the cursor, else what is seen."""
+        pieces = self.chart.told() or self.caption()
+        self.query_one("#told", Bar).say(pieces)
+
+    def caption(self) -> list[Piece]:
+        """Return what the chart shows, where there is no cursor."""
+        picture = self.chart.picture
+        if picture is None:
+            return []
+        zoomed = " (zoomed, 0 resets)" if self.chart.window is not None else ""
+        span = self.span_name
+        seen_s = picture.end_s - picture.begin_s
+        if self._usual and not zoomed and self.span_s is not None and seen_s < self.span_s - 1.0:
+            span = f"{units.duration(seen_s)}, since the record begins"
+        pieces: list[Piece] = [(f"span {span}{zoomed}", "faint")]
+        pieces += [(note, "faint") for note in picture.notes]
+        return pieces

@@ -1,0 +1,348 @@
+"""``d``: everything about one process: its memory, the verdict and why, what it costs, alerts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.message import Message
+
+from gpuwatchd.cli import (
+    badges,
+    charts,
+    cost_entries,
+    incidents,
+    output,
+    process_facts,
+    reasoning,
+    subjects,
+    verdict_text,
+)
+from gpuwatchd.cli.verbs import alerts, cost, explain
+from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.model import Subject
+from gpuwatchd.tui.paged import SCROLLING
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, Drawn
+from gpuwatchd.tui.views import Bar, background
+from gpuwatchd.tui.widgets.chart import Chart
+from gpuwatchd.tui.widgets.sheet import Pages, Settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from textual import events
+    from textual.widget import Widget
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.flags import Globals
+    from gpuwatchd.cli.incidents import Found
+    from gpuwatchd.cli.output import Out
+    from gpuwatchd.cli.subjects import Meant
+    from gpuwatchd.core.model import Alert, ProcessKey
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.reader import Reader
+    from gpuwatchd.tui.widgets.sheet import Written
+
+_LOG = logging.getLogger(__name__)
+_BESIDE: Final = 130
+_COST_S: Final = 30 * 86_400.0
+"""How far back costs are counted, as ``cost`` does."""
+_MOST_ALERTS: Final = 12
+_TEXT_S: Final = 2.0
+_COST_AGAIN_S: Final = 30.0
+"""Seconds between two questions: what was told changes slowly."""
+
+
+class About(NamedTuple):
+    """Whom the view is about."""
+
+    item: LiveDevice
+    process: LiveProcess
+    ended: bool
+    """Whether it is among the processes no more; then it is as it was seen last."""
+
+
+class Told(NamedTuple):
+    """What was read."""
+
+    drawn: Drawn
+    text: tuple[Written, ...] | None = None
+    """None where only the chart was to be read."""
+
+
+class DetailScreen(ChartScreen):
+    """The chosen process, or where none is chosen the one that deserves a look most."""
+
+    name_shown = "Detail"
+    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("↑↓", "scroll"), *ChartScreen.chart_keys, ("s", "snooze"),
+    )  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(one for one in SCROLLING if isinstance(one, Binding) and one.key != "home"),
+    ]
+    DEFAULT_CSS = """
+    DetailScreen #halves { layout: vertical; height: 1fr; }
+    DetailScreen.beside #halves { layout: horizontal; }
+    DetailScreen #left { height: 2fr; min-height: 7; width: 1fr; }
+    DetailScreen #text { height: 3fr; width: 1fr; }
+    DetailScreen.beside #text { height: 1fr; width: 64; margin-left: 1; }
+    DetailScreen.beside #left { height: 1fr; }
+    """
+
+    class Costed(Message):
+        """What it costs was counted."""
+
+        def __init__(self, cost: tuple[Written, ...]) -> None:
+            super().__init__()
+            self.cost = cost
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._about: About | None = None
+        self._key: ProcessKey | None = None
+        self._uid: str | None = None
+        self._due_text_s = self._due_cost_s = 0.0
+        self._counting = False
+        self._drawn = False
+        self._text: tuple[Written, ...] = ()
+        self._cost: tuple[Written, ...] = ()
+
+    def parts(self) -> Iterable[Widget]:
+        """Return the chart and the text."""
+        yield Container(
+            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
+            Pages(self.flags, self.painter, id="text"),
+            id="halves",
+        )
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Put the text where there is room for it."""
+        self.set_class(event.size.width >= _BESIDE, "beside")
+
+    def redrawn(self) -> None:
+        """Follow the process in what is seen now."""
+        super().redrawn()
+        assert self.view is not None  # noqa: S101
+        if self._key is None:
+            chosen = self.top.process() or _worst(self.view, self.top.selected_device_uid)
+            if chosen is not None:
+                self._uid, self._key = chosen[0].device.uid, chosen[1].info.key
+        found = _find(self.view, self._uid, self._key)
+        if found is not None:
+            self._about = About(*found, ended=False)
+        elif self._about is not None:
+            self._about = self._about._replace(ended=True)
+        self.retitled()
+
+    def retitled(self) -> None:
+        """Say who it is."""
+        about = self._about
+        if about is None:
+            self.headline(("no process is known here", "faint"))
+            return
+        badge = badges.process(about.process)
+        ended: list[tuple[str, str]] = [("it has ended", "watch bold")] if about.ended else []
+        self.headline(
+            (verdict_text.who(about.process.info), "bold"),
+            *ended,
+            (f"on {about.item.device.label}", ""),
+            (badge.words, badge.kind),
+        )
+
+    def usual_span(self) -> tuple[str, float | None]:
+        """Return a span that holds the growth."""
+        return self.spanning(None if self._about is None else self._about.process.finding)
+
+    def job(self) -> Callable[[], Told] | None:
+        """Return what reads the chart, and the text where that is due."""
+        view, about = self.view, self._about
+        if view is None or about is None:
+            return None
+        picture = self.picture_job(about.item.device.uid, partial(_picture, view, about))
+        # At first the chart alone, so that it is there soon. Zoom and pan, too, read nothing else:
+        # who explains a verdict asks much.
+        whole, flags = self._drawn and time.monotonic() >= self._due_text_s, self.flags
+
+        def read() -> Told:
+            return Told(picture(), _text(flags, view, about) if whole else None)
+
+        return read
+
+    def answered(self, found: Told) -> None:
+        """Show the chart, and the text where it was read."""
+        self.put(found.drawn)
+        if found.text is not None:
+            self._text = found.text
+            self._due_text_s = time.monotonic() + max(self.top.every_s, _TEXT_S)
+            self._write()
+            self._count()
+        elif not self._drawn:
+            self._drawn = True
+            self.wish(anew=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read or counted."""
+        return self.asking or self._counting
+
+    def _write(self) -> None:
+        self.query_one("#text", Pages).write(*self._text[:1], *self._cost, *self._text[1:])
+
+    def _count(self) -> None:
+        """Count the cost, in a thread of its own: hours of many devices may go into it."""
+        if self._counting or self._about is None or time.monotonic() < self._due_cost_s:
+            return
+        self._counting = True
+        flags, about = self.flags, self._about
+
+        def count() -> None:
+            found: tuple[Written, ...] = ()
+            try:
+                found = _cost(flags, about)
+            except Exception:  # noqa: BLE001 - the view goes on without it
+                _LOG.exception("view=detail part=cost")
+            self.post_message(self.Costed(found))
+
+        background(count)
+
+    def on_detail_screen_costed(self, message: Costed) -> None:
+        """Show what it costs."""
+        self._counting = False
+        self._due_cost_s = time.monotonic() + _COST_AGAIN_S
+        self._cost = message.cost
+        self._write()
+
+    # ---- keys
+
+    def action_scroll(self, rows: int) -> None:
+        """Scroll the text."""
+        self.query_one("#text", Pages).scroll_relative(y=rows, animate=False)
+
+    def action_scroll_page(self, pages: int) -> None:
+        """Scroll the text by what is seen of it."""
+        page = self.query_one("#text", Pages)
+        page.scroll_relative(y=pages * max(1, page.size.height - 1), animate=False)
+
+    def action_scroll_to(self, _: int) -> None:
+        """Scroll to the end of the text."""
+        self.query_one("#text", Pages).scroll_end(animate=False)
+
+
+def _find(
+    view: View, uid: str | None, key: ProcessKey | None
+) -> tuple[LiveDevice, LiveProcess] | None:
+    found = [
+        (item, process)
+        for item in view.devices
+        for process in item.processes or ()
+        if process.info.key == key
+    ]
+    here = [one for one in found if one[0].device.uid == uid]
+    return next(iter(here or found), None)
+
+
+def _worst(view: View, uid: str | None) -> tuple[LiveDevice, LiveProcess] | None:
+    """Return the process that deserves a look most, of the chosen device if it has any."""
+    every = [(item, one) for item in view.devices for one in item.processes or ()]
+    mine = [one for one in every if one[0].device.uid == uid] or every
+    order = ("critical", "leak", "watch", "held", "trouble", "unknown", "calm")
+
+    def place(pair: tuple[LiveDevice, LiveProcess]) -> tuple[int, int]:
+        return order.index(badges.process(pair[1]).kind), -(pair[1].used_bytes or 0)
+
+    return min(mine, key=place, default=None)
+
+
+# ---- what is read, in a thread
+
+
+def _picture(view: View, about: About, history: Reader | None, asked: charts.Asked) -> Picture:
+    if about.ended and history is not None:
+        return charts.past_process(history, about.item.device, about.process.info, asked)
+    return charts.of_process(history, view, about.item, about.process, asked)
+
+
+def _text(flags: Globals, view: View, about: About) -> tuple[Written, ...]:
+    """Return what is told of a process, part by part."""
+    settled = Settled(flags)
+    found = _found()
+    meant = _meant(view, about, found)
+    case, _ = reasoning.case_about(settled, view, meant)
+    who = partial(_who, about=about, now_s=view.taken_at_s)
+    mine = [] if found is None else _alerts_of(found, about.process.info.key)
+    explained = partial(
+        explain.tell, case=case, sections=reasoning.sections(case), steps=reasoning.steps(case)
+    )
+    return (who, *_listed(mine, found), explained)
+
+
+def _found() -> Found | None:
+    try:
+        return incidents.gather(0.0, only_open=False)
+    except GpuwatchdError:  # there is no history and no live state: nothing was ever told
+        return None
+
+
+def _meant(view: View, about: About, found: Found | None) -> Meant:
+    """Return what is judged of a process; of one that has ended, what was judged last."""
+    if not about.ended:
+        return subjects.of_process(view, about.item, about.process)
+    process = about.process
+    subject = Subject(device_uid=about.item.device.uid, process=process.info.key)
+    mine = [] if found is None else _alerts_of(found, process.info.key)
+    alert = next((one for one in mine if one.kind == "leak" and one.subject == subject), None)
+    finding = alert.finding if alert is not None else process.finding
+    word = found.said(alert) if found is not None and alert is not None else None
+    return subjects.Meant(about.item, process, subject, finding, alert, word)
+
+
+def _alerts_of(found: Found, key: ProcessKey) -> list[Alert]:
+    return [one for one in found.alerts if one.subject.process == key]
+
+
+def _who(out: Out, about: About, now_s: float) -> None:
+    """Write who it is: all of it, one thing after the other."""
+    info = about.process.info
+    facts = [one for one in (process_facts.runs(info),) if one]
+    facts += [said for said, _ in process_facts.wide(about.process, now_s=now_s)]
+    if about.ended:
+        out.flow(output.sentence("it has ended; this is what was known of it last", "yellow"),
+                 rest="  ", gap=" ")  # fmt: skip
+    if facts:
+        out.flow([(one, "") for one in facts], rest="  ", whole=True)
+
+
+def _cost(flags: Globals, about: About) -> tuple[Written, ...]:
+    """Return what it has cost and may cost yet; nothing where nothing was ever told of it."""
+    found = _found()
+    mine = [] if found is None else _alerts_of(found, about.process.info.key)
+    if not mine:
+        return ()
+    keys = {one.key for one in mine}
+    try:
+        bill = cost_entries.gather(Settled(flags), time.time() - _COST_S)
+    except GpuwatchdError:
+        return ()
+    bill.entries = [one for one in bill.entries if one.key in keys]
+    if not bill.entries:
+        return ()
+    return lambda out: out.line(("Cost", "bold")), partial(cost.incidents, bill=bill)
+
+
+def _listed(mine: list[Alert], found: Found | None) -> Iterator[Written]:
+    """Yield its alerts, the newest first."""
+    if not mine or found is None:
+        return
+    now_s = time.time()
+    yield lambda out: out.line(("Alerts", "bold"))
+    for one in mine[:_MOST_ALERTS]:
+        yield partial(_alert, one, found, now_s)
+
+
+def _alert(alert: Alert, found: Found, now_s: float, out: Out) -> None:
+    out.flow(alerts.line(alert, found, now_s), first="  ", rest="    ")

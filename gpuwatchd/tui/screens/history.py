@@ -1,0 +1,251 @@
+"""``h``: the memory of a GPU or a process over time, and what happened meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+
+from gpuwatchd.cli import badges, charts, verdict_text
+from gpuwatchd.core import design, units
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, Drawn
+from gpuwatchd.tui.views import Bar
+from gpuwatchd.tui.widgets.chart import Chart
+from gpuwatchd.tui.widgets.sheet import Pages, Paragraph, sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual import events
+    from textual.widget import Widget
+
+    from gpuwatchd.charts.drawing import Mark, Picture
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.cli.output import Out
+    from gpuwatchd.core.model import ProcessKey
+    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.reader import Reader
+
+_BESIDE: Final = 100
+_MOST: Final = 500
+
+
+class Whose(NamedTuple):
+    """Whose memory is shown: that of a device, or of a process on it."""
+
+    uid: str
+    key: ProcessKey | None
+
+
+class PastScreen(ChartScreen):
+    """A chart to be moved about, with a list of what happened."""
+
+    name_shown = "History"
+    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (
+        *ChartScreen.chart_keys, ("↑↓", "event"), ("Tab", "next subject"), ("< >", "cursor"),
+    )  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "mark(-1)", show=False),
+        Binding("down,j", "mark(1)", show=False),
+        Binding("pageup", "mark(-8)", show=False),
+        Binding("pagedown", "mark(8)", show=False),
+        Binding("tab", "next(1)", show=False),
+        Binding("shift+tab", "next(-1)", show=False),
+    ]
+    DEFAULT_CSS = """
+    PastScreen #halves { layout: vertical; height: 1fr; }
+    PastScreen.beside #halves { layout: horizontal; }
+    PastScreen #left { height: 1fr; width: 1fr; }
+    PastScreen #marks { height: 6; width: 1fr; }
+    PastScreen.beside #marks { height: 1fr; width: 44; margin-left: 1; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._whose: Whose | None = None
+        self._last: tuple[LiveDevice, LiveProcess | None] | None = None
+        self._mark: Mark | None = None
+
+    def parts(self) -> Iterable[Widget]:
+        """Return the chart and the list."""
+        yield Container(
+            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
+            Pages(self.flags, self.painter, id="marks"),
+            id="halves",
+        )
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Put the list where there is room for it."""
+        self.set_class(event.size.width >= _BESIDE, "beside")
+
+    def usual_span(self) -> tuple[str, float | None]:
+        """Return a day: the past is what this is for."""
+        return "24h", 86_400.0
+
+    def redrawn(self) -> None:
+        """Follow whom it is about."""
+        super().redrawn()
+        assert self.view is not None  # noqa: S101
+        every = _subjects(self.view)
+        if self._whose is None:
+            uid, key = self.top.selected_device_uid, self.top.selected_process
+            wished = [one for one in every if one.key == key and key is not None]
+            wished += [one for one in every if one.uid == uid and one.key is None]
+            self._whose = next(iter(wished or every), None)
+        found = _find(self.view, self._whose)
+        if found is not None:
+            self._last = found
+        self.retitled()
+
+    def retitled(self) -> None:
+        """Say whose memory it is."""
+        if self._last is None:
+            self.headline()
+            return
+        item, process = self._last
+        on = f"{item.device.label}  {item.device.name}"
+        if process is None:
+            badge = badges.device(item)
+            self.headline((on, "bold"), (badge.words, badge.kind))
+            return
+        badge = badges.process(process)
+        gone = self.view is not None and _find(self.view, self._whose) is None
+        self.headline(
+            (verdict_text.who(process.info), "bold"),
+            *([("it has ended", "watch")] if gone else []),
+            (f"on {on}", ""), (badge.words, badge.kind),
+        )  # fmt: skip
+
+    def job(self) -> Callable[[], Drawn] | None:
+        """Return what reads the chart."""
+        if self.view is None or self._last is None:
+            return None
+        item, process = self._last
+        gone = process is not None and _find(self.view, self._whose) is None
+        make = partial(_picture, self.view, item, process, gone)
+        return self.picture_job(item.device.uid, make)
+
+    def answered(self, found: Drawn) -> None:
+        """Show the chart and what happened."""
+        self.put(found)
+        self._list()
+
+    # ---- what happened
+
+    @property
+    def _marks(self) -> tuple[Mark, ...]:
+        """What happened, the newest first."""
+        picture = self.chart.picture
+        return () if picture is None else picture.marks[::-1][:_MOST]
+
+    def _list(self) -> None:
+        picture, marks = self.chart.picture, self._marks
+        page = self.query_one("#marks", Pages)
+        if picture is None:
+            return
+        told = [
+            Paragraph(partial(_told, one, picture.now_s, self.painter.ascii), at)
+            for at, one in enumerate(marks)
+        ]
+        if not told:
+            told = [Paragraph(sentence("nothing happened in this time", "dim"))]
+        for gap in picture.gaps[::-1][:_MOST]:
+            since = units.moment(gap.begin_s, now_s=picture.now_s)
+            why = f": {gap.why}" if gap.why else ""
+            lasted = units.duration(gap.end_s - gap.begin_s)
+            told.append(Paragraph(sentence(f"nothing recorded for {lasted} from {since}{why}",
+                                           "dim")))  # fmt: skip
+        page.put(told)
+        page.choose(marks.index(self._mark) if self._mark in marks else None)
+
+    def action_mark(self, by: int) -> None:
+        """Choose something that happened: the cursor goes there."""
+        marks = self._marks
+        if not marks:
+            return
+        at = marks.index(self._mark) + by if self._mark in marks else 0
+        self._take(min(max(at, 0), len(marks) - 1))
+
+    def _take(self, at: int) -> None:
+        self._mark = self._marks[at]
+        self.query_one("#marks", Pages).choose(at)
+        begin_s, end_s = self.chart.seen
+        at_s = self._mark.at_s
+        if not begin_s <= at_s <= end_s:
+            half_s = (end_s - begin_s) / 2
+            self.chart.go((at_s - half_s, at_s + half_s))
+        self.chart.point_at(at_s)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose what was clicked."""
+        page = self.query_one("#marks", Pages)
+        if event.widget is page:
+            at = page.choice_at(event.screen_y - page.region.y)
+            if at is not None and at < len(self._marks):
+                self._take(at)
+
+    # ---- whose
+
+    def action_next(self, by: int) -> None:
+        """Show the next GPU, or the next process that deserves a look."""
+        if self.view is None:
+            return
+        every = _subjects(self.view)
+        if not every:
+            return
+        at = every.index(self._whose) + by if self._whose in every else 0
+        self._whose = every[at % len(every)]
+        self._last, self._mark, self.trouble = None, None, ""
+        self.chart.put(None)
+        self.chart.point_at(None)
+        self.query_one("#marks", Pages).put(())
+        self.redrawn()
+        self.wish(anew=True)
+
+
+def _subjects(view: View) -> list[Whose]:
+    """Return every device, each followed by its processes, the largest first."""
+    found = []
+    for item in view.devices:
+        found.append(Whose(item.device.uid, None))
+        ranked = sorted(item.processes or (), key=lambda one: -(one.used_bytes or 0))
+        found += [Whose(item.device.uid, one.info.key) for one in ranked]
+    return found
+
+
+def _find(view: View, whose: Whose | None) -> tuple[LiveDevice, LiveProcess | None] | None:
+    item = next((one for one in view.devices if whose and one.device.uid == whose.uid), None)
+    if item is None or whose is None:
+        return None
+    if whose.key is None:
+        return item, None
+    own = next((one for one in item.processes or () if one.info.key == whose.key), None)
+    return None if own is None else (item, own)
+
+
+def _picture(  # noqa: PLR0917 - what a thread needs
+    view: View,
+    item: LiveDevice,
+    process: LiveProcess | None,
+    gone: bool,  # noqa: FBT001
+    history: Reader | None,
+    asked: charts.Asked,
+) -> Picture:
+    if process is None:
+        return charts.of_device(history, view, item, asked)
+    if gone and history is not None:
+        return charts.past_process(history, item.device, process.info, asked)
+    return charts.of_process(history, view, item, process, asked)
+
+
+def _told(mark: Mark, now_s: float, ascii_only: bool, out: Out) -> None:  # noqa: FBT001
+    flag = design.FLAGS[mark.kind]
+    kind = flag.colour
+    if mark.kind == "alert" and mark.severity is not None:
+        kind = design.SEVERITY_KINDS[mark.severity]
+    sign = flag.ascii_mark if ascii_only else flag.mark
+    at = units.moment(mark.at_s, now_s=now_s)
+    parts = [(f"{sign} {at}", kind), *((word, "") for word in mark.text.split(" "))]
+    out.flow(parts, rest="  ", gap=" ")

@@ -1,0 +1,343 @@
+"""The first screen: every GPU, the processes by growth, what is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from gpuwatchd.cli import device_facts, ranking
+from gpuwatchd.core import text
+from gpuwatchd.tui.page import Page
+from gpuwatchd.tui.selection import Selection
+from gpuwatchd.tui.widgets import frame, gpus, strips, table
+
+if TYPE_CHECKING:
+    from textual import events
+
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.tui.paint import Row
+
+_KEYS: Final = (
+    ("q", "quit"), ("?", "help"), ("Enter", "detail"), ("P", "predict"), ("/", "filter"),
+    ("a", "alerts"), ("h", "history"), ("z", "held"), ("s", "snooze"), ("< >", "sort"),
+    ("r", "reverse"), ("0-9", "GPU"), ("Tab", "GPUs"),
+)  # fmt: skip
+_LEAST_ROWS = 6
+"""Of processes: GPUs get a second row, alerts a fourth, where so many are left."""
+_WHEEL = 3
+_WISH_CHARS = 256
+_DOUBLE = 2
+
+
+class Hit(NamedTuple):
+    """What a row of the screen is about."""
+
+    kind: str
+    """gpu, process, heads, alert."""
+    what: object = None
+
+
+class Room(NamedTuple):
+    """Rows for each part of the screen."""
+
+    health: int
+    gpus: int
+    """Devices that are shown."""
+    each: int
+    """Rows of one."""
+    alerts: int
+    rows: int
+    """Processes."""
+
+
+def room(height: int, view: View, *, wide: bool, processes: int) -> Room:
+    """Share the rows between head and foot out.
+
+    Parameters
+    ----------
+    processes
+        How many there are, whatever is filtered: alerts get the rows that they leave empty.
+    wide
+        Whether one row has all that there is to say of a GPU.
+    """
+    count = len(view.devices)
+    warned = len(view.warnings)
+    health = min(max(1, warned), 1 if height < 26 else 3)
+    told = len(ranking.shown(view.alerts)) + bool(view.holdings) + len(view.daemon.problems)
+    told += len(view.untold) + len(view.lost)
+    most = 1 if height < 16 else 3 if height < 30 else max(4, height // 6)
+    alerts = min(most, 1 + told)
+    left = height - health - alerts - 2  # heads of GPUs and of processes
+    shown = min(count, max(1, left - min(_LEAST_ROWS, max(1, left // 3))))
+    doubled = not wide and shown == count and left - 2 * count >= 2 * _LEAST_ROWS
+    each = 2 if doubled else 1
+    rows = max(0, left - shown * each)
+    lent = max(0, min(rows - max(1, processes), 1 + told - alerts))
+    return Room(health, shown, each, alerts + lent, rows - lent)
+
+
+class OverviewScreen(Page):
+    """All GPUs, the processes, what is open."""
+
+    name_shown = "Overview"
+    keys: ClassVar[tuple[tuple[str, str], ...]] = _KEYS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen = Selection()
+        self.hits: list[Hit | None] = []
+        self._typing = False
+        self._columns: tuple[table.Column, ...] = ()
+        self._page = 1
+
+    # ---- what is drawn
+
+    def show(self, view: View) -> None:
+        """Take a new view."""
+        self.chosen.see(view)
+        self.draw()
+
+    def on_mount(self) -> None:
+        """Show what is known."""
+        if self.top.view is not None:
+            self.chosen.see(self.top.view)
+        super().on_mount()
+
+    def on_screen_resume(self) -> None:
+        """Take what came in meanwhile, and the device that another screen has gone to."""
+        if self.top.view is not None:
+            self.chosen.see(self.top.view)
+            self.chosen.come_back(self.top.selected_device_uid)
+        super().on_screen_resume()
+
+    def body(self, width: int, height: int) -> list[Row]:
+        """Return health, GPUs, processes, alerts."""
+        view, painter = self.top.view, self.painter
+        if view is None:
+            self.hits = []
+            return [[(" looking for GPUs", "faint")]]
+        plan = gpus.plan(view, width)
+        share = room(height, view, wide=plan.rest > 0, processes=len(self.chosen.all_rows))
+        rows = strips.health(painter, view, width, share.health)
+        rows += [[] for _ in range(share.health - len(rows))]
+        hits: list[Hit | None] = [None] * share.health
+        rows.append(gpus.head(painter, plan, view, share.gpus))
+        hits.append(None)
+        first = self.chosen.first_gpu(share.gpus)
+        for item in view.devices[first : first + share.gpus]:
+            uid = item.device.uid
+            here = self.chosen.on_gpus and uid == self.chosen.gpu_under_cursor
+            rows.append(gpus.row(painter, plan, item, chosen=here))
+            hits.append(Hit("gpu", uid))
+            if share.each > 1:
+                rows.append(gpus.second(painter, view, item, width))
+                hits.append(Hit("gpu", uid))
+        self._processes(rows, hits, view, width, share.rows)
+        rows += strips.alerts(painter, self.top.flags, view, width, share.alerts)
+        hits += [Hit("alert")] * share.alerts
+        self.hits = hits
+        self._tell_top()
+        return rows
+
+    def _processes(
+        self, rows: list[Row], hits: list[Hit | None], view: View, width: int, count: int
+    ) -> None:
+        painter, chosen = self.painter, self.chosen
+        self._columns = table.columns(view, width)
+        rows.append(table.heads(painter, self._columns, chosen.by, turned=chosen.turned))
+        hits.append(Hit("heads"))
+        self._page = max(1, count - 1)
+        first = chosen.first_row(count)
+        shown = chosen.rows[first : first + count]
+        lines: list[Row] = [
+            table.row(painter, self._columns, one,
+                      chosen=one.who == chosen.under_cursor and not chosen.on_gpus,
+                      now_s=view.taken_at_s)
+            for one in shown
+        ]  # fmt: skip
+        if not lines:
+            lines = [[(painter.fit(f" {why}", width), "faint")] for why in self._none(view)][:count]
+        _scroll_bar(lines, len(chosen.rows), first, count, ascii_only=painter.ascii)
+        rows += lines + [[] for _ in range(count - len(lines))]
+        hits += [Hit("process", one.who) for one in shown]
+        hits += [None] * (count - len(shown))
+
+    def _none(self, view: View) -> list[str]:
+        """Return why there is no row."""
+        if self.chosen.all_rows:
+            return [f"no process matches {self.chosen.wish!r}: Esc shows all"]
+        unknown = [
+            f"{item.device.label}: {why}"
+            for item in view.devices
+            if self.chosen.gpu in {None, item.device.uid} and (why := device_facts.processes(item))
+        ]
+        return unknown or ["no process uses a GPU"]
+
+    def _tell_top(self) -> None:
+        """Tell the other screens what is under the cursor."""
+        chosen = self.chosen
+        if chosen.on_gpus or not chosen.rows:
+            self.top.selected_device_uid, self.top.selected_process = chosen.gpu_under_cursor, None
+        elif chosen.under_cursor is not None:
+            self.top.selected_device_uid, self.top.selected_process = chosen.under_cursor
+
+    def head(self, width: int) -> Row:
+        """Return the first row, with what is left out."""
+        said = self.chosen.said(self.painter.ascii)
+        return frame.head(self.top, f"{self.name_shown} {said}".strip(), width)
+
+    def foot(self, width: int) -> Row:
+        """Return the filter while it is typed."""
+        if not self._typing:
+            return super().foot(width)
+        cursor = "_" if self.painter.ascii else "▏"
+        said = f" filter: {self.chosen.wish}{cursor}"
+        hint = [("  name, user, pid, framework, GPU   Enter keeps, Esc clears ", "bar faint")]
+        shown = self.painter.safe(said)
+        return frame.spread([(shown[-width:], "bar bold")], [*hint], width, "bar")
+
+    # ---- keys
+
+    async def on_key(self, event: events.Key) -> None:
+        """Do what a key stands for; what is not known here goes to the program."""
+        if self._typing:
+            event.stop()
+            event.prevent_default()
+            self._type(event)
+        elif self._move(event.key) or self._order(event) or self._open(event.key):
+            event.stop()
+            event.prevent_default()
+        else:
+            return
+        self.draw()
+
+    def _type(self, event: events.Key) -> None:
+        key, chosen = event.key, self.chosen
+        if key == "escape":
+            self._typing = False
+            chosen.filter("")
+        elif key in {"enter", "tab"}:
+            self._typing = False
+        elif key == "backspace":
+            chosen.filter(chosen.wish[:-1])
+        elif key == "ctrl+u":
+            chosen.filter("")
+        elif key in {"up", "down"}:
+            chosen.move(1 if key == "down" else -1)
+        elif event.character is not None and event.is_printable:
+            chosen.filter(chosen.wish + event.character)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Take what is pasted while the filter is typed."""
+        event.stop()  # the program would hand it on to us once more
+        if self._typing:
+            words = text.clean(event.text, limit=_WISH_CHARS)
+            self.chosen.filter((self.chosen.wish + words)[:_WISH_CHARS])
+            self.draw()
+
+    def _move(self, key: str) -> bool:
+        steps = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": self._page,
+                 "ctrl+d": self._page, "space": self._page, "pageup": -self._page,
+                 "ctrl+u": -self._page, "ctrl+b": -self._page}  # fmt: skip
+        if key in steps:
+            self.chosen.move(steps[key])
+        elif key in {"home", "g"}:
+            self.chosen.to_end(last=False)
+        elif key in {"end", "G"}:
+            self.chosen.to_end(last=True)
+        elif key in {"tab", "shift+tab"}:
+            self.chosen.on_gpus = not self.chosen.on_gpus
+        else:
+            return False
+        return True
+
+    def _order(self, event: events.Key) -> bool:
+        key = event.key
+        turns = {"right": 1, "full_stop": 1, "greater_than_sign": 1,
+                 "left": -1, "comma": -1, "less_than_sign": -1}  # fmt: skip
+        if key in turns:
+            self.chosen.sort_beside([one.name for one in self._columns], turns[key])
+        elif key in {"r", "R"}:
+            self.chosen.turn()
+        elif key in {"M", "m"}:
+            self.chosen.sort("memory")
+        elif key == "N":
+            self.chosen.sort(table.NATURAL)
+        elif key.isdecimal() and len(key) == 1:
+            if not self.chosen.digit(key, self.app_clock_s()):
+                self.top.say(f"there is no GPU {key}")
+        elif key == "slash":
+            self._typing = True
+        elif key == "escape":
+            self.chosen.clear()
+        else:
+            return False
+        return True
+
+    def app_clock_s(self) -> float:
+        """Return the program's clock: two digits soon after each other are one number."""
+        return self.top.now_s()
+
+    def _open(self, key: str) -> bool:
+        if key != "enter":
+            return False
+        if self.top.selected_process is not None:
+            self.top.open("d")
+        elif self.top.selected_device_uid is not None:
+            self.top.open("P")
+        return True
+
+    # ---- the mouse
+
+    def on_click(self, event: events.Click) -> None:
+        """Select what was clicked; twice opens it, and the head of a column sorts by it."""
+        hit = self._hit(event.screen_y)
+        if hit is None:
+            if event.screen_y == self.size.height - 1 and not self._typing:
+                frame.clicked(self.top, self.keys, event.screen_x, self.size.width)
+            return
+        if hit.kind == "heads":
+            name = table.column_at(self._columns, event.screen_x)
+            if name is not None:
+                self.chosen.sort(name)
+        elif hit.kind == "alert":
+            if event.chain >= _DOUBLE:
+                self.top.open("a")
+        else:
+            self.chosen.take(hit.kind, hit.what)
+            self._tell_top()
+            if event.chain >= _DOUBLE:
+                self._open("enter")
+        self.draw()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Go down where the mouse is."""
+        self._wheel(event, _WHEEL)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Go up where the mouse is."""
+        self._wheel(event, -_WHEEL)
+
+    def _wheel(self, event: events.MouseEvent, by: int) -> None:
+        event.stop()
+        hit = self._hit(event.screen_y)
+        self.chosen.on_gpus = hit is not None and hit.kind == "gpu"
+        self.chosen.move(by)
+        self.draw()
+
+    def _hit(self, y: float) -> Hit | None:
+        at = int(y) - 1
+        return self.hits[at] if 0 <= at < len(self.hits) else None
+
+
+def _scroll_bar(lines: list[Row], total: int, first: int, count: int, *, ascii_only: bool) -> None:
+    """Write a scroll bar over the last column, where not everything is seen."""
+    if total <= count or count < 1:
+        return
+    size = max(1, round(count * count / total))
+    begin = round((count - size) * first / max(1, total - count))
+    full, empty = ("#", "|") if ascii_only else ("█", "│")
+    for y, line in enumerate(lines):
+        if line:
+            del line[-1]  # the blank behind the last column
+            inside = begin <= y < begin + size
+            line.append((full if inside else empty, "faint" if inside else "grid"))

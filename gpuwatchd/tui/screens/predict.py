@@ -1,0 +1,232 @@
+"""``P``: what is foreseen of every GPU, and the chart of the one that is chosen."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+
+from gpuwatchd.cli import badges, cards, charts, output, verdict_text
+from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.cli.verbs import predict
+from gpuwatchd.core import units
+from gpuwatchd.core.model import LEAK_PATTERNS
+from gpuwatchd.tui.screens.chart_screen import ChartScreen, Drawn
+from gpuwatchd.tui.views import Bar
+from gpuwatchd.tui.widgets.chart import Chart
+from gpuwatchd.tui.widgets.sheet import Pages, Paragraph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual import events
+    from textual.widget import Widget
+
+    from gpuwatchd.charts.drawing import Picture
+    from gpuwatchd.cli.output import Out, Part
+    from gpuwatchd.core.model import Finding
+    from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.store.reader import Reader
+
+_MOST_GPUS = 8
+_BESIDE = 110
+"""Columns from which on the facts stand beside the chart."""
+_WIDE = 136
+"""Columns from which on a row of the list has R² and confidence, too."""
+
+
+class PredictScreen(ChartScreen):
+    """Growth rate, R², confidence, time left, detector, pattern, framework, suspect, chart."""
+
+    name_shown = "Predict"
+    own_keys: ClassVar[tuple[tuple[str, str], ...]] = (("↑↓", "GPU"), *ChartScreen.chart_keys)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "choose(-1)", show=False),
+        Binding("down,j", "choose(1)", show=False),
+        Binding("pageup", "scroll(-1)", show=False),
+        Binding("pagedown,space", "scroll(1)", show=False),
+    ]
+    DEFAULT_CSS = """
+    PredictScreen #gpus { height: auto; max-height: 8; }
+    PredictScreen #halves { layout: vertical; height: 1fr; }
+    PredictScreen.beside #halves { layout: horizontal; }
+    PredictScreen #left { height: 1fr; width: 1fr; }
+    PredictScreen #facts { height: 35%; min-height: 4; width: 1fr; }
+    PredictScreen.beside #facts { height: 1fr; width: 56; margin-left: 1; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._uid: str | None = None
+
+    def parts(self) -> Iterable[Widget]:
+        """Return the list, the chart and the facts."""
+        yield Pages(self.flags, self.painter, id="gpus")
+        yield Container(
+            Container(Chart(self.painter, id="chart"), Bar(self.painter, id="told"), id="left"),
+            Pages(self.flags, self.painter, id="facts"),
+            id="halves",
+        )
+
+    @property
+    def item(self) -> LiveDevice | None:
+        """The chosen device."""
+        devices = () if self.view is None else self.view.devices
+        return next((one for one in devices if one.device.uid == self._uid), None)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Put the facts where there is room for them."""
+        self.set_class(event.size.width >= _BESIDE, "beside")
+
+    def redrawn(self) -> None:
+        """Show the list and the facts as they are now."""
+        super().redrawn()
+        assert self.view is not None  # noqa: S101
+        if self.item is None:
+            known = {one.device.uid for one in self.view.devices}
+            wish = self.top.selected_device_uid
+            self._uid = wish if wish in known else _worst(self.view.devices)
+        item, view = self.item, self.view
+        gpus = self.query_one("#gpus", Pages)
+        gpus.styles.height = min(len(view.devices), _MOST_GPUS, max(1, self.size.height // 5))
+        gpus.put([
+            Paragraph(partial(_row, one), at) for at, one in enumerate(view.devices)
+        ])  # fmt: skip
+        gpus.choose(next(
+            (at for at, one in enumerate(view.devices) if one.device.uid == self._uid), None
+        ))  # fmt: skip
+        if item is not None:
+            tell = partial(predict.tell, view=view, item=item, flags=self.flags, whole=True)
+            beside = self.has_class("beside")
+            self.query_one("#facts", Pages).write(tell if beside else partial(_short, item))
+        self.retitled()
+
+    def retitled(self) -> None:
+        """Say of which GPU the chart is."""
+        item = self.item
+        if item is None:
+            self.headline()
+            return
+        badge = badges.device(item)
+        self.headline((f"{item.device.label}  {item.device.name}", ""), (badge.words, badge.kind))
+
+    def usual_span(self) -> tuple[str, float | None]:
+        """Return a span that holds the growth."""
+        return self.spanning(None if self.item is None else self.item.finding)
+
+    def job(self) -> Callable[[], Drawn] | None:
+        """Return what reads the chart."""
+        view, item = self.view, self.item
+        if view is None or item is None:
+            return None
+
+        def make(history: Reader | None, asked: charts.Asked) -> Picture:
+            return charts.of_device(history, view, item, asked)
+
+        return self.picture_job(item.device.uid, make)
+
+    def answered(self, found: Drawn) -> None:
+        """Show the chart."""
+        self.put(found)
+
+    def action_choose(self, by: int) -> None:
+        """Choose another GPU."""
+        if self.view is None or not self.view.devices:
+            return
+        uids = [one.device.uid for one in self.view.devices]
+        at = uids.index(self._uid) if self._uid in uids else 0
+        self._take(uids[min(max(at + by, 0), len(uids) - 1)])
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the GPU that was clicked."""
+        gpus = self.query_one("#gpus", Pages)
+        if self.view is None or event.widget is not gpus:
+            return
+        at = gpus.choice_at(event.screen_y - gpus.region.y)
+        if at is not None and at < len(self.view.devices):
+            self._take(self.view.devices[at].device.uid)
+
+    def _take(self, uid: str) -> None:
+        if uid == self._uid:
+            return
+        self._uid = uid
+        self.top.selected_device_uid = uid
+        self.span_name = ""
+        self.chart.put(None)
+        self.chart.look(None)
+        self.chart.point_at(None)
+        self.redrawn()
+        self.wish(anew=True)
+
+    def action_scroll(self, pages: int) -> None:
+        """Scroll the facts."""
+        facts = self.query_one("#facts", Pages)
+        facts.scroll_relative(y=pages * max(1, facts.size.height - 1), animate=False)
+
+
+def _worst(devices: Iterable[LiveDevice]) -> str | None:
+    """Return the device that deserves a look first."""
+    order = ("critical", "leak", "trouble", "watch", "held", "unknown", "calm")
+    ranked = sorted(devices, key=lambda one: order.index(badges.device(one).kind))
+    return ranked[0].device.uid if ranked else None
+
+
+def _row(item: LiveDevice, out: Out) -> None:
+    """Write a device in one line."""
+    badge, finding = badges.device(item), item.finding
+    cells: list[Part] = [
+        f"{item.device.label:<7}",
+        (f"{badge.word:<{badges.WORD_CELLS}}", badge.kind),
+    ]
+    cells += _figures(item, finding, wide=out.width >= _WIDE)
+    shown: list[Part] = []
+    room = out.width
+    for cell in cells:
+        text, style = (cell, "") if isinstance(cell, str) else cell
+        kept = output.fit(out.safe(text), max(0, room), out.safe("…"))
+        if room <= 1:
+            break
+        shown += [(kept, style), "  "]
+        room -= output.width_of(kept) + 2
+    out.line(*shown[:-1])
+
+
+def _figures(item: LiveDevice, finding: Finding | None, *, wide: bool) -> list[Part]:
+    if finding is None or finding.pattern not in LEAK_PATTERNS:
+        return [badges.device(item).rest]
+    pace = verdict_text.pace(finding)
+    cells: list[Part] = [f"{pace[0]:<13}", *([f"{pace[1]:<34}"] if pace[1:] else [])]
+    if wide and finding.r_squared is not None:
+        cells.append(f"R² {finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)})")
+    if wide:
+        cells.append(f"confidence {units.percent(finding.confidence)}")
+    by = cards.suspect(item, finding) if is_leak(finding) else ""
+    return [*cells, by] if by else cells
+
+
+def _short(item: LiveDevice, out: Out) -> None:
+    """Write what ``predict`` says of a device in as few lines as it takes: there is a chart too."""
+    judged = list(predict.subjects(item, whole=True))
+    if not judged:
+        out.flow([badges.device(item).words], rest="  ")
+    for who, finding, process in judged:
+        if not predict.told_in_full(finding):
+            out.flow([(who, "bold"), *predict.calm(finding, process)], rest="  ")
+            continue
+        out.flow([(who, "bold"), verdict_text.verdict(finding)], rest="  ")
+        told = predict.facts(item, finding, process)
+        brief: list[Part] = []
+        for label, value in told:
+            if label not in _LONG:
+                said = value if isinstance(value, str) else value[0]
+                brief += [(label, "dim"), f"{said},"]
+        out.flow(brief, first="  ", rest="  ", gap=" ")
+        for label, value in told:
+            if label in _LONG:
+                said = value if isinstance(value, str) else value[0]
+                out.flow(output.sentence(f"{label}: {said}"), first="  ", rest="    ", gap=" ")
+
+
+_LONG = frozenset({"because", "hardware", "shares", "known", "advice"})

@@ -1,0 +1,349 @@
+"""A chart that can be moved about: zoom, pan, and a cursor that says what was there."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gpuwatchd.charts import terminal
+from gpuwatchd.core import units
+
+if TYPE_CHECKING:
+    from textual import events
+
+    from gpuwatchd.charts.drawing import Curve, Picture
+    from gpuwatchd.tui.paint import Painter
+
+Window = tuple[float, float]
+"""From and to, epoch seconds."""
+Piece = tuple[str, str]
+"""A text and its style."""
+
+SHORTEST_S: Final = 30.0
+"""Zoomed in as far as it goes."""
+_STEP: Final = 1.6
+"""How much one step of zoom is."""
+_SHIFT: Final = 0.25
+"""How much of what is seen one step to the side is."""
+
+
+class Point(NamedTuple):
+    """What is known of one instant on a chart."""
+
+    at_s: float
+    used_bytes: float | None
+    low_bytes: float | None
+    high_bytes: float | None
+    floor_bytes: float | None
+    foreseen_bytes: float | None
+    """Where the fit stands; of later than the judgement."""
+    gap: str | None
+    """Why nothing is known; "" where not even that is."""
+
+
+def point(picture: Picture, at_s: float, *, within_s: float = 0.0) -> Point:
+    """Return what a picture says of an instant.
+
+    Parameters
+    ----------
+    within_s
+        How far away a sample may be: half of what one column of the chart stands for.
+    """
+    curve = picture.curve
+    at = _nearest(curve, at_s)
+    far = max(within_s, curve.width_s, _usual_step_s(curve))
+    near = at is not None and abs(curve.at_s[at] - at_s) <= far
+    used = curve.used_bytes[at] if near and at is not None else None
+    forecast = picture.forecast
+    foreseen = None
+    if forecast is not None and at_s > forecast.judged_at_s:
+        ahead_s = at_s - forecast.judged_at_s
+        foreseen = forecast.level_bytes + forecast.rate_bytes_per_s * ahead_s
+        if forecast.limit_bytes is not None:
+            foreseen = min(foreseen, forecast.limit_bytes)
+    why = next((gap.why for gap in picture.gaps if gap.begin_s <= at_s <= gap.end_s), None)
+    if used is None and why is None and picture.begin_s <= at_s <= picture.now_s:
+        why = ""
+    known = at if used is not None and at is not None else None
+    return Point(
+        at_s=at_s if known is None else curve.at_s[known],
+        used_bytes=used,
+        low_bytes=None if known is None else curve.low_bytes[known],
+        high_bytes=None if known is None else curve.high_bytes[known],
+        floor_bytes=_floor(picture.floor, at_s),
+        foreseen_bytes=foreseen,
+        gap=why if used is None else None,
+    )
+
+
+def _nearest(curve: Curve, at_s: float) -> int | None:
+    if not curve.at_s:
+        return None
+    after = bisect_left(curve.at_s, at_s)
+    around = [one for one in (after - 1, after) if 0 <= one < len(curve.at_s)]
+    return min(around, key=lambda one: abs(curve.at_s[one] - at_s))
+
+
+def _usual_step_s(curve: Curve) -> float:
+    if len(curve.at_s) < 2:
+        return 0.0
+    return (curve.at_s[-1] - curve.at_s[0]) / (len(curve.at_s) - 1)
+
+
+def _floor(floor: Curve | None, at_s: float) -> float | None:
+    if floor is None or not floor.at_s or not floor.at_s[0] <= at_s <= floor.at_s[-1]:
+        return None
+    at = _nearest(floor, at_s)
+    return None if at is None else floor.used_bytes[at]
+
+
+def told(picture: Picture, found: Point) -> list[Piece]:
+    """Return what is known of an instant in words, the most telling first."""
+    at = units.moment(found.at_s, now_s=picture.now_s)
+    if picture.now_s - found.at_s < 6 * 3600.0 and found.at_s <= picture.now_s:
+        at = units.clock(found.at_s, now_s=picture.now_s, seconds=True)
+    pieces: list[Piece] = [(at, "bold")]
+    if found.used_bytes is not None:
+        pieces.append((units.size(found.used_bytes), "curve"))
+        low, high = found.low_bytes, found.high_bytes
+        if low is not None and high is not None and units.size(low) != units.size(high):
+            pieces.append((f"{units.size(low)} - {units.size(high)}", "faint"))
+        if found.floor_bytes is not None:
+            pieces.append((f"floor {units.size(found.floor_bytes)}", "floor"))
+    elif found.gap is not None:
+        pieces.append((found.gap or "nothing recorded", "faint"))
+    elif found.foreseen_bytes is not None:
+        pieces.append((f"fit {units.size(found.foreseen_bytes)}", "band"))
+        pieces.append(("a forecast", "faint"))
+    return pieces
+
+
+class Chart(Widget):
+    """One picture; what of it is seen can be moved with keys and mouse.
+
+    The screen around it gets :class:`Moved` when another span is wanted, so that it can read finer
+    points of it, and :class:`Pointed` when the cursor stands somewhere else.
+    """
+
+    DEFAULT_CSS = """
+    Chart { height: 1fr; width: 1fr; }
+    """
+
+    class Moved(Message):
+        """Another span is seen."""
+
+    class Pointed(Message):
+        """The cursor stands at another instant."""
+
+    def __init__(self, painter: Painter, *, id: str | None = None) -> None:  # noqa: A002 - textual's
+        super().__init__(id=id)
+        self._painter = painter
+        self._ascii = painter.ascii
+        self.picture: Picture | None = None
+        self.window: Window | None = None
+        """What is seen; None for all of the picture."""
+        self.cursor_s: float | None = None
+        self._drawn: list[Strip] = []
+        self._plot = terminal.Plot(0, 0, 0, 0, 0.0, 1.0)
+        self._drag: tuple[int, Window] | None = None
+
+    # ---- what is shown
+
+    def put(self, picture: Picture | None) -> None:
+        """Show another picture of the same subject; zoom and cursor stay."""
+        self.picture = picture
+        self._redraw()
+
+    def look(self, window: Window | None) -> None:
+        """Show this span."""
+        self.window = window
+        self._redraw()
+
+    @property
+    def seen(self) -> Window:
+        """From and to of what is seen."""
+        if self.window is not None:
+            return self.window
+        return self._plot.begin_s, self._plot.end_s
+
+    # ---- moving about
+
+    def zoom(self, steps: int, at_s: float | None = None) -> None:
+        """Zoom in (or out, where ``steps`` is less than 0) around an instant, else the cursor.
+
+        Without both, around now, where that is seen: there the newest samples are.
+        """
+        if self.picture is None:
+            return
+        begin_s, end_s = self.seen
+        around_s = at_s if at_s is not None else self.cursor_s
+        if around_s is None or not begin_s <= around_s <= end_s:
+            now_s = self.picture.now_s
+            around_s = now_s if begin_s <= now_s <= end_s else (begin_s + end_s) / 2
+        span_s = max(SHORTEST_S, (end_s - begin_s) / _STEP**steps)
+        share = (around_s - begin_s) / max(end_s - begin_s, 1e-9)
+        self.go((around_s - share * span_s, around_s + (1 - share) * span_s))
+
+    def pan(self, steps: int) -> None:
+        """Go to later times, or to earlier ones."""
+        if self.picture is None:
+            return
+        begin_s, end_s = self.seen
+        shift_s = steps * _SHIFT * (end_s - begin_s)
+        self.go((begin_s + shift_s, end_s + shift_s))
+
+    def reset(self) -> None:
+        """Show all of the picture again, without a cursor."""
+        self.cursor_s = None
+        self.look(None)
+        self.post_message(self.Moved())
+        self.post_message(self.Pointed())
+
+    def step(self, columns: int) -> None:
+        """Move the cursor by columns; where there is none it begins at the newest sample."""
+        if self.picture is None or self._plot.right <= self._plot.left:
+            return
+        begin_s, end_s = self.seen
+        if self.cursor_s is None or not begin_s <= self.cursor_s <= end_s:
+            at_s = self.picture.curve.at_s
+            newest_s = at_s[-1] if at_s else self.picture.now_s
+            self.point_at(min(max(newest_s, begin_s), end_s))
+            return
+        per_column_s = (end_s - begin_s) / (self._plot.right - self._plot.left)
+        self.point_at(min(max(self.cursor_s + columns * per_column_s, begin_s), end_s))
+
+    def point_at(self, at_s: float | None) -> None:
+        """Let the cursor stand at an instant, or nowhere."""
+        if at_s != self.cursor_s:
+            self.cursor_s = at_s
+            self.refresh()
+            self.post_message(self.Pointed())
+
+    def told(self) -> list[Piece]:
+        """Return what is under the cursor in words; [] where there is none."""
+        if self.picture is None or self.cursor_s is None:
+            return []
+        begin_s, end_s = self.seen
+        columns = max(1, self._plot.right - self._plot.left)
+        found = point(self.picture, self.cursor_s, within_s=(end_s - begin_s) / columns / 2)
+        return told(self.picture, found)
+
+    def go(self, window: Window) -> None:
+        """Look at a span, but never at one in which nothing can be."""
+        assert self.picture is not None  # noqa: S101 - asked before
+        begin_s, end_s = window
+        # Something of what is recorded, or of the forecast, stays in sight.
+        latest_s = max(self.picture.now_s, self._natural_end_s())
+        over_s = end_s - latest_s - 0.1 * (end_s - begin_s)
+        if over_s > 0:
+            begin_s, end_s = begin_s - over_s, end_s - over_s
+        self.look((begin_s, end_s))
+        self.post_message(self.Moved())
+        if self.cursor_s is not None:
+            self.post_message(self.Pointed())
+
+    def _natural_end_s(self) -> float:
+        assert self.picture is not None  # noqa: S101
+        return terminal.span(self.picture)[1]
+
+    # ---- the mouse
+
+    def _at_s(self, x: int) -> float | None:
+        """Return the instant of a column; None beside the plot."""
+        plot = self._plot
+        if not plot.left <= x < plot.right:
+            return None
+        begin_s, end_s = self.seen
+        return begin_s + (x - plot.left + 0.5) / (plot.right - plot.left) * (end_s - begin_s)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Move the cursor, or what is seen while a button is held."""
+        if self._drag is None:
+            self.point_at(self._at_s(event.x))
+            return
+        from_x, (begin_s, end_s) = self._drag
+        columns = max(1, self._plot.right - self._plot.left)
+        shift_s = (from_x - event.x) / columns * (end_s - begin_s)
+        if shift_s:
+            self.go((begin_s + shift_s, end_s + shift_s))
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Take hold of the chart."""
+        if self.picture is not None and event.button == 1:
+            self._drag = (event.x, self.seen)
+            self.capture_mouse()
+
+    def on_mouse_up(self) -> None:
+        """Let go of it."""
+        self._drag = None
+        self.release_mouse()
+
+    def on_leave(self) -> None:
+        """Take the cursor away with the mouse."""
+        if self._drag is None:
+            self.point_at(None)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Zoom in where the mouse is."""
+        event.stop()
+        self.zoom(1, self._at_s(event.x))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Zoom out where the mouse is."""
+        event.stop()
+        self.zoom(-1, self._at_s(event.x))
+
+    # ---- drawing
+
+    def on_resize(self) -> None:
+        """Draw anew."""
+        self._redraw()
+
+    def _redraw(self) -> None:
+        width, height = self.size
+        if width <= 0 or height <= 0:
+            return
+        drawn: list[Strip] = []
+        if self.picture is not None:
+            rows = terminal.draw(
+                self.picture, width, height, ascii_only=self._ascii, window=self.window
+            )
+            self._plot = terminal.plot(
+                self.picture, width, height, ascii_only=self._ascii, window=self.window
+            )
+            drawn = [self._painter.strip(row, width) for row in rows]
+        if drawn != self._drawn:
+            self._drawn = drawn
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Return one row of the screen."""
+        width = self.size.width
+        if y >= len(self._drawn):
+            return self._painter.strip((), width)
+        strip = self._drawn[y]
+        column = self._column()
+        if column is None or not self._plot.top <= y < self._plot.bottom:
+            return strip
+        before, under, after = strip.divide([column, column + 1, width])
+        marked = self._painter.style("cursor")
+        # What is drawn there keeps its colour.
+        lit = Style(bgcolor=marked.bgcolor, reverse=marked.reverse)
+        under = Strip(Segment.apply_style(under, post_style=lit), 1)
+        return Strip.join([before, under, after])
+
+    def _column(self) -> int | None:
+        """Return where the cursor stands; None where it cannot be seen."""
+        if self.cursor_s is None or self.picture is None:
+            return None
+        plot, (begin_s, end_s) = self._plot, self.seen
+        if not begin_s <= self.cursor_s <= end_s:
+            return None
+        share = (self.cursor_s - begin_s) / max(end_s - begin_s, 1e-9)
+        return min(plot.left + int(share * (plot.right - plot.left)), plot.right - 1)

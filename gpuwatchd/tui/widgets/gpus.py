@@ -1,0 +1,203 @@
+"""The GPUs of the first screen: one row each, two where there is room for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.cli import badges, cards, device_facts, verdict_text
+from gpuwatchd.cli.envelope import is_leak
+from gpuwatchd.cli.output import width_of
+from gpuwatchd.core import units
+from gpuwatchd.core.model import LEAK_PATTERNS
+from gpuwatchd.tui.widgets import bars
+
+if TYPE_CHECKING:
+    from gpuwatchd.cli.badges import Badge
+    from gpuwatchd.cli.current_state import View
+    from gpuwatchd.store.live import LiveDevice
+    from gpuwatchd.tui.paint import Painter, Row
+
+BADGE: Final = badges.WORD_CELLS + 2
+"""Columns of a badge: mark, blank, word."""
+_ETA_SHORT, _ETA_BAND, _RATE, _LOAD, _HEAT = 7, 24, 13, 4, 11
+_BAR_MIN, _BAR_MOST, _SPARK_MOST, _SUSPECT = 14, 32, 32, 24
+_NARROW, _BAR_NARROW = 60, 12
+
+
+class Plan(NamedTuple):
+    """What there is room for, in columns; 0 is left out."""
+
+    label: int
+    bar: int
+    eta: int
+    load: int
+    heat: int
+    rate: int
+    spark: int
+    rest: int
+    """For the suspect, and the name."""
+
+
+def plan(view: View, width: int) -> Plan:
+    """Return what fits into a row of ``width`` columns, the most needed first."""
+    label = max((width_of(item.device.label) for item in view.devices), default=5)
+    least = _BAR_NARROW if width < _NARROW else _BAR_MIN
+    room = width - 1 - label - 1 - BADGE - 1 - least
+    given: list[int] = []
+    for wish, instead in ((_ETA_BAND, _ETA_SHORT), (_LOAD, 0), (_HEAT, 0), (_RATE, 0)):
+        taken = next((w for w in (wish, instead) if w and w + 1 <= room), 0)
+        room -= taken + 1 if taken else 0
+        given.append(taken)
+    spark = 0
+    if room >= 9 and width >= _NARROW:
+        spark = min(_SPARK_MOST, room - 1, 8 + max(0, room - 9 - _SUSPECT) // 2)
+        room -= spark + 1
+    more = min(room, _BAR_MOST - least) if room < _SUSPECT + 1 else min(room // 4, 12)
+    rest = max(0, room - more - 1)
+    if rest < _SUSPECT:
+        more, rest = min(room, _BAR_MOST - least), 0
+    eta, load, heat, rate = given
+    return Plan(label, least + more, eta, load, heat, rate, spark, rest)
+
+
+def head(painter: Painter, columns: Plan, view: View, shown: int) -> Row:
+    """Return the names of the columns, and how many of the devices are shown."""
+    count = len(view.devices)
+    memory = f"MEMORY {shown} of {count}" if shown < count else "MEMORY"
+    named = [
+        ("GPU", columns.label, False), ("VERDICT", BADGE, False), (memory, columns.bar, False),
+        ("FULL IN" if columns.eta < _ETA_BAND else "FULL IN (90 %)", columns.eta, False),
+        ("UTIL", columns.load, True), ("TEMP POWER", columns.heat, True),
+        ("GROWTH", columns.rate, True), ("LATELY", columns.spark, False),
+        (f"SUSPECT, NAME ({count} GPU{'s' if count != 1 else ''})", columns.rest, False),
+    ]  # fmt: skip
+    said = " ".join(painter.cell(name, wide, right=right) for name, wide, right in named if wide)
+    return [(f" {said}", "head faint")]
+
+
+def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> Row:
+    """Return the row of one device."""
+    badge = badges.device(item)
+    here = "chosen" if chosen else ""
+    mark = ">" if chosen and not painter.rich else " "
+    cells: Row = [
+        (mark, here),
+        (painter.cell(item.device.label, columns.label), f"bold {here}"),
+        (" ", here),
+        *badge_cell(painter, badge, BADGE, here),
+        (" ", here),
+        *_memory(painter, item, columns.bar, badge),
+    ]
+    finding = item.finding
+    leaks = finding is not None and is_leak(finding)
+    if columns.eta:
+        full = _eta(item, columns.eta)
+        cells += [
+            (" ", here),
+            (painter.cell(full, columns.eta), f"{badge.kind if leaks else ''} {here}"),
+        ]
+    reading = item.reading
+    util, temp, power = (
+        (None, None, None)
+        if reading is None
+        else (reading.util_pct, reading.temp_c, reading.power_w)
+    )
+    if columns.load:
+        load = "?" if util is None else f"{util:.0f}%"
+        cells += [(" ", here), (painter.cell(load, columns.load, right=True), here)]
+    if columns.heat:
+        degrees = "C" if painter.ascii else "°C"
+        warm = "?" if temp is None else f"{temp:.0f}{degrees}"
+        watt = "?" if power is None else f"{power:.0f}W"
+        cells += [
+            (" ", here),
+            (painter.cell(f"{warm:>5} {watt:>5}", columns.heat, right=True), here),
+        ]
+    if columns.rate:
+        cells += [(" ", here), (painter.cell(_rate(item), columns.rate, right=True), here)]
+    if columns.spark:
+        marks = bars.spark(item.recent_bytes, _total(item), columns.spark, ascii_only=painter.ascii)
+        cells += [(" ", here), (marks, f"curve {here}")]
+    if columns.rest:
+        cells += [(" ", here), (painter.cell(_rest(item), columns.rest), f"faint {here}")]
+    return cells
+
+
+def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
+    """Return the second row: what is wrong with it, its name, and whose growth it is."""
+    cells: Row = [("   ", "")]
+    state = device_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
+    broken = device_facts.broken(item, now_s=view.taken_at_s)
+    said: list[tuple[str, str]] = [(item.device.name, "faint")]
+    note = device_facts.memory_note(item.device)
+    facts = (*state, *broken, (note, "faint"), (device_facts.processes(item), "yellow"))
+    said += [(part, "") if isinstance(part, str) else part for part in facts]
+    finding = item.finding
+    if not state:
+        badge = badges.device(item)
+        leaks = finding is not None and is_leak(finding)
+        said.append((badge.rest, badge.kind if leaks else "faint"))
+        by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
+        said.append((f"by {by}" if by else "", ""))
+    said.append((device_facts.unowned(item), "yellow"))
+    others = view.others.get(item.device.uid)
+    said.append(("" if others is None else others.line(none=not item.processes), "dim"))
+    room = width - 4
+    for what, parts in said:
+        if what and room > 3:
+            shown = painter.fit(what, room)
+            cells += [(shown, parts), ("  ", "")]
+            room -= width_of(shown) + 2
+    return cells
+
+
+def badge_cell(painter: Painter, badge: Badge, width: int, here: str = "") -> Row:
+    """Return mark and word of a verdict on its colour."""
+    said = painter.cell(f"{painter.mark(badge.kind)} {badge.word}", width)
+    loud = badge.kind in {"critical", "leak", "trouble"}
+    return [(said, f"{badge.kind} badge" if loud else f"{badge.kind} {here}")]
+
+
+def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row:
+    """Return the bar, with the figures on it as htop has them."""
+    reading, total = item.reading, _total(item)
+    used = None if reading is None else reading.used_bytes
+    share = used / total if used is not None and total else None
+    said = f"{cards.amount(used)}/{units.size(total)}"
+    if width_of(said) > width - 2 * (not painter.rich):
+        said = said.removesuffix(" GiB")
+    if width >= 20 and share is not None:
+        said += f" {units.percent(share)}"
+    kind = badge.kind if badge.kind != "unknown" else "curve"
+    return bars.figured(share, width, said, kind, ascii_only=painter.ascii, flat=not painter.rich)
+
+
+def _total(item: LiveDevice) -> int | None:
+    reading = item.reading
+    known = None if reading is None else reading.total_bytes
+    return item.device.memory_total_bytes if known is None else known
+
+
+def _eta(item: LiveDevice, width: int) -> str:
+    finding = item.finding
+    if finding is None or not is_leak(finding):
+        return ""
+    if verdict_text.stopped(finding):
+        return "stopped"
+    if finding.eta is None:
+        return "?"
+    band = verdict_text.eta(finding.eta)
+    return band if width_of(band) <= width else units.duration(finding.eta.mid_s)
+
+
+def _rate(item: LiveDevice) -> str:
+    finding = item.finding
+    if finding is None or finding.pattern not in LEAK_PATTERNS:
+        return ""
+    return verdict_text.growth(finding.rate_bytes_per_s)
+
+
+def _rest(item: LiveDevice) -> str:
+    finding = item.finding
+    by = cards.suspect(item, finding) if finding is not None and is_leak(finding) else ""
+    return f"by {by}, {item.device.name}" if by else item.device.name
