@@ -8,6 +8,8 @@ the history catches :data:`SUSPECT` and asks :func:`damage` before the file is b
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -150,6 +152,20 @@ def damage(connection: sqlite3.Connection) -> str | None:
     except sqlite3.Error as error:
         return str(error) if is_damage(error) or is_doubtful(error) else None
     return None
+
+
+def damage_within(connection: sqlite3.Connection, limit_s: float) -> str | None:
+    """Return the same as :func:`damage`; None, too, where the limit does not suffice."""
+    end_s = time.monotonic() + limit_s
+    alarm = threading.Timer(limit_s, connection.interrupt)
+    alarm.start()
+    try:
+        found = damage(connection)
+    finally:
+        alarm.cancel()
+        alarm.join()
+    # Pages that an interrupted look did not come to would count as lost.
+    return found if time.monotonic() < end_s else None
 
 
 def is_damage(error: BaseException) -> bool:

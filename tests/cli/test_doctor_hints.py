@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,10 +15,12 @@ import pytest
 from gpuwatchd.cli.doctor import places
 from gpuwatchd.core import config
 from gpuwatchd.notify.channels.desktop import session_bus
+from gpuwatchd.store import integrity
 from tests.cli import world
 from tests.cli.sick import Machine
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
+from tests.store import damage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -189,3 +193,42 @@ def test_what_the_driver_refuses_is_told(lines: list[str], said: str, tmp_path: 
     )  # fmt: skip
     assert said in done.stdout
     assert (done.returncode == 0) is (said == "")
+
+
+def inner_pages(file: Path) -> list[int]:
+    """Return the root pages of the samples and of the alerts; page 1 and the schema stay whole."""
+    with closing(sqlite3.connect(file)) as connection:
+        found = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name IN ('gpu_raw', 'alert')"
+        )
+        return [page for (page,) in found]
+
+
+def test_a_damaged_page_of_the_history_is_found(machine: Machine) -> None:
+    directory = config.state_dir()
+    directory.mkdir(parents=True, mode=0o700)
+    damage.build(directory)
+    file = directory / "history.db"
+    whole, pages = file.read_bytes(), inner_pages(file)
+    assert len(pages) == 2
+    assert [(one.id, one.level) for one in machine.ask("history")] == [("history", "ok")]
+    for page in pages:
+        at = (page - 1) * damage.PAGE_BYTES
+        file.write_bytes(whole[:at] + bytes(damage.PAGE_BYTES) + whole[at + damage.PAGE_BYTES :])
+        (found,) = machine.ask("history")
+        assert (found.id, found.level) == ("history-damaged", "failed")
+        assert found.page == "errors#history-damaged"
+
+
+def test_a_history_that_takes_too_long_to_read_is_not_called_damaged(
+    tmp_path: Path,
+) -> None:
+    damage.build(tmp_path)
+    file = tmp_path / "history.db"
+    with file.open("r+b") as content:
+        content.seek((inner_pages(file)[0] - 1) * damage.PAGE_BYTES)
+        content.write(bytes(damage.PAGE_BYTES))
+    with closing(sqlite3.connect(file)) as connection:
+        assert integrity.damage_within(connection, 60.0) is not None
+        assert integrity.damage_within(connection, 0.0) is None
+        assert integrity.damage(connection) is not None

@@ -10,11 +10,13 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuwatchd.cli import locations
 from gpuwatchd.cli.doctor.answer import Check, failed, ok, warning
 from gpuwatchd.core import units
 from gpuwatchd.core.config import directories as places
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.errors import GpuwatchdError, StoreDamaged
 from gpuwatchd.store import file_modes
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )  # fmt: skip
 _MIB = 1 << 20
 _TRIED_BYTES = 64 * 1024
+_READ_S = 5.0
+"""A history that takes longer to read whole counts as sound: the deadline of a check is near."""
 
 
 def check(around: Around) -> Iterator[Check]:
@@ -232,8 +236,9 @@ def _mount(directory: Path) -> tuple[str, str | None]:
 
 
 def history(_: Around) -> Iterator[Check]:
-    """Yield whether the history can be read."""
+    """Yield whether the history can be read, all of it."""
     from gpuwatchd.cli import history_query  # noqa: PLC0415
+    from gpuwatchd.store import access, integrity  # noqa: PLC0415
 
     directory = locations.state_dir()
     file = directory / history_query.FILE_NAME
@@ -243,8 +248,14 @@ def history(_: Around) -> Iterator[Check]:
             return
         with history_query.reader() as found:
             count = len(found.devices())
+            if (why := found.ask(lambda it: integrity.damage_within(it, _READ_S))) is not None:
+                raise access.damaged(file, why)
+    except StoreDamaged as error:
+        one = failed("history-damaged", "history", error.message, error.hint)
+        yield msgspec.structs.replace(one, page=error.page)
+        return
     except GpuwatchdError as error:
-        hint = error.hint or f"sqlite3 {shlex.quote(str(file))} .recover"
+        hint = error.hint or "gpuwatchctl service logs"
         yield failed("history-unreadable", "history", error.message, hint)
         return
     except PermissionError:
