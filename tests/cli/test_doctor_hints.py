@@ -232,3 +232,17 @@ def test_a_history_that_takes_too_long_to_read_is_not_called_damaged(
         assert integrity.damage_within(connection, 60.0) is not None
         assert integrity.damage_within(connection, 0.0) is None
         assert integrity.damage(connection) is not None
+
+
+def test_of_what_was_set_aside_the_newest_database_is_named(machine: Machine) -> None:
+    directory = config.state_dir()
+    directory.mkdir(parents=True, mode=0o700)
+    damage.build(directory)
+    names = [f"history.db.corrupt-20260{month}01T000000Z" for month in (1, 2)]
+    for name in names:
+        for end in ("", "-wal", "-shm"):
+            (directory / (name + end)).touch()
+    found = machine.faults("history")["history-damaged"]
+    assert found.level == "warning"
+    assert found.page == "troubleshoot#history-damaged"
+    assert str(directory / names[1]) in shlex.split(found.hint)

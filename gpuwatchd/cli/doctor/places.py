@@ -264,7 +264,12 @@ def history(_: Around) -> Iterator[Check]:
         return
     amount = units.size(file.stat().st_size)
     yield ok("history", f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
-    aside = sorted(directory.glob(f"{history_query.FILE_NAME}.corrupt-*"))
+    # Its log and its index were set aside with it, under names that sort after its own.
+    aside = [
+        one
+        for one in sorted(directory.glob(f"{history_query.FILE_NAME}.corrupt-*"))
+        if not one.name.endswith(("-wal", "-shm"))
+    ]
     if aside:
         yield warning(
             "history-damaged", "history",
