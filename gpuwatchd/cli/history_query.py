@@ -56,7 +56,7 @@ def reader() -> Reader:
 
 
 def judged(
-    flags: Globals, warnings: list[tuple[str, str]], *, max_age_s: float | None = None
+    flags: Globals, warnings: list[tuple[str, str]] | None = None, *, max_age_s: float | None = None
 ) -> View | None:
     """Return the GPUs as the history saw them last, judged with the settings in force.
 
@@ -65,9 +65,14 @@ def judged(
     flags
         Global flags.
     warnings
-        Takes what is wrong with a history that exists.
+        Takes what is wrong with a history that exists; None: that is raised.
     max_age_s
         How old the newest sample may be; None for any age.
+
+    Raises
+    ------
+    StoreError
+        The history cannot be read, and nothing takes that.
     """
     if not locations.recorded(locations.state_dir()):
         return None
@@ -103,6 +108,8 @@ def judged(
                 mine = tuple(one for one in happened if one.device_uid == device.uid)
                 devices.append(msgspec.structs.replace(found, events=mine))
     except StoreError as error:
+        if warnings is None:
+            raise
         warnings.append(("history", error.message))
         return None
     if not devices:

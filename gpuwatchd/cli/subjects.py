@@ -42,19 +42,18 @@ def judged_view(flags: Globals) -> View:
     Raises
     ------
     GpuwatchdError
-        When there is neither a live state nor a history to judge.
+        When there is neither a live state nor a history to judge, or it cannot be read.
     """
     state, _ = current_state.read_state()
     if state is not None and state.devices:
         return current_state.see(flags, want_trend=True)
     from gpuwatchd.cli import history_query  # noqa: PLC0415 - numpy and SQLite come with it
 
-    strange: list[tuple[str, str]] = []
-    view = history_query.judged(flags, strange)
+    view = history_query.judged(flags)
     if view is None:
         current_state.see(flags)  # says it when there is no GPU at all
         raise GpuwatchdError(
-            strange[0][1] if strange else "no history to predict from: nothing was watched yet",
+            "no history to predict from: nothing was watched yet",
             hint="gpuwatchctl service install",
             page="errors#no-history",
         )

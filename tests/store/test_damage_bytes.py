@@ -260,7 +260,7 @@ def test_a_verb_that_needs_the_history_says_that_it_is_damaged(
     directory.mkdir(mode=0o700)
     for name in ("a name that is no Unicode", "a column that has another name"):
         put(directory, states[name])
-        for verb in ("history", "cost", "report"):
+        for verb in ("history", "cost", "report", "explain", "predict"):
             assert main([verb]) == 1
             err = capsys.readouterr().err.splitlines()
             assert len(err) == 3  # the message, its hint, the page
