@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
@@ -90,8 +91,14 @@ def damaged(path: Path, why: str) -> StoreDamaged:
     """Return the error for a file that is no usable history."""
     return StoreDamaged(
         f"{path} is damaged: {why}",
-        hint=f"the daemon sets it aside by itself; to rescue rows: sqlite3 {path} .recover",
+        hint="the daemon sets it aside, at its next start if none runs; "
+        f"to rescue rows: {rescue(path)}",
     )
+
+
+def rescue(path: Path) -> str:
+    """Return the command that copies the rows of a damaged file; its header must be intact."""
+    return f"sqlite3 {shlex.quote(str(path))} .recover | sqlite3 rescued.db"
 
 
 def translated(path: Path, error: sqlite3.Error) -> StoreError:

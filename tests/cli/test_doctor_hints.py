@@ -246,3 +246,18 @@ def test_of_what_was_set_aside_the_newest_database_is_named(machine: Machine) ->
     assert found.level == "warning"
     assert found.page == "troubleshoot#history-damaged"
     assert str(directory / names[1]) in shlex.split(found.hint)
+
+
+def test_the_command_that_rescues_rows_writes_them_to_a_new_file(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "it's mine"
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(directory))
+    directory.mkdir(mode=0o700)
+    file = directory / "history.db"
+    file.write_bytes(b"no database" * 500)
+    (found,) = machine.ask("history")
+    command = shlex.split(found.hint[found.hint.index("sqlite3 ") :])
+    assert command[:4] == ["sqlite3", str(file), ".recover", "|"]
+    assert command[4] == "sqlite3"
+    assert len(command) == 6

@@ -274,5 +274,5 @@ def history(_: Around) -> Iterator[Check]:
         yield warning(
             "history-damaged", "history",
             f"a damaged history was moved aside: {aside[-1].name}",
-            f"sqlite3 {shlex.quote(str(aside[-1]))} .recover",
+            access.rescue(aside[-1]),
         )  # fmt: skip

@@ -80,12 +80,13 @@ WORKING: Final = (
     ErrorPage(
         "history-damaged",
         "The history is damaged",
-        "The file is not a sound database any more. The daemon sets it aside by itself, begins a"
-        " new one and goes on.",
+        "The file is not a sound database any more. The daemon sets it aside by itself, at its next"
+        " start if none runs, begins a new one and goes on.",
         ("power was lost while a disk lied about having written", "the file was edited or cut"),
         (
-            "nothing for the daemon's sake",
-            "to rescue rows of the one set aside: `sqlite3 FILE .recover`",
+            "where a daemon runs: nothing; where none does: `gpuwatchctl service start`",
+            "to rescue rows: `sqlite3 OLD .recover | sqlite3 NEW`; it needs an intact header,"
+            " and some builds of sqlite3 lack what it needs (`SQL logic error`)",
         ),
     ),
     # Alerts and what is said of them.
