@@ -85,8 +85,8 @@ WORKING: Final = (
         ("power was lost while a disk lied about having written", "the file was edited or cut"),
         (
             "where a daemon runs: nothing; where none does: `gpuwatchctl service start`",
-            "to rescue rows: `sqlite3 OLD .recover | sqlite3 NEW`; it needs an intact header,"
-            " and some builds of sqlite3 lack what it needs (`SQL logic error`)",
+            "to rescue rows: `sqlite3 OLD .recover | sqlite3 NEW`",
+            "that needs an intact header; some builds of sqlite3 cannot do it (`SQL logic error`)",
         ),
     ),
     # Alerts and what is said of them.
