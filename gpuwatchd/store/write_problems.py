@@ -110,7 +110,8 @@ class Health:
     def succeeded(self, *, refused: int = 0) -> None:
         """Note that writing works, and how many rows were left out because a value did not fit."""
         self._busy = 0
-        self.say("writing", None)
+        if self.damage is None:  # else another part of the same file works; it is set aside first
+            self.say("writing", None)
         if refused:
             self.say("refused", f"{refused} rows were left out of the history: a value did not fit")
 

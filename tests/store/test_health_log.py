@@ -12,7 +12,8 @@ import pytest
 
 from gpuwatchd.core.state_log import MOST_LINES
 from gpuwatchd.store import schema
-from tests.store.world import CARDS, KNOWN, Time, opened, sample
+from tests.store import damage
+from tests.store.world import CARDS, KNOWN, T0, Time, opened, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,4 +147,32 @@ def test_a_place_that_cannot_be_written_and_then_can(
     time.pass_s(61.0)
     write(history, time)
     assert lines(caplog) == [(logging.INFO, "mended=opening", "")]
+    history.close()
+
+
+def test_a_damaged_page_that_some_writes_do_not_meet_is_one_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage.build(tmp_path)
+    file = tmp_path / schema.FILE_NAME
+    with closing(sqlite3.connect(file)) as connection:
+        pages = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name IN ('alert', 'feedback')"
+        ).fetchall()
+    with file.open("r+b") as content:
+        for (page,) in pages:
+            content.seek((page - 1) * damage.PAGE_BYTES)
+            content.write(bytes(damage.PAGE_BYTES))
+    time = Time(T0 + damage.SPAN_S)
+    caplog.clear()
+    history = opened(tmp_path, time)
+    history.event("gpu-lost", "gone", CARDS[0].uid)
+    history.apply([], [])
+    assert history.shelf.words() is None
+    write(history, time, 20)
+    assert lines(caplog) == [
+        (logging.WARNING, "trouble=writing", "damaged"),
+        (logging.WARNING, "trouble=damaged", ""),
+        (logging.INFO, "mended=writing", ""),
+    ]
     history.close()
