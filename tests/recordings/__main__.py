@@ -12,7 +12,10 @@ from tests.recordings import frozen
 
 
 def main() -> int:
-    """Write the recordings, or compare them; the exit code is 1 where something differs."""
+    """Write the recordings, or compare them; the exit code is 1 where something differs.
+
+    It is 2 where no item is meant.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.recordings")
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="every text, whole")
@@ -31,6 +34,11 @@ def main() -> int:
         session = recording.Session(root, tenth=wanted.tenth, only=wanted.only)
         code = session.write(to) if wanted.what == "write" else session.compare(to)
         session.sum_up(frozen.elapsed_s() - begun, slowest=wanted.slow)
+        if code == 0 and not session.made:
+            print(f"no item has {wanted.only!r} in its name", file=sys.stderr)
+            return 2
+        if wanted.what == "compare" and code == 0:
+            print("nothing differs")
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return code

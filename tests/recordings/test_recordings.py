@@ -34,6 +34,18 @@ def test_a_tenth_of_the_answers_is_as_recorded() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_to_compare_nothing_is_an_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.recordings", "compare", "--only", "nosuchthing"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+
+
 def test_a_tenth_is_a_tenth_and_each_kind_is_in_it() -> None:
     names = list(index.read().items)
     tenth = [name for name in names if index.in_tenth(name)]
