@@ -44,7 +44,11 @@ _ASK = "(gpuwatchctl web --token prints its token)"
 )  # fmt: skip
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
 @click.option("--token", is_flag=True, help="Print the token and serve nothing.")
-@click.option("--new-token", is_flag=True, help="A new token; the old one holds no longer.")
+@click.option(
+    "--new-token",
+    is_flag=True,
+    help="Serve with a new token, or with --token print one; the old one holds no longer.",
+)
 def command(
     listen: str | None,
     port: int | None,
