@@ -6,6 +6,7 @@ stand-in says is changed by rewriting its file, and time is a number that the ca
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,42 @@ def test_one_refused_gauge_is_one_fault(fake: FakeNvml) -> None:
     assert readings[0]["power_w"] is None
     assert readings[0]["temp_c"] == 50
     assert [fault["where"] for fault in faults] == ["nvml/0/power"]
+
+
+def test_a_fault_is_one_line_and_its_end_another(fake: FakeNvml) -> None:
+    """The gauges are asked for in each third look: between two of them a fault is not over."""
+    fake.write("gpu 0 total=24G temp=50", "fail nvmlDeviceGetTemperature* 0 2")
+    (lines,) = play(
+        fake,
+        """
+import logging
+lines = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        lines.append((record.levelname, record.getMessage()))
+logging.getLogger("gpuwatchd").addHandler(Kept())
+logging.getLogger("gpuwatchd").setLevel("INFO")
+s = source()
+def reads():
+    for _ in range(60):
+        s.read()
+        now[0] += 5.0
+reads()
+put("gpu 0 total=24G temp=50")
+reads()
+out(lines)
+""",
+    )
+    found = []
+    for level, line in lines:
+        first, *words = shlex.split(line)
+        if first == "fault":
+            keys = dict(word.split("=", 1) for word in words if "=" in word)
+            found.append((level, "over" in words, keys["where"], "why" in keys, "after_s" in keys))
+    assert found == [
+        ("WARNING", False, "nvml/0/temp", True, False),
+        ("INFO", True, "nvml/0/temp", False, True),
+    ]
 
 
 def test_unsupported_gauges_are_no_faults_and_are_not_asked_for_again(fake: FakeNvml) -> None:

@@ -13,6 +13,7 @@ from gpuwatchd.core.model import Device, DeviceReading, DeviceState, Fault
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.nvml.calls import Desk
+    from gpuwatchd.core.state_log import StateLog
 
 OK, NOT_SUPPORTED, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 0, 3, 7, 13
 GPU_IS_LOST: Final = 15
@@ -73,11 +74,11 @@ class Card:
         "code",
         "desk",
         "device",
+        "fault_log",
         "faulty",
         "handle",
         "is_parent",
         "is_placeholder",
-        "logged",
         "memory_api",
         "refused",
         "said",
@@ -108,10 +109,9 @@ class Card:
         self.unlisted: dict[str, tuple[float, float]] = {}
         """Process lists that do not exist here, by kind: when (monotonic) to ask again, seconds of
         the pause before."""
-        self.logged: dict[str, float] = {}
-        """When (monotonic) a fault was logged last, by where it is."""
-        self.faulty: set[str] = set()
-        """Where the faults are that were logged and are not over."""
+        self.faulty: dict[str, float] = {}
+        """When (monotonic) a fault was met last, by where it is; without those that are over."""
+        self.fault_log: StateLog | None = None
         self.desk: Desk | None = None
         """What the reader keeps of its handle."""
 

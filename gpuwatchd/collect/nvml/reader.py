@@ -16,6 +16,7 @@ from gpuwatchd.collect.nvml.health import ERRORS_EVERY_S, Health
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader
 from gpuwatchd.collect.nvml.processes import ProcessLists
 from gpuwatchd.core.model import PER_INSTANCE, DeviceReading
+from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ BLIND: Final = (
     "the driver does not list processes, so the GPU is judged as a whole: the kernel manages its "
     "memory, and pages of processes that have ended count as used"
 )
-LOG_EVERY_S: Final = 3600.0
-"""A fault of one part of a card is logged once in so long, however often it comes and goes."""
+OVER_S: Final = 2 * ERRORS_EVERY_S
+"""A fault that was not met for so long is over: what is asked for now and then is asked again."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ class Reader:
         A carried value older than this is asked for again.
     clock
         Wall clock, seconds.
+    monotonic
+        Monotonic clock, seconds.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class Reader:
         slow_every: int,
         fresh_s: float,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._monotonic = monotonic
         self._error: type[Exception] = api.NVMLError
         self._proc = proc
         self._sys = sys
@@ -183,18 +188,19 @@ class Reader:
             memory = self._memory.shared(card, uses)
         return memory, uses, reason
 
-    @staticmethod
-    def _log(card: Card, mono_s: float, faults: list[Fault]) -> None:
+    def _log(self, card: Card, mono_s: float, faults: list[Fault]) -> None:
         """Log the faults that are new, and those that are over."""
+        states = card.fault_log = card.fault_log or StateLog(self._monotonic)
         for fault in faults:
-            last_s = card.logged.get(fault.where)
-            if last_s is None or mono_s - last_s >= LOG_EVERY_S:
-                card.logged[fault.where] = mono_s
-                card.faulty.add(fault.where)
-                log.warning("%s: %s", fault.where, fault.why)
-        for where in card.faulty - {fault.where for fault in faults}:
-            card.faulty.discard(where)
-            log.info("%s: well again", where)
+            card.faulty[fault.where] = mono_s
+            if states.change(fault.where, "faulty", first="well") is not None:
+                log.warning("fault where=%s why=%r", fault.where, fault.why)
+        for where in [one for one, met_s in card.faulty.items() if mono_s - met_s >= OVER_S]:
+            change = states.change(where, "well")
+            if change is not None:
+                log.info("fault over where=%s%s", where, change.fields)
+            if states.logged(where) == "well":
+                del card.faulty[where]
 
     def _refused(self, card: Card, field: str, code: int, faults: list[Fault]) -> None:
         """Deal with a refusal: no second question about what does not exist, else a fault."""

@@ -94,7 +94,13 @@ class NvmlSource:
         self._monotonic = monotonic
         self._boot_id = read_text(proc / "sys/kernel/random/boot_id")
         self._reader = Reader(
-            pynvml, proc, sys, slow_every=max(1, slow_every), fresh_s=fresh_s, clock=clock
+            pynvml,
+            proc,
+            sys,
+            slow_every=max(1, slow_every),
+            fresh_s=fresh_s,
+            clock=clock,
+            monotonic=monotonic,
         )
         self._events = None
         if events:
