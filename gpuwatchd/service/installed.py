@@ -30,8 +30,8 @@ class Installed:
     Parameters
     ----------
     files
-        What tells one installation from another; by default the file that holds our version, and
-        that of the virtual environment, where a package notes its own.
+        What tells one installation from another; by default the file of our version and of the day
+        when modules moved last, and that of the virtual environment: a package notes its own there.
     program
         What was started; by default the script that this process runs. Homebrew puts every version
         into a folder of its own and lets this path lead to the newest.
