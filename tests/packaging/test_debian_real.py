@@ -72,7 +72,7 @@ def test_it_depends_on_the_python_that_it_is_for_and_on_the_system_libraries(
     control, suite = package.text("DEBIAN/control"), row(package)
     assert f"python3 (>= {suite.python}), python3 (<< {suite.next_python}~)" in control
     assert "libc6 (>= " in control
-    assert f"usr/lib/gpuwatchd/lib/python{suite.python}/site-packages/gpuwatchd/daemon.py" in (
+    assert f"usr/lib/gpuwatchd/lib/python{suite.python}/site-packages/gpuwatchd/daemon/main.py" in (
         package.names
     )
     made_for = f".cpython-{suite.python.replace('.', '')}-"

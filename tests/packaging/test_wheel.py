@@ -94,7 +94,9 @@ def test_what_others_have_made_goes_with_its_terms(
     assert re.fullmatch(r"\d+\.\d+\.\d+", one.version())
 
 
-@pytest.mark.parametrize("name", ["config/prices.toml", "service/gpuwatchd.service.in", "py.typed"])
+@pytest.mark.parametrize(
+    "name", ["core/config/prices.toml", "service/gpuwatchd.service.in", "py.typed"]
+)
 def test_what_is_no_program_is_there(names: set[str], name: str) -> None:
     assert f"gpuwatchd/{name}" in names
 
