@@ -1,7 +1,12 @@
-"""A machine whose daemon is killed and started again: real pipeline and history, injected clock."""
+"""A machine whose daemon is killed and started again: real pipeline and history, injected clock.
+
+``python -m tests.pipeline.restarts`` prints how early fast leaks are mailed.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +22,6 @@ from tests.store.world import T0, Time, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.pipeline.track import Track
@@ -210,3 +214,32 @@ class Machine:
     def fired(self) -> bool:
         """Whether any alert has fired."""
         return self.first("firing") is not None
+
+
+def main() -> None:
+    """Print which share of its time a leak has used up when its mail is handed over."""
+    kills: dict[str, tuple[float, ...]] = {
+        "never": (),
+        "at 60, 120, 170 s": (60.0, 120.0, 170.0),
+        "every 40 s": tuple(range(40, 301, 40)),
+    }
+
+    def share(minutes: float, curve: Callable[[float], float], at_s: tuple[float, ...]) -> str:
+        with TemporaryDirectory() as folder:
+            machine = Machine(Path(folder), curve, kills_s=at_s)
+            machine.live(60.0 * minutes)
+            machine.kill()
+        return "-" if machine.mailed_s is None else f"{machine.mailed_s / (60.0 * minutes):.2f}"
+
+    for minutes in (10, 12, 15, 17, 20, 30):
+        even = leak(minutes, 24)
+        told = [f"{name} {share(minutes, even, at_s)}" for name, at_s in kills.items()]
+        print(f"full in {minutes} min, even growth, killed: {'; '.join(told)}", flush=True)
+    for minutes in (10, 12, 20):
+        draws = [leak(minutes, 24, segments=True, seed=seed) for seed in range(1, 11)]
+        found = sorted(share(minutes, curve, ()) for curve in draws)
+        print(f"full in {minutes} min, segments, ten draws: {' '.join(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
