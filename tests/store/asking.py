@@ -1,4 +1,7 @@
-"""What the program answers on a stored history, with clock, zone, host and version held still."""
+"""What the program answers on a stored history, with clock, zone, host and version held still.
+
+``python -m tests.store.asking`` records it anew, and prints what it said otherwise before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import json
 import math
 import os
 import re
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -23,7 +28,6 @@ from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 NOW_S: Final = 1_795_014_060.0
 """When it is asked: a minute after the last sample, 18 November 2026, 15:01 UTC."""
@@ -161,3 +165,8 @@ def answers(directory: Path) -> dict[str, Any]:
             codes = sorted({alert.code for alert in history.alerts()})
         asked = [*VERBS, *(f"explain {code} --json" for code in codes), f"explain {codes[0]}"]
         return {words: answer(words.split()) for words in asked}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        record(answers(loaded(Path(scratch))))

@@ -16,7 +16,9 @@ from gpuwatchd.store import schema
 
 HISTORIES = Path(__file__).with_name("histories")
 FULL = HISTORIES / "v5-full.sql"
-"""A history with everything in it; see :mod:`tests.store.write_v5_full`."""
+"""A history with everything in it: each way an alert can end, each reason to hold a notice back,
+each state of a delivery, every field away from its default somewhere. The program of dcd1649 wrote
+it, by ``write_v5_full.py``, which git still has; it is never written again."""
 
 
 def path_of(version: int) -> Path:

@@ -128,5 +128,5 @@ def test_every_question_is_asked(said: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("question", asking.recorded())
 def test_it_is_answered_as_it_was(question: str, said: dict[str, Any]) -> None:
-    """Where a change is meant: ``python -m tests.store.write_v5_full answers``."""
+    """Where a change is meant: ``python -m tests.store.asking``."""
     assert list(asking.differences(asking.recorded()[question], said[question])) == []
